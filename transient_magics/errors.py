@@ -1,0 +1,99 @@
+"""Every error a user can meet, as one small tree.
+
+Each error says in one sentence what is wrong, where, and how to fix it. Branches are named after what the caller can do
+about them. In a cell they show that sentence and no traceback; everywhere else they are ordinary exceptions.
+"""
+
+from __future__ import annotations
+
+
+class TransientError(Exception):
+    """Root of all errors of this package.
+
+    `what` is the sentence, `where` the place (a column, a VM, a file), `fix` the next thing to do. Both may be empty.
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(what, where, fix)
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        remedy = f" {self.fix}" if self.fix else ""
+        return f"{self.what.rstrip('.')}{place}.{remedy}"
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows instead of a traceback."""
+        return [str(self)]
+
+
+class DeclarationError(TransientError):
+    """What the user declared cannot be meant: a typo in a SPEC, an option, a name. Correct it and run the cell again."""
+
+
+class CellError(TransientError):
+    """The body of a training cell is at fault; `where` names its line."""
+
+
+class TrainingError(TransientError):
+    """A run could not start or could not go on."""
+
+
+class ClusterError(TransientError):
+    """No such cluster, a name taken twice, or a command that the cluster's state does not allow."""
+
+
+class ControllerError(ClusterError):
+    """The controller of a cluster could not be started or does not answer."""
+
+
+class JournalError(TransientError):
+    """A journal cannot be read or written."""
+
+
+class CloudError(TransientError):
+    """Compute Engine refused or failed."""
+
+
+class StockoutError(CloudError):
+    """The zone has no capacity for this machine now. Another zone, or later."""
+
+
+class QuotaError(CloudError):
+    """The project's quota does not allow it. Ask for more, or fewer machines."""
+
+
+class RateLimitError(CloudError):
+    """Too many requests; retried with a limit already."""
+
+
+class AccessError(CloudError):
+    """The credentials do not allow it, or the API is not enabled."""
+
+
+class GoneError(CloudError):
+    """The resource does not exist (any more)."""
+
+
+class AlreadyExistsError(CloudError):
+    """A resource of that name exists."""
+
+
+class UnreachableError(CloudError):
+    """The API does not answer."""
+
+
+class RemoteError(TransientError):
+    """A VM could not be used over SSH."""
+
+
+class ConnectionLostError(RemoteError):
+    """The VM does not answer (any more)."""
+
+
+class HostKeyError(RemoteError):
+    """The VM's host key is not the one that Compute Engine told us. Never retried."""
+
+
+class CommandError(RemoteError):
+    """A command on a VM ended with a failure."""

@@ -1,0 +1,67 @@
+"""Where things lie on this machine: clusters, runs, sockets, the emulator's state.
+
+`TRANSIENT_MAGICS_HOME` moves all of it below one directory (tests and demonstrations use that). Directories are made
+with mode 0700, because a cluster's key lies in one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+_VARIABLE = "TRANSIENT_MAGICS_HOME"
+
+
+def home() -> Path:
+    """The directory below which everything that must last is kept."""
+    if chosen := os.environ.get(_VARIABLE):
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("transient_magics", appauthor=False))
+
+
+def private(directory: Path) -> Path:
+    """Make `directory` (and its parents) if needed, readable by this user alone, and return it."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return directory
+
+
+def clusters() -> Path:
+    """The directory with one folder per cluster."""
+    return home() / "clusters"
+
+
+def cluster(name: str) -> Path:
+    """The folder of one cluster: spec.json, journal.jsonl, key, runs/, controller.log."""
+    return clusters() / name
+
+
+def past() -> Path:
+    """Folders of deleted clusters whose name was taken again."""
+    return home() / "past"
+
+
+def sockets() -> Path:
+    """A directory with a short path for Unix sockets, whose paths may have 107 characters at most."""
+    identity = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    parent = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
+    directory = private(parent / f"transient-{os.getuid()}-{identity}")
+    owner = directory.stat()
+    if owner.st_uid != os.getuid():
+        raise PermissionError(f"{directory} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own")
+    directory.chmod(0o700)
+    return directory
+
+
+def command_socket(name: str) -> Path:
+    """The Unix socket on which the controller of cluster `name` takes commands."""
+    return sockets() / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.sock"
+
+
+def emulator() -> Path:
+    """The state directory of this user's emulator."""
+    return home() / "emulator"
