@@ -28,7 +28,7 @@ class TransientError(Exception):
 
 
 class DeclarationError(TransientError):
-    """What the user declared cannot be meant: a typo in a SPEC, an option, a name. Correct it and run the cell again."""
+    """What the user declared cannot be meant: a typo in a SPEC, an option, a name. Correct it and run again."""
 
 
 class CellError(TransientError):

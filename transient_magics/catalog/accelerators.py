@@ -1,0 +1,63 @@
+"""GPUs that Compute Engine attaches to VMs, and the machine that we put each of them in.
+
+Machine types stay within Compute Engine's limits of vCPUs and memory per GPU. `withdrawn` GPUs run on the emulator
+only.
+`relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one parameter server),
+CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import DeclarationError
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One GPU model. `compute_engine_name` is the API's name (empty: no GPU); `memory_gb` the machine's memory."""
+
+    name: str
+    compute_engine_name: str
+    machine_type: str
+    vcpus: int
+    memory_gb: float
+    bundled: bool = False
+    withdrawn: str = ""
+    alternatives: tuple[str, ...] = ()
+    relative_step_seconds: float | None = None
+
+
+_TABLE = (
+    Accelerator("cpu", "", "n1-standard-4", 4, 15),
+    Accelerator(
+        "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15,
+        withdrawn="May 2024", alternatives=("t4", "l4"), relative_step_seconds=0.2193,
+    ),
+    Accelerator("p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, relative_step_seconds=0.0820),
+    Accelerator("v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, relative_step_seconds=0.0641),
+    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15),
+    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15),
+    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, bundled=True),
+    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, bundled=True),
+    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, bundled=True),
+    Accelerator("h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, bundled=True),
+)  # fmt: skip
+
+ACCELERATORS: dict[str, Accelerator] = {entry.name: entry for entry in _TABLE}
+
+
+def accelerator(name: str) -> Accelerator:
+    """The entry called `name`. Raises DeclarationError where there is none."""
+    try:
+        return ACCELERATORS[name]
+    except KeyError:
+        raise DeclarationError(f"'{name}' is no GPU that we know", fix=f"Known: {', '.join(ACCELERATORS)}.") from None
+
+
+def living_alternative(name: str) -> str:
+    """The sentence that refuses a withdrawn GPU on Google's own Compute Engine, or nothing for one that can be had."""
+    entry = accelerator(name)
+    if not entry.withdrawn:
+        return ""
+    return f"Google withdrew the {name.upper()} in {entry.withdrawn}; use {' or '.join(entry.alternatives)} instead"

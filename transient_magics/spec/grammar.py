@@ -1,0 +1,104 @@
+"""The grammar of a SPEC: `GROUP(+GROUP)*`, GROUP = `GPU[xCOUNT][@ZONE]`.
+
+`k80x4`, `v100`, `k80x2@us-west1-b+p100@us-central1-a`, `cpux2`. Case and blanks do not matter. The words that are valid
+(GPUs and zones) are passed in, because what exists is the catalog's knowledge and not the grammar's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ..errors import DeclarationError
+
+MOST_WORKERS = 1000
+_COUNT = re.compile(r"^(?P<accelerator>.*?)x(?P<count>\d*)$")
+_WORD = re.compile(r"[a-z0-9-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """`count` workers with one `accelerator` each (`cpu`: none), in `zone` (None: any of the cluster's zones)."""
+
+    accelerator: str
+    count: int = 1
+    zone: str | None = None
+
+
+def parse_groups(text: str, accelerators: Collection[str], zones: Collection[str] = ()) -> tuple[WorkerGroup, ...]:
+    """Read a SPEC.
+
+    Raises DeclarationError naming the column (from 1), what was expected there and the nearest valid word. With no
+    `zones` given, any well-formed zone is accepted.
+    """
+    if not text.strip():
+        raise DeclarationError("A cluster needs at least one group of workers", fix="For example: k80x4")
+    groups = []
+    start = 0
+    for piece in text.split("+"):
+        groups.append(_group(text, start, piece, accelerators, zones))
+        start += len(piece) + 1
+    if (total := sum(group.count for group in groups)) > MOST_WORKERS:
+        raise DeclarationError(f"{total} workers are more than {MOST_WORKERS}", where="SPEC", fix="Ask for fewer.")
+    return tuple(groups)
+
+
+def render_groups(groups: Iterable[WorkerGroup]) -> str:
+    """The SPEC that `parse_groups` reads back as the same groups."""
+    return "+".join(
+        f"{group.accelerator}{f'x{group.count}' if group.count != 1 else ''}{f'@{group.zone}' if group.zone else ''}"
+        for group in groups
+    )
+
+
+def nearest(word: str, words: Collection[str]) -> str:
+    """` Did you mean X?` for the closest of `words`, else a short list of them."""
+    if close := difflib.get_close_matches(word, words, n=1, cutoff=0.5):
+        return f"Did you mean {close[0]}?"
+    return "Known: " + ", ".join(sorted(words)[:14]) + ("." if len(words) <= 14 else ", ...")
+
+
+def _group(text: str, start: int, piece: str, accelerators: Collection[str], zones: Collection[str]) -> WorkerGroup:
+    body, at, zone_text = piece.partition("@")
+    machine = "".join(body.lower().split())
+    begin = start + len(body) - len(body.lstrip())
+    if not machine:
+        raise _mistake(text, begin, "expected a GPU here", "For example: k80x4")
+    count = 1
+    if machine not in accelerators and (match := _COUNT.match(machine)):
+        accelerator, digits = match["accelerator"], match["count"]
+        if accelerator in accelerators or digits:
+            machine = accelerator
+            column = begin + body[begin - start :].lower().rfind("x") + 1
+            if not digits:
+                raise _mistake(
+                    text, column, f"expected a count after '{accelerator}x'", f"For example: {accelerator}x4"
+                )
+            count = int(digits)
+            if not 1 <= count <= MOST_WORKERS:
+                raise _mistake(text, column, f"a count is from 1 to {MOST_WORKERS}, not {digits}", "")
+    if machine not in accelerators:
+        raise _unknown_accelerator(text, begin, machine, accelerators)
+    zone = "".join(zone_text.lower().split())
+    if not at:
+        return WorkerGroup(machine, count)
+    column = start + len(body) + 1 + len(zone_text) - len(zone_text.lstrip())
+    if not zone:
+        raise _mistake(text, column, "expected a zone after '@'", "For example: k80x4@us-west1-b")
+    if (zones and zone not in zones) or not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", zone):
+        raise _mistake(text, column, f"'{zone}' is no zone", nearest(zone, zones) if zones else "")
+    return WorkerGroup(machine, count, zone)
+
+
+def _unknown_accelerator(text: str, begin: int, machine: str, accelerators: Collection[str]) -> DeclarationError:
+    if odd := _WORD.sub("", machine):
+        column = begin + text[begin:].find(odd[0])
+        expected = "Write GPUxCOUNT@ZONE, groups joined by '+', for example: k80x2+p100"
+        return _mistake(text, column, f"'{odd[0]}' has no meaning in a SPEC", expected)
+    return _mistake(text, begin, f"'{machine}' is no GPU that we know", nearest(machine, accelerators))
+
+
+def _mistake(text: str, index: int, what: str, fix: str) -> DeclarationError:
+    return DeclarationError(f"SPEC '{text.strip()}', column {index + 1}: {what}", fix=fix)

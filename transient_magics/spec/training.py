@@ -1,0 +1,54 @@
+"""TrainSpec: everything that was declared about one run, frozen, and as JSON (the `run.json` that VMs read)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpec:
+    """A declared run: which Tensor2Tensor model on which problem, how long, and how.
+
+    `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
+    `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
+    """
+
+    name: str
+    model: str
+    hparams_set: str
+    problem: str
+    train_steps: int
+    hparams: str = ""
+    data_dir: str | None = None
+    include: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
+    checkpoint_steps: int | None = 1000
+    checkpoint_seconds: float | None = 600.0
+    ps_shards: int = 0
+    mode: str = "async"
+    batching: str = "uniform"
+    lr_policy: str = "active"
+    max_workers: int = 0
+    wire: str = "fp32"
+    eval_steps: int | None = None
+    resume: str | None = None
+    pace_seconds: float | None = None
+    when_done: str = "keep"
+    line_offset: int = 1
+    declared_at: float = 0.0
+    token: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote; fields of newer versions are ignored."""
+        known = {field.name for field in fields(cls)}
+        chosen = {key: value for key, value in values.items() if key in known}
+        for key in ("include", "pip"):
+            chosen[key] = tuple(chosen.get(key) or ())
+        return cls(**chosen)

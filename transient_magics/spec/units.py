@@ -1,0 +1,56 @@
+"""Durations (`90s 30m 24h 2d`), intervals (`500` steps or `5m`) and names, from text to numbers and back."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..errors import DeclarationError
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
+
+
+def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
+    """Seconds in `text`; a bare number counts in `unit`. Raises DeclarationError that names the option."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if not match:
+        raise DeclarationError(f"'{text}' is no duration", where=option, fix="Write 90s, 30m, 24h or 2d.")
+    seconds = float(match[1]) * _SECONDS[match[2] or unit]
+    if not 0 < seconds < math.inf:
+        raise DeclarationError("A duration must be longer than nothing", where=option)
+    return seconds
+
+
+def render_duration(seconds: float) -> str:
+    """A duration in the largest units that say it well: `45 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
+    """(steps, None) for a bare whole number, (None, seconds) for a duration with its unit."""
+    stripped = text.strip().lower()
+    if stripped.isdigit():
+        if int(stripped) < 1:
+            raise DeclarationError("An interval is at least one step", where=option)
+        return int(stripped), None
+    return None, parse_duration(stripped, option)
+
+
+def parse_name(text: str, option: str) -> str:
+    """A name of a cluster or run, as Compute Engine allows names: a-z, 0-9 and '-', a letter first, 40 characters."""
+    name = text.strip().lower()
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"'{text}' cannot be a name",
+            where=option,
+            fix="Use a-z, 0-9 and '-', a letter first and no '-' last, 40 characters at most.",
+        )
+    return name
