@@ -1,0 +1,107 @@
+"""State and cost are folds: the same events give the same answer, however they are cut into batches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.journal import ClusterState, Event, bill, decode, encode, events, replay
+from transient_magics.journal.metrics import thin
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+SPEC = ClusterSpec(
+    name="k80x2",
+    groups=(WorkerGroup("k80", 2),),
+    zones=("us-west1-b",),
+    prices={
+        "k80": PriceLine("n1-standard-4", 0.256, 0.723, "ICAC'19"),
+        "parameter-server": PriceLine("custom-4-16384", 0.143, 0.143, "ICAC'19"),
+    },
+)
+HOUR = 3600 * 10**9
+
+
+def requested(vm: str, time: int) -> Event:
+    return events.VmRequested(
+        vm=vm, role="worker", zone="us-west1-b", accelerator="k80", machine_type="n1-standard-4",
+        provisioning_model="spot", hourly=0.256, on_demand_hourly=0.723, time=time,
+    )  # fmt: skip
+
+
+def numbered(history: list[Event]) -> list[Event]:
+    lines = [encode(event) for event in history]
+    return [decode(line.replace(b'"seq":0', f'"seq":{index}'.encode(), 1)) for index, line in enumerate(lines, 1)]
+
+
+names = st.sampled_from(["worker-0", "worker-1", "worker-2"])
+stories = st.lists(
+    st.one_of(
+        names.map(lambda vm: requested(vm, 0)),
+        names.map(lambda vm: events.VmRunning(vm=vm, address="10.128.0.2")),
+        names.map(lambda vm: events.VmReady(vm=vm)),
+        names.map(lambda vm: events.VmPreemptionNotice(vm=vm)),
+        names.map(lambda vm: events.VmRevoked(vm=vm, signal="ssh")),
+        names.map(lambda vm: events.VmDeleted(vm=vm, reason="")),
+        st.just(events.TrainDeclared(run="run-1", spec={"train_steps": 10})),
+        st.builds(events.WorkerJoined, run=st.just("run-1"), worker=names, number=st.integers(0, 3), active=st.just(1)),
+        st.builds(events.TrainProgress, run=st.just("run-1"), step=st.integers(0, 10)),
+        st.just(events.TrainFinished(run="run-1", step=10)),
+    ),
+    max_size=30,
+).map(numbered)
+
+
+@given(stories, st.integers(0, 30))
+def test_a_state_does_not_depend_on_where_reading_was_interrupted(story: list[Event], cut: int) -> None:
+    assert replay(story[cut:], replay(story[:cut])) == replay(story)
+
+
+@given(stories)
+def test_events_read_twice_count_once(story: list[Event]) -> None:
+    assert replay(story + story) == replay(story)
+
+
+@given(stories)
+def test_a_vm_that_is_gone_stays_gone(story: list[Event]) -> None:
+    state = ClusterState()
+    for event in story:
+        gone = {name for name, vm in state.vms.items() if not vm.living}
+        state = replay([event], state)
+        if not isinstance(event, events.VmRequested):
+            assert gone <= {name for name, vm in state.vms.items() if not vm.living}
+
+
+def test_a_revoked_vm_costs_until_it_is_gone_and_a_living_one_until_now() -> None:
+    history = numbered([
+        events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
+        requested("worker-0", 1),
+        requested("worker-1", 1),
+        events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
+        events.VmRunning(vm="worker-1", address="10.128.0.3", time=HOUR),
+        events.VmPreemptionNotice(vm="worker-0", time=2 * HOUR - 30),
+        events.VmRevoked(vm="worker-0", signal="notice", time=2 * HOUR),
+    ])  # fmt: skip
+    state = replay(history)
+    account = bill(state, now=3 * 3600)
+    assert account.by_vm == pytest.approx({"worker-0": 0.256, "worker-1": 0.512})
+    assert account.on_demand == pytest.approx(3 * 0.723)
+    assert account.hourly == pytest.approx(0.256)
+    assert account.source == "ICAC'19"
+    assert state.revocations == 1
+
+
+def test_a_spec_survives_the_journal() -> None:
+    state = replay(numbered([events.ClusterDeclared(spec=SPEC.to_dict())]))
+    assert state.spec == SPEC
+
+
+def test_old_metrics_are_thinned_and_counts_add_up() -> None:
+    rows = [
+        {"time": second * 10**9, "worker": "worker-0", "step": second, "steps": 1, "samples": 8, "loss": 1.0,
+         "batch_size": 8, "compute_seconds": 0.5, "wait_seconds": 0.5, "staleness": 0}
+        for second in range(7200)
+    ]  # fmt: skip
+    thinned = thin(rows)
+    assert len(thinned) < 3700
+    assert sum(row["steps"] for row in thinned) == 7200

@@ -1,0 +1,32 @@
+"""The journal: what happened to a cluster, as typed events in one append-only file, and the state that they add up to.
+
+One process appends (`Journal`), any number follow (`read`, `follow`), and everybody folds the same events into the same
+`ClusterState`. Cost is computed from that state and never stored. Per-second metrics of a run are a stream of their
+own (`metrics`).
+"""
+
+from . import events, metrics
+from .cost import Bill, bill
+from .events import Event, decode, encode
+from .follow import follow, read
+from .state import ClusterState, RunState, VmState, WorkerState, fold, replay
+from .store import Journal
+
+__all__ = [
+    "Bill",
+    "ClusterState",
+    "Event",
+    "Journal",
+    "RunState",
+    "VmState",
+    "WorkerState",
+    "bill",
+    "decode",
+    "encode",
+    "events",
+    "fold",
+    "follow",
+    "metrics",
+    "read",
+    "replay",
+]

@@ -1,0 +1,105 @@
+"""Reading a journal: all at once, or from any offset on as it grows.
+
+On Linux the kernel's file notifications (inotify) wake the follower, so that an event is seen within a millisecond and
+an idle journal costs nothing; elsewhere the file's size is looked at four times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import JournalError
+from .events import Event, decode
+
+_POLL_SECONDS = 0.25
+_CHECK_SECONDS = 5.0
+
+
+def read(path: Path) -> list[Event]:
+    """All whole events of the journal at `path` (none where there is no file); unreadable lines are passed over."""
+    try:
+        return _decode_lines(path.read_bytes())[0]
+    except FileNotFoundError:
+        return []
+
+
+async def follow_lines(path: Path, offset: int = 0) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield (offset behind it, block of whole lines) as the file at `path` grows; waits for a file not there yet."""
+    async with _changes(path) as changes:
+        while True:
+            block = _read_from(path, offset)
+            whole = block[: block.rfind(b"\n") + 1]
+            if whole:
+                offset += len(whole)
+                yield offset, whole
+            else:
+                await changes.wait()
+
+
+async def follow(path: Path, offset: int = 0) -> AsyncIterator[list[Event]]:
+    """Yield the events from `offset` on in batches, first all that are there (perhaps none), then new ones for ever."""
+    first = True
+    if not path.exists():
+        first = False
+        yield []
+    async for _, block in follow_lines(path, offset):
+        events, _ = _decode_lines(block)
+        if events or first:
+            first = False
+            yield events
+
+
+def _decode_lines(block: bytes) -> tuple[list[Event], int]:
+    end = block.rfind(b"\n") + 1
+    events = []
+    for line in block[:end].splitlines():
+        try:
+            events.append(decode(line))
+        except JournalError:
+            continue  # a line that a crash tore apart; what it said was never acted upon
+    return events, end
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+class _Changes(Protocol):
+    async def wait(self) -> None: ...
+
+
+class _Polled:
+    async def wait(self) -> None:
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+@asynccontextmanager
+async def _changes(path: Path) -> AsyncIterator[_Changes]:
+    if not sys.platform.startswith("linux"):
+        yield _Polled()
+        return
+    from asyncinotify import Inotify, Mask
+
+    class _Notified:
+        async def wait(self) -> None:
+            # Woken by the kernel; the time-out covers file systems that send no notifications (as some network ones).
+            try:
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await inotify.get()
+            except TimeoutError:
+                return
+
+    with Inotify() as inotify:
+        # The folder is watched, not the file: it is there before the file is, and sees it replaced.
+        inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)
+        yield _Notified()

@@ -1,0 +1,77 @@
+"""Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled as they age.
+
+A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size`,
+`compute_seconds`, `wait_seconds`, `staleness`. `compact` merges lines older than an hour into one per worker and
+minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_FRESH_SECONDS = 3600
+_BUCKET_SECONDS = 60
+_SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
+_LARGE = 32 * 2**20
+
+
+def append(path: Path, lines: bytes) -> None:
+    """Append whole lines as they came from the VM."""
+    with path.open("ab") as file:
+        file.write(lines)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All lines as dicts, oldest first; none where there is no file. A torn line is passed over."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in content.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash; the next second's line says more
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def compact(path: Path) -> bool:
+    """Down-sample a file that has grown past 32 MiB. Returns whether it was rewritten."""
+    if not path.exists() or path.stat().st_size < _LARGE:
+        return False
+    rows = thin(read(path))
+    temporary = path.with_suffix(".new")
+    temporary.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    os.replace(temporary, path)
+    return True
+
+
+def thin(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows older than an hour before the newest, merged per worker and minute; counts add up, gauges are averaged."""
+    rows = list(rows)
+    newest = max((row["time"] for row in rows), default=0)
+    kept, buckets = [], {}
+    for row in rows:
+        if newest - row["time"] < _FRESH_SECONDS * 1e9:
+            kept.append(row)
+        else:
+            buckets.setdefault((row["time"] // int(_BUCKET_SECONDS * 1e9), row["worker"]), []).append(row)
+    merged = [_merge(group) for group in buckets.values()]
+    return sorted(merged, key=lambda row: row["time"]) + kept
+
+
+def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
+    merged = dict(group[-1])
+    for key in _SUMS:
+        merged[key] = sum(row.get(key) or 0 for row in group)
+    for key in ("loss", "staleness", "batch_size"):
+        values = [row[key] for row in group if row.get(key) is not None]
+        merged[key] = sum(values) / len(values) if values else None
+    return merged

@@ -1,0 +1,341 @@
+"""ClusterState: what the events of a journal add up to. A pure fold: no clock, no file, no surprise.
+
+`fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds them all. Folding an
+event twice does not happen, because events carry their `seq` and older ones are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..spec import ClusterSpec
+from . import events as e
+from .events import Event
+
+RECENT = 60
+SERIES = 720
+
+
+@dataclass(frozen=True, slots=True)
+class VmState:
+    """One VM. Times in seconds since 1970 (0: not yet); prices in US dollars per hour.
+
+    `state`: requested, booting, ready, leaving (preemption notice), revoked, deleted, refused.
+    """
+
+    name: str
+    role: str
+    zone: str
+    accelerator: str
+    machine_type: str
+    provisioning_model: str
+    hourly: float
+    on_demand_hourly: float
+    state: str = "requested"
+    address: str = ""
+    external_address: str = ""
+    vm_id: str = ""
+    replaces: str | None = None
+    reason: str = ""
+    requested_at: float = 0.0
+    running_at: float = 0.0
+    ready_at: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def living(self) -> bool:
+        """Asked for and not gone."""
+        return self.state in ("requested", "booting", "ready", "leaving")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker process that takes part in a run."""
+
+    name: str
+    number: int
+    joined_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run. `phase`: declared, running, finished, failed. `series`: (time, step, loss, steps per second)."""
+
+    name: str
+    train_steps: int
+    spec: Mapping[str, Any]
+    phase: str = "declared"
+    declared_at: float = 0.0
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    step: int = 0
+    loss: float | None = None
+    steps_per_second: float = 0.0
+    workers: Mapping[str, WorkerState] = field(default_factory=dict)
+    checkpoint_step: int | None = None
+    checkpoint: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    stopped: bool = False
+    reason: str = ""
+    series: tuple[tuple[float, int, float | None, float], ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Finished or failed."""
+        return self.phase in ("finished", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """One cluster. `phase`: unknown, provisioning, ready, deleting, deleted."""
+
+    name: str = ""
+    phase: str = "unknown"
+    spec: ClusterSpec | None = None
+    declared_at: float = 0.0
+    ready_at: float = 0.0
+    ended_at: float = 0.0
+    reason: str = ""
+    vms: dict[str, VmState] = field(default_factory=dict)
+    runs: dict[str, RunState] = field(default_factory=dict)
+    revocations: int = 0
+    trouble: str = ""
+    recent: tuple[Event, ...] = ()
+    seq: int = 0
+
+    @property
+    def over(self) -> bool:
+        """No VM is left and none will come."""
+        return self.phase == "deleted"
+
+    @property
+    def living(self) -> list[VmState]:
+        """VMs that were asked for and are not gone."""
+        return [vm for vm in self.vms.values() if vm.living]
+
+    @property
+    def run(self) -> RunState | None:
+        """The latest run."""
+        return next(reversed(self.runs.values()), None) if self.runs else None
+
+    @property
+    def active_run(self) -> RunState | None:
+        """The run that is not over."""
+        return next((run for run in reversed(self.runs.values()) if not run.over), None)
+
+
+def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
+    """Fold all of `history`, from the empty state or from `state` on."""
+    state = state or ClusterState()
+    for event in history:
+        state = fold(state, event)
+    return state
+
+
+def fold(state: ClusterState, event: Event) -> ClusterState:
+    """The state after `event`. Events that were folded already (by their seq) change nothing."""
+    if event.seq and event.seq <= state.seq:
+        return state
+    if rule := _RULES.get(type(event)):
+        state = rule(state, event)
+    recent = state.recent
+    if not isinstance(event, (e.TrainProgress, e.Unknown)):
+        recent = (*recent[1 - RECENT :], event)
+    return replace(state, seq=max(event.seq, state.seq), recent=recent)
+
+
+_RULES: dict[type[Event], Callable[[ClusterState, Any], ClusterState]] = {}
+
+
+def _rule(kind: type[Event]) -> Callable[[Any], Any]:
+    def register(function: Callable[[ClusterState, Any], ClusterState]) -> Callable[[ClusterState, Any], ClusterState]:
+        _RULES[kind] = function
+        return function
+
+    return register
+
+
+def _with_vm(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
+    vm = state.vms.get(name)
+    if vm is None or not vm.living:
+        return state
+    return replace(state, vms={**state.vms, name: replace(vm, **changes)})
+
+
+def _with_run(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
+    run = state.runs.get(name)
+    if run is None or run.over:
+        return state
+    return replace(state, runs={**state.runs, name: replace(run, **changes)})
+
+
+@_rule(e.ClusterDeclared)
+def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
+    spec = ClusterSpec.from_dict(event.spec)
+    return replace(state, name=spec.name, spec=spec, phase="provisioning", declared_at=event.at)
+
+
+@_rule(e.ClusterReady)
+def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
+    return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
+
+
+@_rule(e.ClusterDeleting)
+def _(state: ClusterState, event: e.ClusterDeleting) -> ClusterState:
+    return replace(state, phase="deleting", reason=event.reason)
+
+
+@_rule(e.ClusterDeleted)
+def _(state: ClusterState, event: e.ClusterDeleted) -> ClusterState:
+    return replace(state, phase="deleted", ended_at=event.at, trouble="")
+
+
+@_rule(e.VmRequested)
+def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
+    vm = VmState(
+        name=event.vm,
+        role=event.role,
+        zone=event.zone,
+        accelerator=event.accelerator,
+        machine_type=event.machine_type,
+        provisioning_model=event.provisioning_model,
+        hourly=event.hourly,
+        on_demand_hourly=event.on_demand_hourly,
+        replaces=event.replaces,
+        requested_at=event.at,
+    )
+    return replace(state, vms={**state.vms, event.vm: vm})
+
+
+@_rule(e.VmRefused)
+def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
+    return _with_vm(state, event.vm, state="refused", reason=event.reason, ended_at=event.at)
+
+
+@_rule(e.VmRunning)
+def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    return _with_vm(
+        state,
+        event.vm,
+        state="booting" if vm and vm.state == "requested" else vm.state if vm else "booting",
+        address=event.address,
+        external_address=event.external_address,
+        vm_id=event.vm_id,
+        running_at=(vm.running_at if vm else 0.0) or event.at,
+    )
+
+
+@_rule(e.VmReady)
+def _(state: ClusterState, event: e.VmReady) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm and vm.state == "leaving":
+        return state
+    return _with_vm(state, event.vm, state="ready", ready_at=(vm.ready_at if vm else 0.0) or event.at)
+
+
+@_rule(e.VmPreemptionNotice)
+def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
+    return _with_vm(state, event.vm, state="leaving")
+
+
+@_rule(e.VmRevoked)
+def _(state: ClusterState, event: e.VmRevoked) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    counted = state.revocations + (1 if vm and vm.living else 0)
+    return replace(_with_vm(state, event.vm, state="revoked", ended_at=event.at), revocations=counted)
+
+
+@_rule(e.VmDeleted)
+def _(state: ClusterState, event: e.VmDeleted) -> ClusterState:
+    return _with_vm(state, event.vm, state="deleted", reason=event.reason, ended_at=event.at)
+
+
+@_rule(e.WorkerJoined)
+def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
+    run = state.runs.get(event.run)
+    worker = WorkerState(event.worker, event.number, event.at)
+    return _with_run(state, event.run, workers={**(run.workers if run else {}), event.worker: worker})
+
+
+@_rule(e.WorkerLeft)
+def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
+    run = state.runs.get(event.run)
+    workers = dict(run.workers) if run else {}
+    if (worker := workers.get(event.worker)) and worker.number == event.number:
+        del workers[event.worker]
+    return _with_run(state, event.run, workers=workers)
+
+
+@_rule(e.TrainDeclared)
+def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
+    run = RunState(event.run, int(event.spec.get("train_steps", 0)), event.spec, declared_at=event.at)
+    return replace(state, runs={**state.runs, event.run: run})
+
+
+@_rule(e.TrainStarted)
+def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
+    run = state.runs.get(event.run)
+    started = (run.started_at if run else 0.0) or event.at
+    return _with_run(state, event.run, phase="running", started_at=started, step=event.step)
+
+
+@_rule(e.TrainProgress)
+def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
+    run = state.runs.get(event.run)
+    point = (event.at, event.step, event.loss, event.steps_per_second)
+    series = (*(run.series[1 - SERIES :] if run else ()), point)
+    return _with_run(
+        state, event.run, step=event.step, loss=event.loss, steps_per_second=event.steps_per_second, series=series
+    )
+
+
+@_rule(e.TrainCheckpoint)
+def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
+    return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path)
+
+
+@_rule(e.TrainEvaluated)
+def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
+    run = state.runs.get(event.run)
+    if run is None:
+        return state
+    # A run may be evaluated again after it is over.
+    return replace(state, runs={**state.runs, event.run: replace(run, metrics=dict(event.metrics))})
+
+
+@_rule(e.TrainFinished)
+def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
+    run = state.runs.get(event.run)
+    return _with_run(
+        state,
+        event.run,
+        phase="finished",
+        finished_at=event.at,
+        step=event.step,
+        loss=event.loss if event.loss is not None or run is None else run.loss,
+        steps_per_second=0.0,
+        workers={},
+        checkpoint=event.checkpoint or (run.checkpoint if run else ""),
+        stopped=event.stopped,
+    )
+
+
+@_rule(e.TrainFailed)
+def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
+    return _with_run(
+        state,
+        event.run,
+        phase="failed",
+        finished_at=event.at,
+        reason=event.reason,
+        steps_per_second=0.0,
+        workers={},
+    )
+
+
+@_rule(e.ControllerTrouble)
+def _(state: ClusterState, event: e.ControllerTrouble) -> ClusterState:
+    return replace(state, trouble=event.what)

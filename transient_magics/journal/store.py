@@ -1,0 +1,76 @@
+"""Appending to a journal: one writer, whole lines, and what to do with a line that a crash tore apart.
+
+A line is written by one `write` on a file opened for appending, so that readers see whole lines or a torn last one. A
+torn last line of an earlier writer is closed with a newline and passed over by every reader. When the disk is full, a
+part that was written is cut off again and the error goes to the caller, who keeps the event.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from ..errors import JournalError
+from .events import Event, encode
+from .follow import read
+
+
+class Journal:
+    """The one writer of a journal. Use as a context manager, and only while holding the cluster's lock."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` for appending, made with mode 0600 if it is not there. Raises JournalError."""
+        self.path = path
+        self._latest = 0
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._close_torn_line()
+        except OSError as error:
+            raise JournalError(f"The journal cannot be opened: {error.strerror}", where=str(path)) from error
+        self.seq = max((event.seq for event in read(path)), default=0)
+
+    def append(self, event: Event) -> Event:
+        """Write one event and return it with its `seq` and `time` (its own `time` where it carries one).
+
+        Raises JournalError (with the OSError as cause) when it could not be written; nothing of it is left then.
+        """
+        self._latest = max(self._latest, time.time_ns())
+        stamped = replace(event, seq=self.seq + 1, time=event.time or self._latest)
+        line = encode(stamped)
+        size = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            raise JournalError(f"The journal cannot be written: {error.strerror}", where=str(self.path)) from error
+        if written != len(line):
+            os.ftruncate(self._file, size)
+            raise JournalError("The journal cannot be written: no space left on device", where=str(self.path))
+        self.seq += 1
+        return stamped
+
+    def extend(self, events: Iterable[Event]) -> list[Event]:
+        """Append several."""
+        return [self.append(event) for event in events]
+
+    def sync(self) -> None:
+        """Make what was appended survive a power cut. Blocks for some milliseconds: call it in a thread."""
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _close_torn_line(self) -> None:
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
+            os.write(self._file, b"\n")
