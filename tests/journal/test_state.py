@@ -24,7 +24,7 @@ HOUR = 3600 * 10**9
 
 def requested(vm: str, time: int) -> Event:
     return events.VmRequested(
-        vm=vm, role="worker", zone="us-west1-b", accelerator="k80", machine_type="n1-standard-4",
+        vm=vm, role="worker", slot=0, zone="us-west1-b", accelerator="k80", machine_type="n1-standard-4",
         provisioning_model="spot", hourly=0.256, on_demand_hourly=0.723, time=time,
     )  # fmt: skip
 

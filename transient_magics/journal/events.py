@@ -73,6 +73,13 @@ class ClusterReady(Event):
     seconds: float
 
 
+@_event("cluster.resized")
+class ClusterResized(Event):
+    """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict()."""
+
+    spec: Mapping[str, Any]
+
+
 @_event("cluster.deleting")
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""
@@ -87,10 +94,14 @@ class ClusterDeleted(Event):
 
 @_event("vm.requested")
 class VmRequested(Event):
-    """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it takes."""
+    """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it takes.
+
+    `slot` is the place in the cluster that it fills: the parameter server's number, or the how-many-th declared worker.
+    """
 
     vm: str
     role: str
+    slot: int
     zone: str
     accelerator: str
     machine_type: str

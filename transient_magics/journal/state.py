@@ -27,6 +27,7 @@ class VmState:
 
     name: str
     role: str
+    slot: int
     zone: str
     accelerator: str
     machine_type: str
@@ -177,6 +178,11 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
     return replace(state, name=spec.name, spec=spec, phase="provisioning", declared_at=event.at)
 
 
+@_rule(e.ClusterResized)
+def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
+    return replace(state, spec=ClusterSpec.from_dict(event.spec))
+
+
 @_rule(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
     return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
@@ -197,6 +203,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
     vm = VmState(
         name=event.vm,
         role=event.role,
+        slot=event.slot,
         zone=event.zone,
         accelerator=event.accelerator,
         machine_type=event.machine_type,
