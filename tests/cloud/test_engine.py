@@ -1,0 +1,434 @@
+"""What ComputeEngine sends, and how it takes every way in which Compute Engine refuses or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from scripted_api import PROJECT, ZONE, Api, forever, instance, operation, refusal
+
+from transient_magics.cloud import ComputeEngine, Vm, VmRequest, request_id
+from transient_magics.errors import (
+    AccessError,
+    AlreadyExistsError,
+    CloudError,
+    GoneError,
+    QuotaError,
+    RateLimitError,
+    StockoutError,
+    TransientError,
+    UnreachableError,
+)
+
+INSTANCES = f"zones/{ZONE}/instances"
+WORKER = f"{INSTANCES}/c1-worker-1"
+WAIT = f"zones/{ZONE}/operations/operation-1/wait"
+STOCKOUT = {
+    "code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+    "message": f"The zone 'projects/{PROJECT}/zones/{ZONE}' does not have enough resources available.",
+    "errorDetails": [
+        {"localizedMessage": {"locale": "en-US", "message": "A n1-standard-4 VM with 1 K80 is currently unavailable."}},
+        {
+            "errorInfo": {
+                "reason": "resource_availability",
+                "metadatas": {"zonesAvailable": "us-central1-a,us-central1-f"},
+            }
+        },
+    ],
+}
+
+
+def succeed(api: Api) -> None:
+    api.on("POST", INSTANCES, operation())
+    api.on("POST", WAIT, operation())
+    api.on("GET", WORKER, instance("c1-worker-1"))
+
+
+async def test_an_insert_returns_the_running_vm(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    succeed(api)
+    api.on("POST", WAIT, operation(status="RUNNING", progress=0), operation())
+    api.on("GET", WORKER, instance("c1-worker-1", status="STAGING"), instance("c1-worker-1"))
+    assert await engine.insert(wanted) == Vm(
+        name="c1-worker-1",
+        zone=ZONE,
+        id="4711",
+        status="RUNNING",
+        address="10.128.0.5",
+        external_address="34.1.2.3",
+        labels={"cluster": "c1"},
+        created=datetime(2026, 1, 2, 3, 4, 5, 678000, timezone(timedelta(hours=-8))),
+        preemptible=True,
+        last_start=datetime(2026, 1, 2, 3, 4, 5, 678000, timezone(timedelta(hours=-8))),
+    )
+
+
+async def sent(api: Api, engine: ComputeEngine, request: VmRequest) -> Any:
+    succeed(api)
+    await engine.insert(request)
+    ((query, body),) = api.asked("POST", INSTANCES)
+    assert query["requestId"] == request.request_id
+    return body
+
+
+async def test_a_spot_vm_ends_at_its_time_limit_by_deletion(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    limit = datetime(2026, 5, 6, 9, 8, 7, 999, tzinfo=timezone(timedelta(hours=2)))
+    body = await sent(api, engine, replace(wanted, termination_time=limit))
+    assert body["scheduling"] == {
+        "provisioningModel": "SPOT",
+        "preemptible": True,
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": False,
+        "instanceTerminationAction": "DELETE",
+        "terminationTime": "2026-05-06T07:08:07Z",
+    }
+    assert body["guestAccelerators"] == [
+        {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", "acceleratorCount": 1}
+    ]
+
+
+async def test_a_legacy_preemptible_vm_carries_no_time_limit(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    body = await sent(
+        api, engine, replace(wanted, provisioning_model="preemptible", termination_time=datetime.now(UTC))
+    )
+    assert body["scheduling"] == {"preemptible": True, "onHostMaintenance": "TERMINATE", "automaticRestart": False}
+
+
+async def test_an_on_demand_vm_ends_at_its_time_limit_too(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    limit = datetime(2026, 5, 6, tzinfo=UTC)
+    body = await sent(
+        api, engine, replace(wanted, provisioning_model="standard", accelerator="", termination_time=limit)
+    )
+    assert body["scheduling"] == {
+        "provisioningModel": "STANDARD",
+        "onHostMaintenance": "MIGRATE",
+        "automaticRestart": False,
+        "instanceTerminationAction": "DELETE",
+        "terminationTime": "2026-05-06T00:00:00Z",
+    }
+    assert "guestAccelerators" not in body
+    assert "serviceAccounts" not in body
+
+
+async def test_labels_keys_and_network_are_sent_whole(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    request = replace(
+        wanted,
+        metadata={"startup-script": "true", "enable-oslogin": "TRUE"},
+        subnet="inner",
+        external_ip=False,
+        service_account="default",
+        image="projects/p/global/images/family/f",
+        disk_gb=80,
+    )
+    body = await sent(api, engine, request)
+    assert body["labels"] == {"cluster": "c1"}
+    (disk,) = body["disks"]
+    assert disk["autoDelete"] is True
+    assert disk["initializeParams"] == {
+        "sourceImage": "projects/p/global/images/family/f",
+        "diskSizeGb": "80",
+        "diskType": f"zones/{ZONE}/diskTypes/pd-balanced",
+        "labels": {"cluster": "c1"},
+    }
+    assert body["networkInterfaces"] == [{"subnetwork": "regions/us-central1/subnetworks/inner"}]
+    assert {item["key"]: item["value"] for item in body["metadata"]["items"]} == {
+        "startup-script": "true",
+        "ssh-keys": "transient:ssh-ed25519 AAAA transient",
+        "block-project-ssh-keys": "true",
+        "enable-guest-attributes": "TRUE",
+        "enable-oslogin": "FALSE",
+    }
+    (account,) = body["serviceAccounts"]
+    assert account["scopes"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
+
+
+def test_the_identity_of_a_request_follows_from_what_it_is_for() -> None:
+    assert request_id("c1", "worker-1", 1) == request_id("c1", "worker-1", 1)
+    assert request_id("c1", "worker-1", 1) != request_id("c1", "worker-1", 2)
+    assert request_id("c1", "worker-1") != request_id("c1worker", "-1")
+
+
+@pytest.mark.parametrize("http_fields", [{"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}, {}])
+async def test_a_stockout_names_the_zones_that_have_capacity(
+    api: Api, engine: ComputeEngine, wanted: VmRequest, http_fields: dict[str, Any]
+) -> None:
+    succeed(api)
+    api.on("POST", WAIT, operation(error={"errors": [STOCKOUT]}, **http_fields))
+    with pytest.raises(StockoutError) as raised:
+        await engine.insert(wanted)
+    assert str(raised.value) == (
+        "The zone has no capacity for this VM now: A n1-standard-4 VM with 1 K80 is currently unavailable "
+        f"(c1-worker-1 in zone {ZONE}). These zones have some: us-central1-a, us-central1-f."
+    )
+
+
+QUOTA = "Quota 'PREEMPTIBLE_NVIDIA_K80_GPUS' exceeded.  Limit: 1.0 in region us-central1."
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_used_up_quota_is_named_however_it_arrives(
+    api: Api, engine: ComputeEngine, wanted: VmRequest, early: bool
+) -> None:
+    succeed(api)
+    details = [{"quotaInfo": {"metricName": "compute.googleapis.com/preemptible_nvidia_k80_gpus", "limit": 1.0}}]
+    late = {"errors": [{"code": "QUOTA_EXCEEDED", "message": QUOTA, "errorDetails": details}]}
+    if early:
+        api.on("POST", INSTANCES, refusal(403, "quotaExceeded", QUOTA))
+    else:
+        api.on("POST", WAIT, operation(error=late, httpErrorStatusCode=403, httpErrorMessage="FORBIDDEN"))
+    with pytest.raises(QuotaError) as raised:
+        await engine.insert(wanted)
+    assert str(raised.value) == (
+        "The quota PREEMPTIBLE_NVIDIA_K80_GPUS of project a-project is used up: limit 1.0 in region us-central1 "
+        f"(c1-worker-1 in zone {ZONE}). "
+        "Declare fewer VMs, or ask for more at https://console.cloud.google.com/iam-admin/quotas?project=a-project."
+    )
+    assert len(api.asked("POST", INSTANCES)) == 1
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        refusal(403, "rateLimitExceeded", "Quota exceeded for quota metric 'Queries'"),
+        refusal(429, "rateLimitExceeded", "Too many requests"),
+        refusal(500, "internalError", "Internal error"),
+        refusal(503, "backendError", "Try again"),
+    ],
+)
+async def test_passing_failures_are_tried_again_as_the_same_request(
+    api: Api, engine: ComputeEngine, wanted: VmRequest, passing: tuple[int, dict[str, Any]]
+) -> None:
+    succeed(api)
+    api.on("POST", INSTANCES, passing, operation())
+    assert (await engine.insert(wanted)).status == "RUNNING"
+    assert [query["requestId"] for query, _ in api.asked("POST", INSTANCES)] == [wanted.request_id] * 2
+
+
+async def test_a_rate_limit_that_stays_is_said_in_the_end(api: Api) -> None:
+    api.on("GET", WORKER, refusal(403, "rateLimitExceeded", "Quota exceeded for quota metric 'Read requests'"))
+    async with ComputeEngine(PROJECT, api.url, patience=0.5) as engine:
+        with pytest.raises(RateLimitError, match="takes no more requests now"):
+            await engine.get(ZONE, "c1-worker-1")
+    assert 2 <= len(api.asked("GET", WORKER)) <= 10
+
+
+async def test_a_vm_that_an_earlier_attempt_made_is_taken_over(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    succeed(api)
+    api.on("POST", INSTANCES, refusal(503, "backendError", "lost"), refusal(409, "alreadyExists", "already exists"))
+    # Its name is taken before the VM itself can be seen.
+    missing = refusal(404, "notFound", "was not found")
+    api.on("GET", WORKER, missing, instance("c1-worker-1", status="STAGING"), instance("c1-worker-1"))
+    assert (await engine.insert(wanted)).id == "4711"
+
+
+async def test_a_vm_of_someone_else_under_the_same_name_is_not_ours(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    api.on("POST", INSTANCES, refusal(409, "alreadyExists", "The resource 'c1-worker-1' already exists"))
+    api.on("GET", WORKER, instance("c1-worker-1", labels={"cluster": "other"}))
+    with pytest.raises(AlreadyExistsError, match="The name is taken"):
+        await engine.insert(wanted)
+
+
+async def test_a_vm_taken_away_while_it_starts_is_gone(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    succeed(api)
+    api.on("GET", WORKER, instance("c1-worker-1", status="STAGING"), instance("c1-worker-1", status="STOPPING"))
+    with pytest.raises(GoneError, match="c1-worker-1 was taken away before it ran"):
+        await engine.insert(wanted)
+
+
+async def test_an_operation_that_was_forgotten_is_looked_up_by_its_vm(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    succeed(api)
+    api.on("POST", WAIT, refusal(404, "notFound", "operation-1 was not found"))
+    assert (await engine.insert(wanted)).status == "RUNNING"
+
+
+async def test_an_insert_that_never_ends_is_given_up(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    succeed(api)
+    api.on("POST", WAIT, operation(status="RUNNING"))
+    with pytest.raises(CloudError, match="c1-worker-1 did not start within 1 s"):
+        await engine.insert(wanted, timeout=1)
+
+
+async def test_cancelling_an_insert_returns_at_once(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    succeed(api)
+    api.on("POST", WAIT, forever)
+    inserting = asyncio.create_task(engine.insert(wanted))
+    await api.until_asked("POST", WAIT)
+    inserting.cancel()
+    started = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await inserting
+    assert time.monotonic() - started < 0.5
+
+
+async def test_deleting_what_is_not_there_is_success(api: Api, engine: ComputeEngine) -> None:
+    await engine.delete(ZONE, "c1-worker-1")
+    assert len(api.asked("DELETE", WORKER)) == 1
+
+
+async def test_delete_returns_when_the_vm_is_gone(api: Api, engine: ComputeEngine) -> None:
+    api.on("DELETE", WORKER, operation())
+    api.on("POST", WAIT, operation())
+    api.on("GET", WORKER, instance("c1-worker-1", status="STOPPING"), refusal(404, "notFound", "was not found"))
+    await engine.delete(ZONE, "c1-worker-1")
+    assert len(api.asked("GET", WORKER)) == 2
+
+
+async def test_list_asks_for_labels_in_every_zone_and_page(api: Api, engine: ComputeEngine) -> None:
+    empty = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results"}}
+    first = {"items": {f"zones/{ZONE}": {"instances": [instance("a")]}, "zones/z": empty}, "nextPageToken": "2"}
+    second = {"items": {f"zones/{ZONE}": {"instances": [instance("b"), instance("c", labels={})]}}}
+    api.on("GET", "aggregated/instances", first, second)
+    assert [vm.name for vm in await engine.list({"cluster": "c1"})] == ["a", "b"]
+    assert [query["filter"] for query, _ in api.asked("GET", "aggregated/instances")] == ["(labels.cluster = c1)"] * 2
+
+
+async def test_host_keys_are_awaited_until_the_vm_has_told_them(api: Api, engine: ComputeEngine) -> None:
+    nothing = refusal(404, "notFound", "The resource 'hostkeys/' of type 'Guest Attribute' was not found.")
+    items = [
+        {"namespace": "hostkeys", "key": "ssh-rsa", "value": "AAAAB"},
+        {"namespace": "hostkeys", "key": "ssh-ed25519", "value": "AAAAC"},
+    ]
+    partial, whole = {"queryValue": {"items": items[:1]}}, {"queryValue": {"items": items}}
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    api.on("GET", f"{WORKER}/getGuestAttributes", nothing, partial, whole)
+    assert await engine.host_keys(ZONE, "c1-worker-1") == ["ssh-ed25519 AAAAC", "ssh-rsa AAAAB"]
+
+
+async def test_host_keys_of_a_vm_that_is_gone_are_not_awaited(engine: ComputeEngine) -> None:
+    with pytest.raises(GoneError):
+        await engine.host_keys(ZONE, "c1-worker-1")
+
+
+async def test_host_keys_that_never_come_are_an_error(api: Api, engine: ComputeEngine) -> None:
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    with pytest.raises(CloudError, match="did not tell its host keys within 1 s"):
+        await engine.host_keys(ZONE, "c1-worker-1", timeout=0.6)
+
+
+async def test_preemptions_are_read_from_the_operations_of_the_zone(api: Api, engine: ComputeEngine) -> None:
+    link = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/"
+    kind = "compute.instances.preempted"
+    items = [
+        operation("systemevent-1", operationType=kind, targetLink=f"{link}c1-worker-1"),
+        operation("operation-2", operationType="delete", targetLink=f"{link}c1-worker-2"),
+    ]
+    api.on("GET", f"zones/{ZONE}/operations", {"items": items})
+    assert await engine.preemptions(ZONE) == {"c1-worker-1"}
+
+
+async def test_a_preemption_is_a_simulated_maintenance_event(api: Api, engine: ComputeEngine) -> None:
+    api.on("POST", f"{WORKER}/simulateMaintenanceEvent", operation(status="PENDING"))
+    await engine.preempt(ZONE, "c1-worker-1")
+    assert len(api.asked("POST", f"{WORKER}/simulateMaintenanceEvent")) == 1
+    with pytest.raises(GoneError):
+        await engine.preempt(ZONE, "c1-worker-2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "to_type"),
+    [
+        (refusal(401, "authError", "Invalid Credentials"), AccessError, "gcloud auth application-default login"),
+        (refusal(403, "forbidden", "Required 'compute.projects.get' permission"), AccessError, "compute.instanceAdmin"),
+        (
+            refusal(403, "accessNotConfigured", "Compute Engine API has not been used before or it is disabled."),
+            AccessError,
+            "gcloud services enable compute.googleapis.com --project a-project",
+        ),
+        (
+            refusal(404, "notFound", "The resource 'projects/a-project' was not found"),
+            AccessError,
+            "gcloud projects list",
+        ),
+        (refusal(400, "invalid", "Invalid value for field"), CloudError, ""),
+    ],
+)
+async def test_a_project_that_cannot_be_used_says_what_to_type(
+    api: Api, engine: ComputeEngine, answer: tuple[int, dict[str, Any]], error: type[TransientError], to_type: str
+) -> None:
+    api.on("GET", "", answer)
+    with pytest.raises(error) as raised:
+        await engine.check()
+    assert to_type in raised.value.fix
+
+
+async def test_a_project_that_can_be_used_passes_the_check(api: Api, engine: ComputeEngine) -> None:
+    api.on("GET", "", {"kind": "compute#project", "name": PROJECT})
+    await engine.check()
+
+
+async def test_an_api_that_does_not_answer_is_unreachable(unused_port: int) -> None:
+    async with ComputeEngine(PROJECT, f"http://127.0.0.1:{unused_port}", patience=0.5) as engine:
+        with pytest.raises(UnreachableError, match=f"http://127.0.0.1:{unused_port} does not answer"):
+            await engine.list({"cluster": "c1"})
+
+
+async def test_a_connection_refused_for_a_moment_goes_unnoticed(api: Api, unused_port: int) -> None:
+    async def late() -> asyncio.Server:
+        await asyncio.sleep(0.3)
+        host, port = api.url.removeprefix("http://").split(":")
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection(host, int(port))
+            back.write(await reader.read(65536))
+            writer.write(await there.read(65536))
+            writer.close()
+            back.close()
+
+        return await asyncio.start_server(relay, "127.0.0.1", unused_port)
+
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    async with asyncio.TaskGroup() as tasks:
+        server = tasks.create_task(late())
+        async with ComputeEngine(PROJECT, f"http://127.0.0.1:{unused_port}/") as engine:
+            assert await engine.get(ZONE, "c1-worker-1") is not None
+    server.result().close()
+
+
+async def test_a_proxy_of_the_environment_is_not_used_for_an_emulator(
+    api: Api, monkeypatch: pytest.MonkeyPatch, unused_port: int
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{unused_port}")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    async with ComputeEngine(PROJECT, api.url, patience=0.1) as engine:
+        assert await engine.get(ZONE, "c1-worker-1") is not None
+
+
+async def test_missing_credentials_say_how_to_get_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, unused_port: int
+) -> None:
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with pytest.raises(AccessError, match="gcloud auth application-default login"):
+        async with ComputeEngine(PROJECT):
+            pass
+
+
+async def test_a_hundred_requests_run_side_by_side(api: Api, engine: ComputeEngine) -> None:
+    async def slow() -> dict[str, Any]:
+        await asyncio.sleep(0.2)
+        return instance("c1-worker-1")
+
+    api.on("GET", WORKER, slow)
+    started = time.monotonic()
+    await asyncio.gather(*(engine.get(ZONE, "c1-worker-1") for _ in range(120)))
+    assert time.monotonic() - started < 2.0
+
+
+def test_importing_the_room_imports_nothing_of_google() -> None:
+    program = "import sys, transient_magics.cloud; sys.exit(any(m.startswith('google') for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

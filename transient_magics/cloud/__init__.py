@@ -1,0 +1,11 @@
+"""Compute Engine through Google's own client: make, find, watch and delete VMs, with errors one can act on.
+
+`ComputeEngine` is the only door. It takes `VmRequest`s and answers with `Vm`s; everything that goes wrong arrives as
+one of the typed errors of `transient_magics.errors`. Nothing of Google's is imported before the first use: that takes
+some 2.8 seconds, and `preload()` lets a process spend them in a thread while it does something else.
+"""
+
+from transient_magics.cloud.engine import ComputeEngine, preload
+from transient_magics.cloud.values import Vm, VmRequest, request_id
+
+__all__ = ["ComputeEngine", "Vm", "VmRequest", "preload", "request_id"]

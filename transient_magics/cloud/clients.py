@@ -1,0 +1,46 @@
+"""Google's clients for the services we use, built once and shared by all threads.
+
+Heavy: importing this module's needs takes seconds, so they are imported where a `Clients` is built, in a thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Clients:
+    """One client per service. With an `endpoint`, no credentials are looked for and no proxy is used."""
+
+    def __init__(self, endpoint: str | None, *, connections: int) -> None:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import compute_v1
+        from requests.adapters import HTTPAdapter
+
+        given: dict[str, Any] = {}
+        if endpoint:
+            # The universe is fixed too, or an environment variable could make the credentials look foreign.
+            given["client_options"] = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
+            given["credentials"] = AnonymousCredentials()
+        else:
+            import google.auth
+
+            given["credentials"], _ = google.auth.default(scopes=["https://www.googleapis.com/auth/compute"])
+        self.instances = compute_v1.InstancesClient(**given)
+        self.operations = compute_v1.ZoneOperationsClient(**given)
+        self.projects = compute_v1.ProjectsClient(**given)
+        for client in self._all():
+            # Private, but the only way to as many connections as threads: the default of ten throws the others away.
+            session = client.transport._session
+            pool = HTTPAdapter(pool_connections=4, pool_maxsize=connections, pool_block=True)
+            session.mount("http://", pool)
+            session.mount("https://", pool)
+            if endpoint:
+                session.trust_env = False
+
+    def close(self) -> None:
+        """Give the connections back."""
+        for client in self._all():
+            client.transport.close()
+
+    def _all(self) -> tuple[Any, ...]:
+        return self.instances, self.operations, self.projects

@@ -1,0 +1,147 @@
+"""From the failures of Google's client, its credentials, the network and operations to our typed errors.
+
+Three questions about a failure are answered here and nowhere else: is it worth another attempt (`is_transient`), what
+does it mean to the user (`explain`, `explain_operation`), and what should be typed to mend it (the error's `fix`).
+Compute Engine says the same thing in several ways (an HTTP status, a reason, a code of an operation); all of them are
+known here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from transient_magics.errors import (
+    AccessError,
+    AlreadyExistsError,
+    CloudError,
+    GoneError,
+    QuotaError,
+    RateLimitError,
+    StockoutError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
+
+_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT", "VM_MIN_COUNT_NOT_REACHED")
+_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
+_RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED")
+_DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
+_GONE = ("notFound", "RESOURCE_NOT_FOUND")
+_EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
+_LOGIN = "Type `gcloud auth application-default login` in a terminal and try again."
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may well succeed in a moment: overload, a rate limit, a connection that broke."""
+    import requests.exceptions
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import TransportError
+
+    if isinstance(error, GoogleAPICallError):
+        status = int(error.code or 0)
+        return status == 429 or status >= 500 or (status == 403 and _reason(error) in _RATE)
+    broken = requests.exceptions.ConnectionError, requests.exceptions.Timeout, requests.exceptions.ChunkedEncodingError
+    if isinstance(error, requests.exceptions.SSLError):
+        return False
+    return isinstance(error, (*broken, TransportError))
+
+
+def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -> CloudError | None:
+    """Our error for `error`, met at `where`; None for what is a defect of this program."""
+    import requests.exceptions
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+
+    if isinstance(error, GoogleAPICallError):
+        message = str(error.message or error).strip()
+        return _by_code(_reason(error), int(error.code or 0), message, where=where, project=project)
+    if isinstance(error, DefaultCredentialsError):
+        return AccessError("No Google Cloud credentials were found on this machine", where=where, fix=_LOGIN)
+    if isinstance(error, (requests.exceptions.RequestException, TransportError)):
+        what = f"{endpoint or 'https://compute.googleapis.com'} does not answer"
+        remedy = "Check the network" + (" and that the emulator runs." if endpoint else " and any proxy settings.")
+        return UnreachableError(what, where=where, fix=remedy)
+    if isinstance(error, GoogleAuthError):
+        return AccessError(f"Google did not accept the credentials: {_first_line(error)}", where=where, fix=_LOGIN)
+    return None
+
+
+def explain_operation(operation: compute_v1.Operation, *, where: str, project: str) -> CloudError | None:
+    """Our error for an operation that has ended; None if it succeeded.
+
+    Google's client reports a failure only if the operation carries an HTTP status, and calls it a success otherwise.
+    """
+    for error in operation.error.errors:
+        quota = next((detail.quota_info.metric_name for detail in error.error_details if detail.quota_info), "")
+        hints = [detail.error_info.metadatas.get("zonesAvailable", "") for detail in error.error_details]
+        sentences = [detail.localized_message.message for detail in error.error_details]
+        message = next(filter(None, sentences), "") or error.message
+        return _by_code(
+            error.code,
+            operation.http_error_status_code,
+            message if error.code not in _QUOTA else error.message,
+            where=where,
+            project=project,
+            quota=quota.rsplit("/", 1)[-1],
+            zones=next(filter(None, hints), ""),
+        )
+    if operation.http_error_status_code >= 400:
+        message = operation.http_error_message or f"HTTP status {operation.http_error_status_code}"
+        return _by_code("", operation.http_error_status_code, message, where=where, project=project)
+    return None
+
+
+def _by_code(
+    code: str, status: int, message: str, *, where: str, project: str, quota: str = "", zones: str = ""
+) -> CloudError:
+    """The one table from codes to errors. `code` is the most telling word that Google used."""
+    said = _first_line(message)
+    if code.startswith(_STOCKOUT) or (code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()):
+        elsewhere = f"These zones have some: {zones.replace(',', ', ')}." if zones else "Try another zone or wait."
+        return StockoutError(f"The zone has no capacity for this VM now: {said}", where=where, fix=elsewhere)
+    if code in _QUOTA:
+        name = _quoted(message) or quota.upper()
+        what = f"The quota {name} of project {project} is used up" if name else f"A quota is used up: {said}"
+        limit = re.search(r"Limit: (.+?)\.?$", said) if name else None
+        page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
+        remedy = f"Declare fewer VMs, or ask for more at {page}."
+        return QuotaError(f"{what}: limit {limit[1]}" if limit else what, where=where, fix=remedy)
+    if code in _RATE or status == 429:
+        return RateLimitError(f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute.")
+    if code in _DISABLED or "it is disabled" in message:
+        command = f"gcloud services enable compute.googleapis.com --project {project}"
+        what = f"The Compute Engine API is not enabled in project {project}"
+        return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
+    if status == 401:
+        return AccessError("Google did not accept the credentials", where=where, fix=_LOGIN)
+    if status == 403 or code == "IAM_PERMISSION_DENIED":
+        role = "Ask the project's owner for the role Compute Instance Admin (roles/compute.instanceAdmin.v1)"
+        fix = f"{role}, or use other credentials: `gcloud auth application-default login`."
+        return AccessError(f"The credentials in use do not allow this: {said}", where=where, fix=fix)
+    if status == 404 or code in _GONE:
+        return GoneError(f"It does not exist (any more): {said}", where=where)
+    if status == 409 or code in _EXISTS:
+        return AlreadyExistsError(f"The name is taken: {said}", where=where, fix="Use another name, or delete it.")
+    if status >= 500:
+        return UnreachableError(f"Compute Engine failed (HTTP {status}): {said}", where=where, fix="Try again later.")
+    return CloudError(f"Compute Engine refused ({code or status}): {said}", where=where)
+
+
+def _reason(error: Exception) -> str:
+    """Google's one-word reason for a refusal: newer services put it into `details`, Compute Engine into `errors`."""
+    for entry in getattr(error, "errors", None) or []:
+        if isinstance(entry, dict) and entry.get("reason"):
+            return str(entry["reason"])
+    return str(getattr(error, "reason", None) or "")
+
+
+def _quoted(message: str) -> str:
+    found = re.search(r"'([A-Z][A-Z0-9_-]*)'", message)
+    return found[1] if found else ""
+
+
+def _first_line(message: object) -> str:
+    return " ".join(str(message).split("\n", 1)[0].split()).rstrip(".")

@@ -1,0 +1,118 @@
+"""Between our values and the messages of Compute Engine's API.
+
+`instance_of` turns a `VmRequest` into the body of an insert request (as the dictionary that Google's message classes
+take), `vm_of` turns an instance that the API described into a `Vm`. Both are pure; nothing of Google's is imported.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from transient_magics.cloud.values import Vm, VmRequest
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
+
+_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+_STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+
+def instance_of(request: VmRequest) -> dict[str, Any]:
+    """The instance that `request` asks for."""
+    zone, labels = f"zones/{request.zone}", dict(request.labels)
+    body: dict[str, Any] = {
+        "name": request.name,
+        "machine_type": f"{zone}/machineTypes/{request.machine_type}",
+        "labels": labels,
+        "scheduling": _scheduling(request),
+        "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(request).items()]},
+        "network_interfaces": [_network(request)],
+        "disks": [
+            {
+                "boot": True,
+                "auto_delete": True,
+                "initialize_params": {
+                    "source_image": request.image or _IMAGE,
+                    "disk_size_gb": request.disk_gb,
+                    "disk_type": f"{zone}/diskTypes/pd-balanced",
+                    "labels": labels,
+                },
+            }
+        ],
+    }
+    if request.accelerator:
+        kind = f"{zone}/acceleratorTypes/{request.accelerator}"
+        body["guest_accelerators"] = [{"accelerator_type": kind, "accelerator_count": request.accelerator_count or 1}]
+    if request.service_account:
+        body["service_accounts"] = [{"email": request.service_account, "scopes": [_STORAGE_SCOPE]}]
+    return body
+
+
+def vm_of(instance: compute_v1.Instance) -> Vm:
+    """What we know about a VM from the API's description of it."""
+    interfaces = list(instance.network_interfaces)
+    outside = [access.nat_i_p for interface in interfaces for access in interface.access_configs if access.nat_i_p]
+    created = _time(instance.creation_timestamp)
+    return Vm(
+        name=instance.name,
+        zone=instance.zone.rsplit("/", 1)[-1],
+        id=str(instance.id),
+        status=instance.status,
+        address=interfaces[0].network_i_p if interfaces else "",
+        external_address=outside[0] if outside else "",
+        labels=dict(instance.labels),
+        created=created,
+        preemptible=instance.scheduling.preemptible,
+        last_start=_time(instance.last_start_timestamp) or created,
+    )
+
+
+def _scheduling(request: VmRequest) -> dict[str, Any]:
+    # We replace what is lost ourselves; a VM that Google restarts behind our back would be counted twice.
+    scheduling: dict[str, Any] = {"automatic_restart": False}
+    if request.provisioning_model == "standard":
+        scheduling["provisioning_model"] = "STANDARD"
+        # VMs with accelerators cannot move to another host.
+        scheduling["on_host_maintenance"] = "TERMINATE" if _has_accelerator(request) else "MIGRATE"
+    else:
+        scheduling |= {"preemptible": True, "on_host_maintenance": "TERMINATE"}
+    if request.provisioning_model == "spot":
+        scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
+    if request.termination_time and request.provisioning_model != "preemptible":
+        moment = request.termination_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        scheduling |= {"termination_time": moment, "instance_termination_action": "DELETE"}
+    return scheduling
+
+
+def _has_accelerator(request: VmRequest) -> bool:
+    """Whether the VM has an accelerator, be it attached or part of its machine type (A2, A3, A4, G2, G4)."""
+    return bool(request.accelerator) or request.machine_type.startswith(("a2-", "a3-", "a4-", "g2-", "g4-"))
+
+
+def _metadata(request: VmRequest) -> dict[str, str]:
+    return {
+        **request.metadata,
+        "ssh-keys": f"{request.user}:{request.ssh_public_key.strip()}",
+        "block-project-ssh-keys": "true",
+        "enable-guest-attributes": "TRUE",  # the way on which the VM's host keys reach us
+        "enable-oslogin": "FALSE",  # with it, Google ignores ssh-keys
+    }
+
+
+def _network(request: VmRequest) -> dict[str, Any]:
+    network: dict[str, Any] = {}
+    if request.subnet:
+        region = request.zone.rsplit("-", 1)[0]
+        partial = f"regions/{region}/subnetworks/{request.subnet}"
+        network["subnetwork"] = request.subnet if "/" in request.subnet else partial
+    if request.network or not request.subnet:
+        name = request.network or "default"
+        network["network"] = name if "/" in name else f"global/networks/{name}"
+    if request.external_ip:
+        network["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
+    return network
+
+
+def _time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
