@@ -1,0 +1,220 @@
+"""Every sub-command and option that a cell or a terminal can say, declared once.
+
+A line of text goes in (`split`), its words go through `parse`, and a `Command` comes out: a verb and the values that
+were given, named as the client's functions name them. What was not given is not among the values, so that every default
+lives in one place, the client. A mistake is a DeclarationError with the nearest valid word. Nothing here prints, exits,
+or reads more than the catalog.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ..errors import DeclarationError
+from ..spec.grammar import nearest
+from . import options
+from .options import Option
+
+__all__ = ["Command", "Option", "parse", "split", "verbs", "words_of_table"]
+
+_UNEXPANDED = re.compile(r"\$[A-Za-z_]\w*|\{[^{}]*\}")
+_ARGPARSE = re.compile(r"argument (?P<option>[^:]+): (?P<problem>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What one line asks for. `verb` is a sub-command, `declare`, `train`, or `help` (then `values` holds `text`)."""
+
+    verb: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
+    wait: bool = False
+    output: str | None = None
+
+
+def verbs(magic: str = "cluster") -> tuple[str, ...]:
+    """The sub-commands of `cluster`, those of the terminal's `transient` for `transient`."""
+    return tuple(options.CLUSTER_VERBS if magic == "cluster" else options.PROGRAM_VERBS)
+
+
+def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = False) -> Command:
+    """Read the words behind a magic's or program's name.
+
+    `verb` is `cluster` (a SPEC or a sub-command comes first), `train`, `emulator` or `catalog`; `called` is what the
+    user typed before the words, for messages; with `file`, a run's source is its first word (as in the terminal).
+    Raises DeclarationError.
+    """
+    called = called or f"transient {verb}"
+    if verb == "cluster":
+        if words and words[0] in options.CLUSTER_VERBS:
+            return _read(words[0], words[1:], f"{called} {words[0]}")
+        _refuse_mistyped_verb(words, called)
+        return _read("declare", words, called)
+    return _read(verb, words, called, file=file)
+
+
+def split(line: str) -> list[str]:
+    """The words of a magic's line: blanks separate, quotes keep together, a trailing `# comment` and `;` go.
+
+    Raises DeclarationError for a quote that is never closed, and for a `$name` or `{expr}` that IPython left standing
+    because it could not be evaluated.
+    """
+    words: list[str] = []
+    word: str | None = None
+    quote, opened = "", 0
+    for column, letter in enumerate(line, 1):
+        if quote:
+            if letter == quote:
+                quote = ""
+            else:
+                word = (word or "") + letter
+        elif letter in "'\"":
+            quote, opened, word = letter, column, word or ""
+        elif letter.isspace():
+            if word is not None:
+                words.append(word)
+            word = None
+        elif letter == "#" and word is None:
+            break
+        else:
+            word = (word or "") + letter
+    if quote:
+        raise DeclarationError(f"The quote {quote} is never closed", where=f"column {opened}")
+    if word is not None:
+        words.append(word)
+    if words and words[-1].endswith(";"):
+        words[-1] = words[-1].rstrip(";")
+        if not words[-1]:
+            words.pop()
+    for each in words:
+        if match := _UNEXPANDED.search(each):
+            raise DeclarationError(
+                f"'{match[0]}' cannot be evaluated", where=each, fix="Define it in a cell above, or write the value."
+            )
+    return words
+
+
+def words_of_table(table: Mapping[str, Any]) -> list[str]:
+    """The words that say the same as a table read from TOML: `spec`, or `group` tables, and the options by name."""
+    words = []
+    if groups := table.get("group"):
+        words.append("+".join(_group_text(group) for group in groups))
+    if spec := table.get("spec"):
+        words.append(str(spec))
+    for key, value in table.items():
+        if key in ("spec", "group"):
+            continue
+        name = key.replace("_", "-")
+        if value is True:
+            words.append(f"--{name}")
+        elif value is False:
+            words.append(f"--no-{name}")
+        elif isinstance(value, list):
+            words += [f"--{name}", ",".join(map(str, value))]
+        else:
+            words += [f"--{name}", str(value)]
+    return words
+
+
+def _group_text(group: Any) -> str:
+    if not isinstance(group, Mapping) or not group.get("gpu"):
+        raise DeclarationError(
+            "A [[group]] needs a gpu", fix='For example: gpu = "k80", count = 2, zone = "us-west1-b"'
+        )
+    if odd := set(group) - {"gpu", "count", "zone"}:
+        key = sorted(odd)[0]
+        raise DeclarationError(f"'{key}' is nothing that a [[group]] has", fix=nearest(key, ("gpu", "count", "zone")))
+    zone = f"@{group['zone']}" if group.get("zone") else ""
+    return f"{group['gpu']}x{group.get('count', 1)}{zone}"
+
+
+def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -> Command:
+    declared = options.declared(verb, file=file)
+    parser = _parser(verb, called, declared)
+    if "-h" in words or "--help" in words:
+        return Command("help", {"text": parser.format_help()})
+    try:
+        namespace, unknown = parser.parse_known_intermixed_args(_joined(words, declared))
+    except argparse.ArgumentError as error:  # what argparse raises instead of calling error() in a few places
+        parser.error(str(error))
+    if unknown:
+        _refuse_unknown(unknown, declared, called)
+    values = {key: value for key, value in vars(namespace).items() if value is not None and value != []}
+    for option in declared:
+        if option.required and option.name not in values:
+            missing = [each.flags[-1] for each in declared if each.required and each.name not in values]
+            raise DeclarationError(
+                f"{called} needs {' and '.join(missing)}", fix=f"For example: {called} {options.EXAMPLES[verb]}"
+            )
+    if check := options.CHECKS.get(verb):
+        check(values, called)
+    common = {name: values.pop(name) for name in ("dry_run", "wait", "output") if name in values}
+    return Command(verb, values, **common)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that neither exits nor prints."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := _ARGPARSE.match(message):
+            problem = match["problem"].replace("expected one argument", "a value must follow")
+            message = f"{match['option'].split('/')[-1]}: {problem}"
+        message = message.replace("the following arguments are required:", "it needs")
+        raise DeclarationError(f"{self.prog}: {message}", fix="-h lists what it takes.")
+
+
+def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
+    def formatter(prog: str) -> argparse.HelpFormatter:
+        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110)
+
+    parser = _Parser(
+        prog=called,
+        usage=" ".join([called, *(option.metavar or "" for option in declared if not option.flags[0].startswith("-"))])
+        + " [options]",
+        description=options.DESCRIPTIONS[verb],
+        epilog=options.EPILOGS.get(verb, "").format(called=called),
+        allow_abbrev=False,
+        add_help=False,
+        formatter_class=formatter,
+    )
+    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this text")
+    for option in declared:
+        parser.add_argument(*option.flags, **option.for_argparse())
+    return parser
+
+
+def _joined(words: Sequence[str], declared: Iterable[Option]) -> list[str]:
+    """`--option=value` where the value begins with '-', which argparse would take for an option of its own."""
+    single = {flag for option in declared if option.takes_value for flag in option.flags if flag.startswith("-")}
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in single and re.match(r"-\d", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _refuse_unknown(unknown: Sequence[str], declared: Iterable[Option], called: str) -> NoReturn:
+    flags = [flag for option in declared for flag in option.spellings if flag.startswith("--")]
+    for word in unknown:
+        if word.startswith("-"):
+            name = word.partition("=")[0]
+            raise DeclarationError(f"'{name}' is no option of {called}", fix=nearest(name, flags))
+    raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix="-h shows what it takes.")
+
+
+def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:
+    import difflib
+
+    from ..catalog import ACCELERATORS
+
+    first = words[0].lower() if words else ""
+    if not first.isalpha() or first in ACCELERATORS:
+        return
+    if close := difflib.get_close_matches(first, options.CLUSTER_VERBS, n=1, cutoff=0.7):
+        raise DeclarationError(f"'{first}' is no sub-command of {called}", fix=f"Did you mean {close[0]}?")

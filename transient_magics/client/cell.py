@@ -1,0 +1,235 @@
+"""What can be known about a training cell before anything is launched, without running it.
+
+The cell's code runs on the VMs, where nothing of the notebook exists. So its syntax is checked, and every name that it
+uses must be defined or imported in it, or be one of Python's own. Errors name the line as the user sees it in the
+notebook's cell: `line_offset` lines (the magic's own) lie above the body.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import symtable
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from ..errors import CellError, DeclarationError
+
+MOST_INCLUDED_BYTES = 200 * 2**20
+_NAMES_SHOWN = 4
+# What every module has, and what IPython adds to the built-ins of this process but not to those of a VM.
+_OF_MODULES = {"__name__", "__file__", "__doc__", "__builtins__", "__package__", "__spec__", "__loader__"}
+_OF_IPYTHON = {"get_ipython", "display", "__IPYTHON__"}
+_BUILT_IN = (set(dir(builtins)) - _OF_IPYTHON) | _OF_MODULES
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DYNAMIC = {"exec", "eval", "globals", "vars", "locals", "__import__"}
+
+
+def check(
+    source: str,
+    notebook: Collection[str] = (),
+    *,
+    line_offset: int = 1,
+    include: Iterable[str] = (),
+    folder: Path | None = None,
+) -> None:
+    """Check the body of a training cell (or a file, with `line_offset` 0).
+
+    `notebook` has the names that exist in the notebook; where it is a mapping to their values, the advice is more
+    precise. `folder` is where local modules lie. Raises CellError.
+    """
+    if not source.strip():
+        raise CellError("The cell has no body", fix="Write the Tensor2Tensor code below the first line.")
+    tree = _parse(source, line_offset)
+    _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
+    if not _has_unknowable_names(tree):
+        _check_names(source, tree, notebook, line_offset)
+
+
+def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
+    """The files and folders to send along, as absolute paths; `helpers` finds `helpers.py`. Raises DeclarationError."""
+    folder = folder or Path.cwd()
+    found, total = [], 0
+    for text in paths:
+        candidates = [folder / Path(text).expanduser(), folder / f"{text}.py", folder / text.replace(".", "/")]
+        path = next((each for each in candidates if each.exists()), None)
+        if path is None:
+            raise DeclarationError(
+                f"'{text}' is neither a file nor a folder here", where="--include", fix=f"Looked in {folder}."
+            )
+        if not os.access(path, os.R_OK):
+            raise DeclarationError(f"'{text}' cannot be read", where="--include")
+        total += _size(path)
+        if total > MOST_INCLUDED_BYTES:
+            raise DeclarationError(
+                f"'{text}' makes the included files larger than {MOST_INCLUDED_BYTES >> 20} MB",
+                where="--include",
+                fix="Send code this way; large data belong in --data-dir.",
+            )
+        found.append(str(path.resolve()))
+    return tuple(found)
+
+
+def _parse(source: str, line_offset: int) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning about the user's strings is nothing to do with launching
+            compile(source, "cell", "exec", dont_inherit=True)
+            return ast.parse(source)
+    except SyntaxError as error:
+        number = error.lineno or 1
+        line = (source.splitlines() or [""])[min(number, len(source.splitlines())) - 1].strip()
+        fix = f"It reads: {line}" if line else ""
+        if line.startswith(("%", "!")):
+            fix = "Lines with % and ! are the notebook's own; the VMs run plain Python. For packages: --pip."
+        raise CellError(f"{_place(number, line_offset)}: {error.msg}", fix=fix) from None
+    except ValueError as error:
+        raise CellError(f"The cell cannot be compiled: {error}") from None
+
+
+def _place(line: int, line_offset: int) -> str:
+    return f"cell line {line + line_offset}" if line_offset else f"line {line}"
+
+
+def _has_unknowable_names(tree: ast.Module) -> bool:
+    """With a star import, or names made by exec() and the like, nobody can say what is defined."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _DYNAMIC:
+            return True
+    return False
+
+
+def _check_names(source: str, tree: ast.Module, notebook: Collection[str], line_offset: int) -> None:
+    module = symtable.symtable(source, "cell", "exec")
+    scopes = list(_scopes(module))
+    defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
+    defined |= {
+        symbol.get_name()
+        for scope in scopes
+        for symbol in scope.get_symbols()
+        if symbol.is_declared_global() and symbol.is_assigned()
+    }
+    _drop_unevaluated_annotations(tree)
+    missing: dict[str, int] = {}
+    for scope in scopes:
+        for symbol in scope.get_symbols():
+            name = symbol.get_name()
+            looked_up = symbol.is_global() or (scope is module and not _binds(symbol))
+            known = name in defined or name in _BUILT_IN or not symbol.is_referenced()
+            if looked_up and not known and (lines := list(_uses(tree, name))):
+                missing[name] = min(lines)
+    if missing:
+        raise _missing_names(missing, notebook, line_offset)
+
+
+def _drop_unevaluated_annotations(tree: ast.Module) -> None:
+    """With `from __future__ import annotations`, nobody looks up what an annotation names."""
+    postponed = any(
+        isinstance(node, ast.ImportFrom) and node.module == "__future__" and node.names[0].name == "annotations"
+        for node in tree.body
+    )
+    for node in ast.walk(tree) if postponed else ():
+        if isinstance(node, ast.AnnAssign | ast.arg):
+            node.annotation = ast.Constant(None)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+
+
+def _binds(symbol: symtable.Symbol) -> bool:
+    return symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+
+
+def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _scopes(child)
+
+
+def _uses(node: ast.AST, name: str) -> Iterator[int]:
+    """Lines on which `name` is looked up in the module, and not in a function or comprehension that binds it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+            yield child.lineno
+        elif not (isinstance(child, _SCOPES) and _bound_within(child, name)):
+            yield from _uses(child, name)
+
+
+def _bound_within(scope: ast.AST, name: str) -> bool:
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Global) and name in node.names:
+            return False
+        if isinstance(node, ast.arg) and node.arg == name:
+            return True
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return True
+    return False
+
+
+def _missing_names(missing: Mapping[str, int], notebook: Collection[str], line_offset: int) -> CellError:
+    in_order = sorted(missing.items(), key=lambda item: (item[1], item[0]))
+    parts = []
+    for name, line in in_order[:_NAMES_SHOWN]:
+        known = name in notebook or name in _OF_IPYTHON
+        why = "exists in this notebook, but not on the VMs" if known else "is defined nowhere"
+        parts.append(f"{_place(line, line_offset)}: '{name}' {why}")
+    if len(in_order) > _NAMES_SHOWN:
+        parts.append(f"and {len(in_order) - _NAMES_SHOWN} more")
+    first = in_order[0][0]
+    return CellError("; ".join(parts), fix=_advice(first, notebook))
+
+
+def _advice(name: str, notebook: Collection[str]) -> str:
+    if name in _OF_IPYTHON:
+        return "The VMs run plain Python, without IPython."
+    if name not in notebook:
+        return "Import it in the cell, or define it there."
+    value = notebook[name] if isinstance(notebook, Mapping) else None
+    if isinstance(value, ModuleType):
+        alias = "" if value.__name__ == name else f" as {name}"
+        return f"Write `import {value.__name__}{alias}` in the cell."
+    if callable(value):
+        return "Define it in the cell, or put it in a module: --include that file, and import it in the cell."
+    return (
+        f"Define it in the cell, or hand its value over in the first line, as --hparams {name}={{{name}}}; "
+        "what is in a module comes with --include."
+    )
+
+
+def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], folder: Path) -> None:
+    """An import of a module that lies beside the notebook finds nothing on a VM, unless it is sent along."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise CellError(
+                    f"{_place(node.lineno, line_offset)}: a cell belongs to no package, so nothing can be imported "
+                    "relative to it",
+                    fix="Import the module by its whole name.",
+                )
+            modules = [node.module or ""]
+        else:
+            continue
+        for module in modules:
+            top = module.partition(".")[0]
+            if top in sys.stdlib_module_names or {top, f"{top}.py"} & sent:
+                continue
+            for path in (folder / f"{top}.py", folder / top / "__init__.py"):
+                if path.exists():
+                    shown = f"{top}.py" if path.name == f"{top}.py" else top
+                    raise CellError(
+                        f"{_place(node.lineno, line_offset)}: '{top}' lies beside the notebook, but not on the VMs",
+                        fix=f"Send it along: --include {shown}",
+                    )
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

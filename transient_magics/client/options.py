@@ -1,0 +1,352 @@
+"""The table behind `arguments`: each option of each sub-command, how its text becomes a value, and what completes it.
+
+An option says where its value goes (the name of the client's parameter), how it reads text, and which words complete
+it. Values that belong to work not done yet are refused by one sentence rather than passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import DeclarationError
+from ..spec import parse_duration, parse_interval, parse_name
+from ..spec.grammar import nearest
+
+CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
+PROGRAM_VERBS = ("cluster", "train", "emulator", "catalog")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option (`flags` begin with '-') or one word by position.
+
+    `completes` names what completes its value: `gpu`, `zone`, `cluster`, `worker`, `run`, `path`, or nothing.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    help: str
+    read: Callable[[str], Any] | None = str
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    completes: str = ""
+    many: str = ""
+    negated: bool = False
+    required: bool = False
+
+    @property
+    def takes_value(self) -> bool:
+        """False for a switch."""
+        return self.read is not None
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All flags under which it can be given."""
+        return (*self.flags, *(f"--no-{flag[2:]}" for flag in self.flags if self.negated))
+
+    def for_argparse(self) -> dict[str, Any]:
+        """The keyword arguments with which argparse declares it. Nothing is set that the user did not give."""
+        import argparse
+
+        common: dict[str, Any] = {"help": self.help.replace("%", "%%")}
+        positional = not self.flags[0].startswith("-")
+        if not positional:
+            common |= {"dest": self.name, "default": argparse.SUPPRESS}
+        if self.negated:
+            return {**common, "action": argparse.BooleanOptionalAction}
+        if self.read is None:
+            return {**common, "action": "store_const", "const": not self.flags[0].startswith("--no-")}
+        if self.many == "extend":
+            common |= {"nargs": "+", "action": "extend"}
+        elif self.many:
+            common["nargs"] = self.many
+        return {**common, "type": self.read, "metavar": self.metavar}
+
+
+def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
+    """The options of a sub-command, of `declare`, `train`, `emulator` or `catalog`, in the order of their help."""
+    options = _table()[verb]
+    return (
+        (_word("source", "FILE", "the Tensor2Tensor code, a Python file", completes="path"), *options)
+        if file
+        else options
+    )
+
+
+def _flag(
+    flags: str, help: str, read: Callable[[str], Any] | None = None, *, name: str = "", metavar: str = "", **more: Any
+) -> Option:
+    spelled = tuple(flags.split())
+    long = spelled[-1].removeprefix("--").removeprefix("no-" if read is None else "").replace("-", "_")
+    return Option(name or long, spelled, help, read, metavar or long.rpartition("_")[2].upper(), **more)
+
+
+def _word(name: str, metavar: str, help: str, **more: Any) -> Option:
+    return Option(name, (name,), help, metavar=metavar, **more)
+
+
+def _choice(option: str, words: Iterable[str], later: Iterable[str] = ()) -> dict[str, Any]:
+    allowed, not_yet = tuple(words), tuple(later)
+
+    def read(text: str) -> str:
+        word = text.strip().lower()
+        if word in not_yet:
+            raise _not_yet(f"{option} {word}")
+        if word not in allowed:
+            raise DeclarationError(f"{option} cannot be '{text}'", fix=nearest(word, allowed))
+        return word
+
+    return {"read": read, "choices": allowed, "metavar": "|".join(allowed)}
+
+
+def _not_yet(what: str) -> DeclarationError:
+    return DeclarationError(f"{what} is not available yet", fix="Leave it out.")
+
+
+def _later(option: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        raise _not_yet(option)
+
+    return read
+
+
+def _whole(option: str, least: int = 1) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.strip().isdigit() or int(text) < least:
+            raise DeclarationError(f"{option} takes a whole number from {least} on, not '{text}'")
+        return int(text)
+
+    return read
+
+
+def _number(option: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text.strip().removeprefix("$"))
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise DeclarationError(f"{option} takes a number above zero, not '{text}'")
+        return value
+
+    return read
+
+
+def _duration(option: str, unit: str) -> Callable[[str], float]:
+    return lambda text: parse_duration(text, option, unit=unit)
+
+
+def _zones(text: str) -> tuple[str, ...]:
+    from ..catalog import ZONES
+
+    zones = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    for zone in zones:
+        if zone not in ZONES:
+            raise DeclarationError(f"'{zone}' is no zone that we know", where="--zone", fix=nearest(zone, ZONES))
+    return zones
+
+
+def _bucket(text: str) -> str:
+    if text.strip().lower() != "none":
+        raise DeclarationError(
+            "A bucket is not available yet", where="--bucket", fix="Leave it out: results come to this machine."
+        )
+    return "none"
+
+
+def _variable(text: str) -> str:
+    if not text.isidentifier():
+        raise DeclarationError(f"-o takes a variable's name, not '{text}'")
+    return text
+
+
+def _overrides(text: str) -> str:
+    import re
+
+    if text and not re.match(r"\s*\w+(\[\d+\])?\s*=", text):
+        raise DeclarationError(f"'{text}' overrides nothing", where="--hparams", fix="Write name=value,name=value.")
+    return text
+
+
+def _evaluate_every(text: str) -> int | None:
+    return None if text.strip().lower() == "end" else _whole("--eval-every")(text)
+
+
+def _interval(text: str) -> tuple[int | None, float | None]:
+    if text.strip().lower() == "auto":
+        raise _not_yet("--checkpoint-every auto")
+    return parse_interval(text, "--checkpoint-every")
+
+
+_WAIT = "return only when {}"
+_OUTPUT = _flag("-o --output", "bind the handle to this name in the notebook", _variable, metavar="NAME")
+_CLUSTER_NAME = _word("name", "NAME", "the cluster", completes="cluster")
+_ANY_CLUSTER = _word("name", "NAME", "the cluster (default: the latest one)", completes="cluster", many="?")
+_WORKER = _word("worker", "WORKER", "one of its VMs, as worker-1 or ps-0", completes="worker")
+
+
+@cache
+def _table() -> Mapping[str, tuple[Option, ...]]:
+    # A function, so that importing this module costs nothing before the first cell uses it.
+    return {
+        "declare": _declare(),
+        "train": _train(),
+        "list": (_flag("--all", "deleted ones too"),),
+        "status": (_ANY_CLUSTER,),
+        "attach": (_ANY_CLUSTER, _OUTPUT),
+        "resize": (_CLUSTER_NAME, _word("spec", "SPEC", "the workers that it is to have", many="+", completes="gpu")),
+        "revoke": (
+            _CLUSTER_NAME,
+            _WORKER,
+            _flag("--in", "when the notice comes: 30s, 2m (default: now)", _duration("--in", "s"), name="seconds",
+                  metavar="TIME"),
+        ),
+        "logs": (_CLUSTER_NAME, _WORKER, _flag("--lines", "how many of the last lines (200)", _whole("--lines"))),
+        "events": (
+            _ANY_CLUSTER,
+            _flag("--kind", "only this kind, as vm.revoked, or a group of kinds, as vm"),
+            _flag("--follow", "go on until interrupted"),
+        ),
+        "delete": (
+            _word("name", "NAME", "the cluster", completes="cluster", many="?"),
+            _flag("--all", "every cluster"),
+        ),
+        "sweep": (),
+        "emulator": (
+            _flag("--port", "the port to answer on (0: any free one)", _whole("--port", 0)),
+            _flag("--state", "the directory to keep its VMs in", completes="path", metavar="DIR", read=str),
+            _flag("--linger", "end so many seconds after the last VM is gone", _duration("--linger", "s"),
+                  metavar="SECONDS"),
+        ),
+        "catalog": (),
+    }  # fmt: skip
+
+
+def _declare() -> tuple[Option, ...]:
+    duration, number, whole = _duration, _number, _whole
+    return (
+        _word("spec", "SPEC", "GROUP+GROUP..., each GPU[xCOUNT][@ZONE], as k80x4", many="*", completes="gpu"),
+        _flag("--name", "the cluster's name (short, from SPEC)", lambda text: parse_name(text, "--name")),
+        _flag("--ps", "number of parameter servers, always on demand (1)", whole("--ps"), metavar="N"),
+        _flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
+        _flag("--zone", "for groups without one; several with commas: tried in that order", _zones, completes="zone"),
+        _flag("--provisioning-model", "how workers are rented (spot)",
+              **_choice("--provisioning-model", ("spot", "preemptible", "standard"))),
+        _flag("--max-workers", "no resize goes beyond it (twice the workers)", whole("--max-workers"), metavar="N"),
+        _flag("--replace", "replace revoked workers (on)", negated=True),
+        _flag("--fallback", "on-demand VMs where there is no Spot capacity (not available yet)", _later("--fallback")),
+        _flag("--chief", "who saves checkpoints (ps)", **_choice("--chief", ("ps",), later=("worker",))),
+        _flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h", duration("--max-hours", "h"),
+              metavar="TIME"),
+        _flag("--max-cost", "hard limit in US dollars", number("--max-cost"), metavar="DOLLARS"),
+        _flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
+        _flag("--project", "a Google Cloud project; without one all is emulated and free", str),
+        _flag("--bucket", "none: results come to this machine (buckets are not available yet)", _bucket),
+        _flag("--image", "the VMs' image", str),
+        _flag("--service-account", "the VMs' service account", str),
+        _flag("--network", "the VMs' network", str),
+        _flag("--subnet", "the VMs' subnet", str),
+        _flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
+        _flag("--controller", "where the controller runs (local)",
+              **_choice("--controller", ("local",), later=("cluster",))),
+        _flag("--dry-run", "show what would be created and its price; create nothing"),
+        _flag("--wait", _WAIT.format("the cluster is ready")),
+        _OUTPUT,
+    )  # fmt: skip
+
+
+def _train() -> tuple[Option, ...]:
+    return (
+        _flag("--model", "a Tensor2Tensor model by its name in the registry", str, required=True),
+        _flag("--hparams-set", "its hyper-parameter set", str, required=True),
+        _flag("--problem", "the problem to train on", str, required=True),
+        _flag("--train-steps", "how many steps, over all workers", _whole("--train-steps"), metavar="N", required=True),
+        _flag("--cluster", "which cluster (the latest)", str, completes="cluster", metavar="NAME"),
+        _flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
+        _flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", _overrides, metavar="NAME=VALUE,..."),
+        _flag("--data-dir", "where the TFRecords are (made once by generate_data)", str),
+        _flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
+              metavar="PATH"),
+        _flag("--pip", "packages to install on the VMs", str, many="extend", metavar="PACKAGE"),
+        _flag("--checkpoint-every", "in steps or time: 500, 5m (1000 steps, and at least every 10 min)", _interval,
+              metavar="STEPS|TIME"),
+        _flag("--ps-shards", "partitions of large variables (one per parameter server)", _whole("--ps-shards"),
+              metavar="N"),
+        _flag("--mode", "how gradients are applied (async)", **_choice("--mode", ("async",), later=("sync",))),
+        _flag("--batching", "who gets which batch size (uniform)",
+              **_choice("--batching", ("uniform",), later=("static", "dynamic"))),
+        _flag("--lr-policy", "which n divides the learning rate, as 1/sqrt(n) (active)",
+              **_choice("--lr-policy", ("active", "slots", "fixed"))),
+        _flag("--wire", "numbers between workers and parameter servers (fp32)",
+              **_choice("--wire", ("fp32",), later=("bf16",))),
+        _flag("--eval-every", "evaluate every N steps (end)", _evaluate_every, name="eval_steps", metavar="N|end"),
+        _flag("--resume", "go on from the latest checkpoint of that run", str, completes="run", metavar="RUN"),
+        _flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
+        _flag("--when-done", "what goes when the run ends (keep)",
+              **_choice("--when-done", ("keep", "workers", "cluster"))),
+        _flag("--pace", "least seconds of a worker's step, for demonstrations on few cores", _number("--pace"),
+              name="pace_seconds", metavar="SECONDS"),
+        _flag("--wait", _WAIT.format("the run is over")),
+        _OUTPUT,
+    )  # fmt: skip
+
+
+def _check_declare(values: dict[str, Any], called: str) -> None:
+    from ..catalog import ACCELERATORS, ZONES
+    from ..spec import parse_groups
+
+    values["spec"] = " ".join(values.get("spec", ()))
+    parse_groups(values["spec"], ACCELERATORS, ZONES)
+
+
+def _check_resize(values: dict[str, Any], called: str) -> None:
+    _check_declare(values, called)
+
+
+def _check_train(values: dict[str, Any], called: str) -> None:
+    if interval := values.pop("checkpoint_every", None):
+        values["checkpoint_steps"], values["checkpoint_seconds"] = interval
+    for key in ("include", "pip"):
+        if key in values:
+            # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.
+            pieces = (each for text in values[key] for each in ([text] if Path(text).exists() else text.split(",")))
+            values[key] = tuple(piece for piece in pieces if piece)
+
+
+def _check_delete(values: dict[str, Any], called: str) -> None:
+    if bool(values.get("name")) == bool(values.get("all")):
+        raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
+
+
+CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
+    "declare": _check_declare,
+    "resize": _check_resize,
+    "train": _check_train,
+    "delete": _check_delete,
+}
+EXAMPLES = {
+    "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
+}
+DESCRIPTIONS = {
+    "declare": "Declare a cluster of transient GPU servers. It is provisioned while you go on.",
+    "train": "Train a Tensor2Tensor model on a cluster. The code runs on the VMs: it must import what it uses.",
+    "list": "The clusters of this machine.",
+    "status": "How a cluster is doing, once.",
+    "attach": "Show the live panel of a cluster that another notebook declared, and give its handle.",
+    "resize": "Give a cluster other workers.",
+    "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
+    "logs": "The last lines that a VM logged.",
+    "events": "What happened to a cluster, line by line.",
+    "delete": "Delete a cluster: its VMs, disks and addresses. Results stay on this machine.",
+    "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
+    "emulator": "Run the emulator of Compute Engine alone; any Compute Engine client can use it.",
+    "catalog": "GPUs that can be declared, their machines and prices.",
+}
+EPILOGS = {
+    "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",
+}

@@ -1,0 +1,240 @@
+"""What a terminal shows: states, events and bills as plain text, and the small words that the panels share.
+
+Everything is a pure function of folded state and of the moment `now` (seconds since 1970); nothing here prints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..journal import Bill, ClusterState, Event, RunState, VmState, events
+from ..spec import render_duration
+
+NOTICE_SECONDS = 30.0
+QUIET = ("train.progress", "controller.started", "worker.replaced")
+_PHASES = {"provisioning": "being provisioned", "deleting": "being deleted"}
+
+
+def money(dollars: float) -> str:
+    """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
+    digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
+    return f"${dollars:,.{digits}f}" if dollars else "$0.00"
+
+
+def number(value: float | None) -> str:
+    """A measured value in three significant digits, without an exponent where that reads well."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def clock(at: float) -> str:
+    """The local time of day of a moment."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def place(vm: VmState) -> str:
+    """What is in the VM: its GPU, or the machine type where it has none."""
+    return vm.accelerator.upper() if vm.accelerator and vm.accelerator != "cpu" else vm.machine_type
+
+
+def leaves_at(state: ClusterState, vm: VmState) -> float:
+    """When a VM under notice is taken (0: it is not under notice)."""
+    if vm.state != "leaving":
+        return 0.0
+    notices = [each.at for each in state.recent if isinstance(each, events.VmPreemptionNotice) and each.vm == vm.name]
+    return max(notices, default=0.0) + NOTICE_SECONDS if notices else 0.0
+
+
+def replacement(state: ClusterState, vm: VmState) -> VmState | None:
+    """The VM that took, or is to take, the place of this one."""
+    return next((each for each in state.vms.values() if each.replaces == vm.name), None)
+
+
+def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
+    """The VM's state in words: `ready`, `training`, `leaving in 23 s`, `revoked, replaced by worker-4`."""
+    run = state.active_run
+    if vm.state == "ready" and run and vm.name in run.workers:
+        return "training"
+    if vm.state == "leaving":
+        left = leaves_at(state, vm) - now
+        return f"leaving in {left:.0f} s" if left > 0 else "leaving"
+    if vm.state in ("revoked", "deleted", "refused"):
+        after = replacement(state, vm)
+        reason = f": {vm.reason}" if vm.state == "refused" and vm.reason else ""
+        return f"{vm.state}, replaced by {after.name}" if after else f"{vm.state}{reason}"
+    return vm.state
+
+
+def phase_words(state: ClusterState) -> str:
+    """The phase of a cluster in words, with the reason where it ends."""
+    words = _PHASES.get(state.phase, state.phase)
+    return f"{words}: {state.reason}" if state.reason and state.phase in ("deleting", "deleted") else words
+
+
+def run_words(run: RunState) -> str:
+    """Where a run stands, in one sentence without its name."""
+    of = f"step {run.step:,} of {run.train_steps:,}"
+    if run.phase == "declared":
+        return "waits for its first step"
+    if run.phase == "failed":
+        return f"failed at step {run.step:,}: {run.reason}"
+    loss = f", loss {number(run.loss)}" if run.loss is not None else ""
+    if run.phase == "finished":
+        took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
+        done = "stopped" if run.stopped else "finished"
+        return f"{done} at {of}{f' after {took}' if took else ''}{loss}"
+    return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
+
+
+def count(many: int, what: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{many:,} {what}{'' if many == 1 else 's'}"
+
+
+def bill_words(bill: Bill, *, emulated: bool) -> str:
+    """The bill in one or two lines: so far, per hour, on demand, the saving, whose prices."""
+    saving = f", {bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else ""
+    text = f"{money(bill.total)} so far, {money(bill.hourly)} per hour now; on demand {money(bill.on_demand)}{saving}"
+    notes = [f"Prices: {bill.source}."] if bill.source else []
+    if emulated:
+        notes.insert(0, "Emulated, nothing is billed.")
+    return "\n".join([text, " ".join(notes)]) if notes else text
+
+
+def status(state: ClusterState, bill: Bill, now: float) -> str:
+    """All about one cluster on one screen."""
+    spec = state.spec
+    if spec is None:
+        return f"{state.name or 'The cluster'}: nothing is known yet"
+    where = ", ".join(spec.zones)
+    lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
+    if state.trouble:
+        lines.append(f"Trouble: {state.trouble}")
+    if run := state.run:
+        lines.append(f"{run.name}  {run_words(run)}")
+        if run.checkpoint_step is not None:
+            lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
+        if run.metrics:
+            scores = ", ".join(f"{name} {number(value)}" for name, value in run.metrics.items())
+            lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
+    shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
+    if shown:
+        lines += ["", *table(("VM", "GPU", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
+    if state.revocations:
+        lines.append(f"{count(state.revocations, 'revocation')} so far")
+    return "\n".join([*lines, "", bill_words(bill, emulated=spec.emulated)])
+
+
+def listing(states: Iterable[tuple[ClusterState, Bill]]) -> str:
+    """One line per cluster."""
+    rows = [listing_row(state, bill) for state, bill in states]
+    if not rows:
+        return "No cluster."
+    return "\n".join(table(tuple(name.upper() for name in rows[0]), [tuple(row.values()) for row in rows]))
+
+
+def listing_row(state: ClusterState, bill: Bill) -> dict[str, str]:
+    """A cluster in a list, by column."""
+    spec, run = state.spec, state.run
+    ready = sum(vm.state == "ready" for vm in state.vms.values())
+    return {
+        "name": state.name,
+        "phase": state.phase,
+        "workers": spec.spec if spec else "",
+        "VMs": f"{ready}/{len(state.living)}",
+        "run": f"{run.name} {run.step:,}/{run.train_steps:,}" if run else "",
+        "cost": money(bill.total),
+        "per hour": money(bill.hourly),
+        "where": ("emulated" if spec.emulated else str(spec.project)) if spec else "",
+    }
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text, as wide as they must be."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+
+
+def event_line(event: Event, *, dated: bool = False) -> str:
+    """An event as one line: the time of day, and what happened."""
+    day = time.strftime("%Y-%m-%d ", time.localtime(event.at)) if dated else ""
+    return f"{day}{clock(event.at)}  {event_words(event)}"
+
+
+def event_words(event: Event) -> str:
+    """What happened, as a clause that a person would say."""
+    match event:
+        case events.ClusterDeclared():
+            return "the cluster was declared"
+        case events.ClusterReady():
+            return f"the cluster is ready: {count(event.workers, 'worker')} after {render_duration(event.seconds)}"
+        case events.ClusterDeleting():
+            return f"deleting the cluster: {event.reason}"
+        case events.ClusterDeleted():
+            return "the cluster is deleted, no VM is left"
+        case events.VmRequested():
+            instead = f" in the place of {event.replaces}" if event.replaces else ""
+            return f"{event.vm} requested in {event.zone}{instead}"
+        case events.VmRefused():
+            return f"{event.vm} refused: {event.reason}"
+        case events.VmRunning():
+            return f"{event.vm} boots"
+        case events.VmReady():
+            return f"{event.vm} is ready"
+        case events.VmPreemptionNotice():
+            return f"{event.vm} will be taken back in 30 s"
+        case events.VmRevoked():
+            return f"{event.vm} was revoked"
+        case events.VmDeleted():
+            return f"{event.vm} was deleted: {event.reason}"
+        case events.WorkerJoined():
+            return f"{event.worker} joined {event.run} as number {event.number}: {count(event.active, 'worker')} active"
+        case events.WorkerLeft():
+            return f"{event.worker} left {event.run} ({event.reason}): {count(event.active, 'worker')} active"
+        case events.WorkerReplaced():
+            return f"{event.by} takes the place of {event.worker}"
+        case events.ControllerTrouble():
+            return f"trouble: {event.what}" if event.what else "the trouble is over"
+        case events.ControllerStarted():
+            return "the controller started"
+        case events.ControllerRecovered():
+            return f"a new controller took over {count(event.vms, 'VM')}"
+    return _train_words(event)
+
+
+def _train_words(event: Event) -> str:
+    match event:
+        case events.TrainDeclared():
+            return f"{event.run} was declared"
+        case events.TrainStarted():
+            return f"{event.run} started" if not event.step else f"{event.run} goes on from step {event.step:,}"
+        case events.TrainProgress():
+            loss = f", loss {number(event.loss)}" if event.loss is not None else ""
+            speed = f"{number(event.steps_per_second)} steps/s"
+            return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
+        case events.TrainCheckpoint():
+            return f"{event.run} saved a checkpoint at step {event.step:,}"
+        case events.TrainEvaluated():
+            scores = ", ".join(f"{name} {number(value)}" for name, value in event.metrics.items())
+            return f"{event.run} evaluated at step {event.step:,}: {scores}"
+        case events.TrainFinished():
+            return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}"
+        case events.TrainFailed():
+            return f"{event.run} failed: {event.reason}"
+        case events.Unknown():
+            return _unknown_words(event.values)
+    return event.kind or "something happened"
+
+
+def _unknown_words(values: Mapping[str, object]) -> str:
+    rest = ", ".join(f"{key} {value}" for key, value in values.items() if key not in ("seq", "time", "kind"))
+    return f"{values.get('kind', 'unknown event')}{f': {rest}' if rest else ''}"
+
+
+def _vm_row(state: ClusterState, vm: VmState, now: float) -> tuple[str, str, str, str]:
+    return vm.name, place(vm), vm.zone, vm_words(state, vm, now)
