@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from ..errors import JournalError
 
@@ -38,6 +38,7 @@ _Kind = TypeVar("_Kind", bound=type[Event])
 _KINDS: dict[str, type[Event]] = {}
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def _event(kind: str) -> Callable[[_Kind], _Kind]:
     def register(cls: _Kind) -> _Kind:
         cls = dataclass(frozen=True, kw_only=True)(cls)

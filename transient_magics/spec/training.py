@@ -36,6 +36,7 @@ class TrainSpec:
     resume: str | None = None
     pace_seconds: float | None = None
     when_done: str = "keep"
+    check: bool = True
     line_offset: int = 1
     declared_at: float = 0.0
     token: str = ""

@@ -1,0 +1,28 @@
+"""What people hold in their hands: clusters and runs, from a notebook, a script or the `transient` program.
+
+A handle reads the cluster's journal and sends commands to its controller; it never talks to a cloud itself. Nothing
+here imports a cloud client, SSH or TensorFlow, so that the first cell answers at once.
+"""
+
+from .clusters import Declaration, Preview, cluster, clusters, declare, preview, sweep
+from .follower import Follower, follower
+from .handles import Cluster, Result, Run
+from .runs import run, runs, train
+
+__all__ = [
+    "Cluster",
+    "Declaration",
+    "Follower",
+    "Preview",
+    "Result",
+    "Run",
+    "cluster",
+    "clusters",
+    "declare",
+    "follower",
+    "preview",
+    "run",
+    "runs",
+    "sweep",
+    "train",
+]

@@ -1,0 +1,261 @@
+"""Declaring clusters and finding them again.
+
+`declare` turns a Declaration into a ClusterSpec with the catalog's machine types and prices, writes it into the
+cluster's own folder and starts the controller, all in some milliseconds; everything slow happens there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import places
+from ..catalog import ACCELERATORS, ZONES, accelerator, default_zone, living_alternative, price_list
+from ..errors import CloudError, ClusterError, DeclarationError
+from ..journal import read, replay
+from ..spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups, parse_name, render_duration
+from . import commands
+from .handles import Cluster
+
+MODELS = ("spot", "preemptible", "standard")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What the user typed. Times in seconds, money in US dollars; see the options of `%transient_cluster`."""
+
+    spec: str
+    name: str | None = None
+    ps: int = 1
+    ps_cores: int = 4
+    zone: tuple[str, ...] = ()
+    provisioning_model: str = "spot"
+    max_workers: int | None = None
+    replace: bool = True
+    chief: str = "ps"
+    max_hours: float = 24 * 3600.0
+    max_cost: float | None = None
+    idle: float = 1800.0
+    project: str | None = None
+    bucket: str | None = None
+    image: str | None = None
+    service_account: str | None = None
+    network: str | None = None
+    subnet: str | None = None
+    external_ip: bool = True
+    controller: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was created."""
+
+    spec: ClusterSpec
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, hourly, on_demand_hourly."""
+        spec = self.spec
+        server = spec.prices["parameter-server"]
+        rows = [_row(spec.parameter_servers, "parameter server", spec.zones[0], "", "standard", server)]
+        for group in spec.groups:
+            zone, line = group.zone or spec.zones[0], spec.prices[group.accelerator]
+            rows.append(_row(group.count, "worker", zone, group.accelerator, spec.provisioning_model, line))
+        return rows
+
+    def __str__(self) -> str:
+        spec = self.spec
+        lines = [
+            f"{row['count']} x {row['role']:16}  {row['zone']:16} {row['machine_type']:16} "
+            f"{row['accelerator'] or '-':9} {row['model']:11} ${row['hourly']:.3f}/h each"
+            for row in self.rows
+        ]
+        where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
+        source = next(iter(spec.prices.values())).source
+        total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}"
+        ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
+        return "\n".join([f"{spec.name} would be created {where}:", *lines, total, ends, "Nothing was created."])
+
+
+def declare(declaration: Declaration) -> Cluster:
+    """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError or ClusterError."""
+    spec = specify(declaration)
+    directory = places.cluster(spec.name)
+    if directory.exists():
+        _make_room(spec.name)
+    fresh = places.private(places.clusters()) / f".{spec.name}.{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        places.private(fresh / "runs")
+        fresh.chmod(0o700)
+        (fresh / "spec.json").write_text(json.dumps(spec.to_dict(), indent=1))
+        fresh.rename(directory)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if directory.exists():
+            raise _taken(spec.name) from None
+        raise ClusterError(f"The cluster's folder cannot be made: {error.strerror}", where=str(directory)) from error
+    commands.start_controller(directory)
+    return Cluster(spec.name)
+
+
+def preview(declaration: Declaration) -> Preview:
+    """What `declare` would create. Raises DeclarationError."""
+    return Preview(specify(declaration))
+
+
+def specify(declaration: Declaration) -> ClusterSpec:
+    """The whole specification: names, zones, machine types and prices filled in. Raises DeclarationError."""
+    groups = parse_groups(declaration.spec, ACCELERATORS, ZONES)
+    kinds = [group.accelerator for group in groups]
+    _refuse(declaration, kinds)
+    name = parse_name(declaration.name, "--name") if declaration.name else _free_name(groups)
+    workers = sum(group.count for group in groups)
+    most = declaration.max_workers if declaration.max_workers is not None else 2 * workers
+    if most < workers:
+        raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
+    return ClusterSpec(
+        name=name,
+        groups=groups,
+        zones=declaration.zone or (next((g.zone for g in groups if g.zone), None) or default_zone(kinds),),
+        prices=_prices(kinds, declaration),
+        declared_at=time.time(),
+        parameter_servers=declaration.ps,
+        parameter_server_cores=declaration.ps_cores,
+        provisioning_model=declaration.provisioning_model,
+        max_workers=most,
+        replace=declaration.replace,
+        chief=declaration.chief,
+        max_seconds=declaration.max_hours,
+        max_cost=declaration.max_cost,
+        idle_seconds=declaration.idle,
+        project=declaration.project,
+        bucket=declaration.bucket,
+        image=declaration.image,
+        service_account=declaration.service_account,
+        network=declaration.network,
+        subnet=declaration.subnet,
+        external_ip=declaration.external_ip,
+        controller=declaration.controller or "local",
+    )
+
+
+def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
+    """`spec` with the workers of the SPEC `text`. Raises DeclarationError."""
+    groups = parse_groups(text, ACCELERATORS, ZONES)
+    workers = sum(group.count for group in groups)
+    if workers > spec.max_workers:
+        what = f"{workers} workers are more than the {spec.max_workers} that {spec.name} may have"
+        raise DeclarationError(what, fix="Declare the cluster with --max-workers.")
+    kinds = [group.accelerator for group in groups]
+    if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
+        raise DeclarationError(refused)
+    lines = price_list([*spec.prices, *kinds] if "k80" in spec.prices else kinds)
+    prices = {**spec.prices, **{kind: _line(kind, lines, spec.provisioning_model) for kind in set(kinds)}}
+    return replace(spec, groups=groups, prices=prices)
+
+
+def cluster(name: str | None = None) -> Cluster:
+    """The cluster called `name`, else the one declared last. Raises ClusterError where there is none."""
+    if name is None:
+        if living := clusters():
+            return living[-1]
+        raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
+    name = parse_name(name, "the cluster's name")
+    if not (places.cluster(name) / "spec.json").exists():
+        names = ", ".join(each.name for each in clusters(all=True))
+        raise ClusterError(f"There is no cluster {name}", fix=f"There are: {names}." if names else "")
+    return Cluster(name)
+
+
+def clusters(all: bool = False) -> list[Cluster]:
+    """Clusters of this machine that are not deleted (`all`: those too), in the order of their declaration."""
+    folders = sorted(places.clusters().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime)
+    found = [Cluster(path.parent.name) for path in folders]
+    return found if all else [each for each in found if not each.state.over]
+
+
+def sweep(project: str | None = None) -> list[str]:
+    """Delete this user's VMs (of `project`, else of the emulator) that no living cluster has; returns their names."""
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "transient_magics.controller.sweep", *([project] if project else [])]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/", check=False)
+    try:
+        answer = json.loads(ended.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = ended.stderr.strip().splitlines()
+        raise CloudError(f"Sweeping failed: {said[-1] if said else 'no answer'}") from None
+    if "error" in answer:
+        raise CloudError(str(answer["error"]))
+    return list(answer["deleted"])
+
+
+def _refuse(declaration: Declaration, kinds: list[str]) -> None:
+    if declaration.provisioning_model not in MODELS:
+        what = f"'{declaration.provisioning_model}' is no provisioning model"
+        raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+    for zone in declaration.zone:
+        parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
+    if declaration.ps < 1 or declaration.ps > 16:
+        raise DeclarationError("A cluster has 1 to 16 parameter servers", where="--ps")
+    if declaration.ps_cores not in (1, 2, 4, 8, 16, 32):
+        raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
+    if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
+        raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
+
+
+def _prices(kinds: list[str], declaration: Declaration) -> Mapping[str, PriceLine]:
+    lines = price_list(kinds)
+    server = lines.parameter_server(declaration.ps_cores)
+    cores = declaration.ps_cores
+    machine = f"n1-custom-{cores}-{cores * 4096}" if cores > 1 else "n1-standard-1"
+    return {
+        **{kind: _line(kind, lines, declaration.provisioning_model) for kind in sorted(set(kinds))},
+        "parameter-server": PriceLine(machine, server, server, lines.source),
+    }
+
+
+def _line(kind: str, lines: Any, model: str) -> PriceLine:
+    on_demand, transient = lines.worker(kind)
+    hourly = on_demand if model == "standard" else transient
+    return PriceLine(accelerator(kind).machine_type, hourly, on_demand, lines.source)
+
+
+def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:
+    return {
+        "count": count, "role": role, "zone": zone, "machine_type": line.machine_type, "accelerator": gpu,
+        "model": model, "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
+        "on_demand_hourly": line.on_demand_hourly,
+    }  # fmt: skip
+
+
+def _free_name(groups: tuple[WorkerGroup, ...]) -> str:
+    base = "-".join(f"{group.accelerator}{f'x{group.count}' if group.count > 1 else ''}" for group in groups)
+    base = base[:30].strip("-")
+    number = 1
+    while places.cluster(name := base if number == 1 else f"{base}-{number}").exists():
+        number += 1
+    return name
+
+
+def _make_room(name: str) -> None:
+    """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown away."""
+    directory = places.cluster(name)
+    if not replay(read(directory / "journal.jsonl")).over:
+        raise _taken(name)
+    target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory.rename(target if not target.exists() else target.with_name(f"{target.name}-{os.getpid()}"))
+
+
+def _taken(name: str) -> ClusterError:
+    return ClusterError(
+        f"There is a cluster {name} already",
+        fix=f"Take it: %transient_cluster attach {name}. Or end it: %transient_cluster delete {name}.",
+    )

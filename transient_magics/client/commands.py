@@ -1,0 +1,93 @@
+"""Talking to a cluster's controller: start it where none is in charge, send a command, get the answer.
+
+The lock that a controller holds is the truth about whether there is one; the socket is how it is spoken to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import errors, places
+from ..errors import ClusterError, ControllerError
+
+_LOCK = "controller.lock"
+_START_SECONDS = 20.0
+
+
+def in_charge(directory: Path) -> bool:
+    """Whether a controller holds the lock of the cluster in `directory`."""
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def start_controller(directory: Path) -> subprocess.Popen[bytes]:
+    """Start a controller that outlives this process. One that finds another in charge ends by itself."""
+    with (directory / "controller.log").open("ab") as log:
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "transient_magics.controller", directory.name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ControllerError(f"The controller of {directory.name} could not be started: {error}") from error
+
+
+def send(directory: Path, command: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
+    """The controller's answer to `command`, starting a controller where none is in charge.
+
+    Raises the error that the controller answered with, or ControllerError when it does not answer.
+    """
+    if not in_charge(directory):
+        start_controller(directory)
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            return _ask(places.command_socket(directory.name), command, timeout)
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > deadline:
+                what = f"The controller of {directory.name} does not answer"
+                raise ControllerError(what, fix=f"Its log: {directory / 'controller.log'}") from None
+            time.sleep(0.05)
+
+
+def _ask(path: Path, command: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(timeout)
+        line.connect(str(path))
+        line.sendall(json.dumps(dict(command)).encode() + b"\n")
+        answer = b""
+        try:
+            while not answer.endswith(b"\n"):
+                piece = line.recv(65536)
+                if not piece:
+                    raise ConnectionRefusedError("the controller ended before it answered")
+                answer += piece
+        except TimeoutError:
+            raise ControllerError(f"The controller did not answer within {timeout:.0f} s") from None
+    values = json.loads(answer)
+    if not values.get("ok"):
+        kind = getattr(errors, str(values.get("kind")), ClusterError)
+        raise kind(str(values.get("error", "The controller refused")).rstrip("."))
+    return values

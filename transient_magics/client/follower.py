@@ -1,0 +1,158 @@
+"""The one thread that follows journals in this process, and revives a controller that died.
+
+A daemon thread with its own event loop; the notebook's own loop and main thread are never used. Whoever subscribes to a
+cluster is called in that thread with the folded state and the new events, first with what is there already. While a
+cluster is followed its controller is watched too: the connection to its socket breaks the moment it dies, and another
+one is started, with a limit and growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from .. import places
+from ..errors import ControllerError
+from ..journal import ClusterState, Event, follow, replay
+from . import commands
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[ClusterState, list[Event]], None]
+
+_CHECK_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_CALM_SECONDS = 60.0
+
+
+class Follower:
+    """Follows clusters for this process. Get it from `follower()`; all methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._watched: dict[str, _Watched] = {}
+        threading.Thread(target=self._run, name="transient-follower", daemon=True).start()
+
+    def subscribe(self, cluster: str, callback: Callback) -> Callable[[], None]:
+        """Call `callback(state, new events)` in the follower's thread from now on; returns what ends that."""
+        self.call(self._subscribe, cluster, callback)
+        return lambda: self.call(self._unsubscribe, cluster, callback)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Have the follower's thread call `function` soon."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]:
+        """Have the follower's thread call `function` every so many seconds; returns what ends that."""
+        ended = threading.Event()
+
+        def again() -> None:
+            if not ended.is_set():
+                _shielded(function)
+                self._loop.call_later(seconds, again)
+
+        self.call(lambda: self._loop.call_later(seconds, again))
+        return ended.set
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _subscribe(self, cluster: str, callback: Callback) -> None:
+        if cluster not in self._watched:
+            self._watched[cluster] = _Watched(cluster)
+            self._watched[cluster].start(self._loop)
+        self._watched[cluster].add(callback)
+
+    def _unsubscribe(self, cluster: str, callback: Callback) -> None:
+        watched = self._watched.get(cluster)
+        if watched and watched.remove(callback):
+            del self._watched[cluster]
+
+
+@lru_cache(maxsize=1)
+def follower() -> Follower:
+    """The follower of this process, started at the first call."""
+    return Follower()
+
+
+class _Watched:
+    """One cluster that is followed, for any number of callbacks."""
+
+    def __init__(self, name: str) -> None:
+        self._directory = places.cluster(name)
+        self._state = ClusterState()
+        self._caught_up = False
+        self._callbacks: list[Callback] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._keep_controller())]
+
+    def add(self, callback: Callback) -> None:
+        self._callbacks.append(callback)
+        if self._caught_up:
+            self._tell(callback, [])
+
+    def remove(self, callback: Callback) -> bool:
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
+        if not self._callbacks:
+            for task in self._tasks:
+                task.cancel()
+        return not self._callbacks
+
+    async def _follow(self) -> None:
+        async for batch in follow(self._directory / "journal.jsonl"):
+            self._state = replay(batch, self._state)
+            self._caught_up = True
+            for callback in list(self._callbacks):
+                self._tell(callback, batch)
+
+    def _tell(self, callback: Callback, batch: list[Event]) -> None:
+        if not _shielded(callback, self._state, batch) and callback in self._callbacks:
+            self._callbacks.remove(callback)
+
+    async def _keep_controller(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            began = time.monotonic()
+            await self._until_controller_ends()
+            if self._state.over or not self._directory.exists():
+                return
+            if not commands.in_charge(self._directory):
+                pause = _FIRST_PAUSE if time.monotonic() - began > _CALM_SECONDS else min(2 * pause, _LONGEST_PAUSE)
+                try:
+                    process = commands.start_controller(self._directory)
+                except ControllerError as error:
+                    log.error("%s", error)
+                else:
+                    asyncio.get_running_loop().run_in_executor(None, process.wait)  # leaves no zombie behind
+            await asyncio.sleep(pause)
+
+    async def _until_controller_ends(self) -> None:
+        """Hold a connection to the controller's socket: it breaks when the controller dies."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(places.command_socket(self._directory.name))
+        except OSError:
+            await asyncio.sleep(_CHECK_SECONDS)
+            return
+        try:
+            await reader.read()
+        finally:
+            writer.close()
+
+
+def _shielded(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Call what somebody gave us. A mistake in it must not end the following for everybody else."""
+    try:
+        function(*arguments)
+    except Exception:  # whatever a callback raises is its own affair
+        log.exception("a follower's callback failed and is not called again")
+        return False
+    return True

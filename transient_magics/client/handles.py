@@ -1,0 +1,260 @@
+"""Handles: a cluster and a run, as one holds them in a cell or a script.
+
+A handle owns nothing. It reads the journal for what is, and sends commands to the controller for what should be, so any
+number of them, in any number of processes, say the same. How a handle is displayed is set by `set_display`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import shutil
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import places
+from ..errors import ClusterError, TrainingError
+from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, metrics, read, replay
+from . import commands
+from .follower import follower
+
+if TYPE_CHECKING:
+    import pandas
+
+_DISPLAY: list[Callable[[Any], Any]] = []
+
+
+def set_display(function: Callable[[Any], Any]) -> None:
+    """Have `function(handle)` show handles in IPython (it returns a MIME bundle)."""
+    _DISPLAY[:] = [function]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended. `seconds` from first to last step, `cost` of the cluster in that time in US dollars."""
+
+    step: int
+    loss: float | None
+    seconds: float
+    cost: float
+    checkpoint: Path | None
+    metrics: dict[str, float]
+
+
+class Cluster:
+    """One cluster, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the cluster's journal, runs and logs."""
+        return places.cluster(self.name)
+
+    @property
+    def state(self) -> ClusterState:
+        """What the journal says now."""
+        return replay(read(self.directory / "journal.jsonl"))
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
+        every = read(self.directory / "journal.jsonl")
+        return [event for event in every if kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")]
+
+    def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
+        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be any more.
+
+        Interrupting the wait changes nothing: the cluster goes on.
+        """
+
+        def reached(state: ClusterState) -> bool:
+            if until == "ready" and state.phase in ("deleting", "deleted"):
+                raise ClusterError(f"{self.name} is being deleted: {state.reason or 'asked by the user'}")
+            return state.phase == until or state.over
+
+        state = self.follow(reached, timeout)
+        if state is None:
+            now = self.state
+            waiting = ", ".join(f"{vm.name} {vm.state}" for vm in now.living if vm.state != "ready")
+            what = f"{self.name} is not {until} after {timeout:.0f} s"
+            raise ClusterError(f"{what} ({waiting})" if waiting else what, fix=now.trouble)
+        return state
+
+    def follow(self, reached: Callable[[ClusterState], bool], timeout: float | None = None) -> ClusterState | None:
+        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is raised here."""
+        states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
+        end = follower().subscribe(self.name, lambda state, _: states.put(state))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while True:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                try:
+                    state = states.get(timeout=min(left or 0.5, 0.5))  # wakes often, so that Ctrl-C is heard
+                except queue.Empty:
+                    continue
+                if reached(state):
+                    return state
+        finally:
+            end()
+
+    def revoke(self, worker: str, seconds: float = 0.0) -> None:
+        """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
+        commands.send(self.directory, {"do": "revoke", "vm": worker, "seconds": seconds})
+
+    def resize(self, spec: str) -> None:
+        """Have the workers of `spec` instead. Raises DeclarationError."""
+        from .clusters import resized
+
+        current = self.state.spec
+        if current is None:
+            raise ClusterError(f"{self.name} is not declared yet")
+        commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})
+
+    def logs(self, worker: str, lines: int = 200) -> str:
+        """The last lines that `worker` (a VM's name) wrote in the latest run."""
+        return str(commands.send(self.directory, {"do": "logs", "vm": worker, "lines": lines})["text"])
+
+    def delete(self, timeout: float | None = 300.0) -> None:
+        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake."""
+        if self.state.over:
+            return
+        commands.send(self.directory, {"do": "delete", "reason": "asked by the user"})
+        if timeout:
+            self.wait(timeout, until="deleted")
+
+    def cost(self) -> Bill:
+        """What it has cost so far, costs per hour, and would have cost on demand."""
+        return bill(self.state, time.time())
+
+    def run(self, name: str | None = None) -> Run:
+        """The run called `name`, else the latest one. Raises ClusterError where there is none."""
+        runs = self.state.runs
+        chosen = name or next(reversed(runs), None)
+        if chosen is None or (name and name not in runs and not (self.directory / "runs" / name / "run.json").exists()):
+            raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}")
+        return Run(chosen, self)
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}: {self.state.phase}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        return _DISPLAY[0](self) if _DISPLAY else {"text/plain": repr(self)}
+
+
+class Run:
+    """One run of one cluster."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.cluster = cluster
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the run's cell, metrics and checkpoints."""
+        return self.cluster.directory / "runs" / self.name
+
+    @property
+    def state(self) -> RunState:
+        """What the journal says now."""
+        found = self.cluster.state.runs.get(self.name)
+        return found or RunState(self.name, 0, {})
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Block until the run is over. Raises TrainingError when it failed or `timeout` seconds have passed.
+
+        Interrupting the wait changes nothing: the run goes on.
+        """
+
+        def over(state: ClusterState) -> bool:
+            run = state.runs.get(self.name)
+            return state.over or (run is not None and run.over)
+
+        state = self.cluster.follow(over, timeout)
+        if state is None:
+            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
+        return self._result(state)
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        """`await run`: like `wait`, while the notebook's loop goes on."""
+        return asyncio.to_thread(self.wait).__await__()
+
+    def stop(self) -> None:
+        """End the run where it stands, with a last checkpoint."""
+        commands.send(self.cluster.directory, {"do": "stop", "run": self.name})
+
+    def history(self) -> pandas.DataFrame:
+        """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness."""
+        import pandas
+
+        rows = metrics.read(self.directory / "metrics.jsonl")
+        columns = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness"]
+        frame = pandas.DataFrame(rows, columns=[*columns[:4], "steps", "seconds", *columns[5:]])
+        frame["time"] = pandas.to_datetime(frame["time"], utc=True)
+        gaps = frame.groupby("worker")["time"].diff().dt.total_seconds()
+        frame["steps_per_second"] = frame["steps"] / frame["seconds"].fillna(gaps).where(lambda value: value > 0)
+        return frame.loc[:, columns]
+
+    def evaluate(self) -> dict[str, float]:
+        """The dev split's metrics as last evaluated. Raises TrainingError where that has not happened yet."""
+        found = dict(self.state.metrics)
+        if not found:
+            raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)
+        return found
+
+    def logs(self, worker: str, lines: int = 200) -> str:
+        """The last lines that `worker` (a VM's name) wrote in this run."""
+        command = {"do": "logs", "vm": worker, "run": self.name, "lines": lines}
+        return str(commands.send(self.cluster.directory, command)["text"])
+
+    def fetch(self, folder: str | Path) -> Path:
+        """Copy checkpoints, metrics, events, the cell and the declaration into `folder` (made if needed)."""
+        target = Path(folder).expanduser()
+        target.mkdir(parents=True, exist_ok=True)
+        for path in self.directory.iterdir():
+            if path.is_dir():
+                shutil.copytree(path, target / path.name, dirs_exist_ok=True)
+            elif path.name == "run.json":
+                values = {key: value for key, value in json.loads(path.read_text()).items() if key != "token"}
+                (target / path.name).write_text(json.dumps(values, indent=1))
+            else:
+                shutil.copy2(path, target / path.name)
+        shutil.copy2(self.cluster.directory / "journal.jsonl", target / "journal.jsonl")
+        return target
+
+    def _result(self, state: ClusterState) -> Result:
+        run = state.runs.get(self.name)
+        if run is None or not run.over:
+            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
+        if run.phase == "failed":
+            raise TrainingError(run.reason.rstrip("."), where=self.name)
+        return Result(
+            step=run.step,
+            loss=run.loss,
+            seconds=max(0.0, run.finished_at - run.started_at) if run.started_at else 0.0,
+            cost=_cost_between(state, run.declared_at, run.finished_at),
+            checkpoint=self.directory / run.checkpoint if run.checkpoint else None,
+            metrics=dict(run.metrics),
+        )
+
+    def __repr__(self) -> str:
+        run = self.state
+        return f"<Run {self.name} on {self.cluster.name}: {run.phase}, step {run.step} of {run.train_steps}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        return _DISPLAY[0](self) if _DISPLAY else {"text/plain": repr(self)}
+
+
+def _cost_between(state: ClusterState, begin: float, end: float) -> float:
+    def dollars(vm: VmState) -> float:
+        if not vm.running_at:
+            return 0.0
+        return max(0.0, min(vm.ended_at or end, end) - max(vm.running_at, begin)) / 3600 * vm.hourly
+
+    return sum(dollars(vm) for vm in state.vms.values())

@@ -1,0 +1,11 @@
+"""The process that owns one cluster's VMs: provision, connect, replace, limit, tear down.
+
+`core` decides (a pure function of the journal's state and the clock), `cluster` is in charge, `fleet` carries out,
+`link` is one VM, `training` one run. Started detached by whoever needs it (`python -m transient_magics.controller
+NAME`); a lock on the cluster's folder keeps a second one away; everything that it knows is in the journal and in the
+labels of the VMs.
+"""
+
+from .core import Decision, Situation, decide
+
+__all__ = ["Decision", "Situation", "decide"]

@@ -1,0 +1,52 @@
+"""`python -m transient_magics.controller NAME`: take charge of a cluster until it is gone. Ends at once if taken."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from .. import places
+
+LOCK = "controller.lock"
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0: the cluster is gone or somebody else is in charge; 1: it failed (see controller.log)."""
+    directory = places.cluster(arguments[0])
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )  # stderr is controller.log
+    logging.getLogger("asyncssh").setLevel(logging.WARNING)
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    asyncio.run(_take_charge(directory))
+    return 0
+
+
+async def _take_charge(directory: Path) -> None:
+    from .cluster import Controller
+
+    controller = Controller(directory)
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(controller.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Ending the controller does not end the cluster: whoever follows the journal starts another.
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        logging.getLogger(__name__).info("asked to end; the cluster goes on")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""The way to the VMs: which Compute Engine to talk to, and how to reach a VM's SSH port.
+
+A cluster with a project uses Google's Compute Engine and dials its VMs directly. One without uses this user's emulator,
+started here if nobody has yet, and dials through the emulator's relay. Nothing above this module knows the difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import urllib.request
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from ..cloud import ComputeEngine, preload
+from ..errors import UnreachableError
+from ..remote import Dialler, Direct, Relay
+from ..spec import ClusterSpec
+
+EMULATED_PROJECT = "emulated-project"
+_ANEW_SECONDS = 2.0
+ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
+
+
+class Access:
+    """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and after an outage."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self._spec = spec
+        self._stack = AsyncExitStack()
+        self.engine: ComputeEngine
+        self.dialler: Dialler
+        self.isolated = True
+        self._opening = asyncio.Lock()
+        self._opened_at = -_ANEW_SECONDS
+
+    async def __aenter__(self) -> Self:
+        preload()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+    async def reopen(self) -> None:
+        """Find Compute Engine (an emulator that was restarted may answer elsewhere). Raises CloudError."""
+        async with self._opening:
+            if time.monotonic() - self._opened_at < _ANEW_SECONDS:
+                return  # several calls failed at once; one of them opened it again
+            stack, self._stack = self._stack, AsyncExitStack()
+            await stack.aclose()
+            await self._open()
+            self._opened_at = time.monotonic()
+
+    @property
+    def training_refused(self) -> str:
+        """Why no training may run on these VMs, or nothing."""
+        if self.isolated or os.environ.get(ALLOW_OPEN_PORTS) == "1":
+            return ""
+        return (
+            "The emulated VMs have no network of their own here, so TensorFlow would listen on every interface of this "
+            f"machine; set {ALLOW_OPEN_PORTS}=1 before the cluster is declared to allow it"
+        )
+
+    async def _open(self) -> None:
+        endpoint = None
+        if self._spec.emulated:
+            from .. import emulator
+
+            endpoint = await asyncio.to_thread(emulator.ensure)
+            about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
+            self.dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
+        else:
+            self.dialler = Direct()
+        project = self._spec.project or EMULATED_PROJECT
+        self.engine = await self._stack.enter_async_context(ComputeEngine(project, endpoint))
+
+
+def _ask(url: str) -> dict[str, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"The emulator does not answer: {error}", where=url) from error

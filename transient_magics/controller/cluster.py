@@ -1,0 +1,284 @@
+"""In charge of one cluster: wake when anything changed (or a second has passed), decide, carry out, until it is gone.
+
+What may be forgotten is recorded before it is done (a VM is in the journal before Google hears of it), what is a fact
+after it. A controller that is killed is followed by another, which reads the journal and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import __version__, places
+from ..errors import CloudError, ClusterError
+from ..journal import ClusterState, Journal, RunState, events, read, replay
+from ..spec import ClusterSpec
+from .access import Access
+from .commands import serve
+from .core import WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from .fleet import Fleet
+from .record import Recorder
+from .tasks import Tasks
+from .training import Training
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
+_END_OF_RUN_SECONDS = 150.0
+
+
+class Controller:
+    """In charge of the cluster whose folder is `directory`. The caller holds the cluster's lock."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._declared = ClusterSpec.from_dict(json.loads((directory / "spec.json").read_text()))
+        self._trainings: dict[str, Training] = {}
+        self._saved_ahead = False
+        self._ending = ""
+        self._fleet: Fleet | None = None
+        self._recorder: Recorder
+        self._tasks: Tasks
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    async def run(self) -> None:
+        """Take charge; return when the cluster is gone."""
+        path = self._directory / "journal.jsonl"
+        with Journal(path) as journal:
+            history = read(path)
+            self._recorder = Recorder(journal, replay(history))
+            if self._state.over:
+                return
+            if not history:
+                self._recorder.record(events.ClusterDeclared(spec=self._declared.to_dict()))
+            if any(event.kind == "controller.started" for event in history):
+                self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
+            else:
+                self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=__version__))
+            self._declare_waiting_runs()
+            async with (
+                serve(places.command_socket(self._declared.name), self._command),
+                Access(self._declared) as access,
+            ):
+                if await self._open(access):
+                    await self._govern(access)
+            journal.sync()
+
+    async def _open(self, access: Access) -> bool:
+        """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before that."""
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                await access.reopen()
+            except CloudError as error:
+                self._recorder.note("access", str(error))
+            else:
+                self._recorder.note("access", "")
+                return True
+            if self._ending and not self._state.living:
+                self._recorder.record(events.ClusterDeleting(reason=self._ending))
+                self._recorder.record(events.ClusterDeleted())
+                return False
+            await self._change(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _govern(self, access: Access) -> None:
+        async with asyncio.TaskGroup() as group:
+            recorder = self._recorder
+            self._tasks = Tasks(group, recorder.changed.set, lambda key, what: recorder.note(key, what))
+            fleet = self._fleet = Fleet(self._directory, recorder, access, self._tasks, self._agent_line)
+            self._tasks.do("poll", fleet.poll)
+            self._tasks.do("write", recorder.keep_writing)
+            while not self._state.over:
+                recorder.changed.clear()
+                self._carry_out(fleet)
+                fleet.keep_links()
+                self._keep_training(fleet)
+                self._note_readiness()
+                if self._state.phase == "deleting" and not self._state.living:
+                    await fleet.verify_gone()
+                elif not recorder.changed.is_set():
+                    await self._change(_TICK_SECONDS)
+            self._tasks.cancel_all()
+
+    async def _change(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._recorder.changed.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._recorder.changed.clear()
+
+    def _carry_out(self, fleet: Fleet) -> None:
+        for decision in decide(Situation(time.time(), self._state, dict(fleet.refusals), self._saved_ahead)):
+            match decision:
+                case _ if self._ending and self._state.phase != "deleting":
+                    break  # the last checkpoint is on its way home; nothing new begins
+                case RequestVm():
+                    fleet.request(decision)
+                case DeleteVm():
+                    fleet.delete(self._state.vms[decision.vm], decision.reason)
+                case BeginDeletion():
+                    self._ending = decision.reason
+                case SaveAhead():
+                    self._saved_ahead = True
+                    for name, training in self._trainings.items():
+                        self._tasks.do(f"save {name}", training.save)
+        if self._ending and self._state.phase != "deleting":
+            self._tasks.do("end", self._end)
+
+    async def _end(self) -> None:
+        """Runs first, so that their last checkpoint comes home; then the VMs."""
+        for name, training in self._trainings.items():
+            run = self._state.runs[name]
+            if not run.over:
+                await training.stop(run)
+                await self._tasks.finished(f"run {name}", _END_OF_RUN_SECONDS)
+        for run in self._state.runs.values():
+            if not run.over:
+                self._recorder.record(events.TrainFinished(run=run.name, step=run.step, stopped=True))
+        self._recorder.record(events.ClusterDeleting(reason=self._ending))
+
+    def _keep_training(self, fleet: Fleet) -> None:
+        run = next((each for each in self._state.runs.values() if not each.over), None)  # the first in the queue
+        if run is None or self._ending or self._state.phase == "deleting":
+            return
+        if run.name not in self._trainings:
+            self._begin_run(fleet, run)
+        if training := self._trainings.get(run.name):
+            assert self._state.spec
+            training.give(self._state.living, self._state.spec.parameter_servers)
+
+    def _begin_run(self, fleet: Fleet, run: RunState) -> None:
+        if refused := fleet.training_refused:
+            self._recorder.record(events.TrainFailed(run=run.name, reason=refused))
+            return
+        folder = self._directory / "runs" / run.name
+        changed = self._recorder.changed.set
+        training = Training(run, folder, self._recorder.record, fleet.link, changed)
+        self._trainings[run.name] = training
+
+        async def conduct() -> None:
+            try:
+                await training.conduct()
+            finally:
+                fleet.release(run.name)
+                self._trainings.pop(run.name, None)
+
+        self._tasks.do(f"run {run.name}", conduct)
+
+    def _agent_line(self, vm: str, line: dict[str, Any]) -> None:
+        state = self._state.vms[vm]
+        match line.get("kind"):
+            case "vm.preemption_notice":
+                if state.living and state.state != "leaving":
+                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=int(line.get("time", 0))))
+            case "process.gave_up":
+                training = self._trainings.get(str(line.get("run")))
+                if training and line.get("role") == "ps":
+                    training.fail(f"The parameter server keeps ending: {line.get('tail', '')}".strip())
+            case _:
+                log.info("%s: %s", vm, line)
+
+    def _note_readiness(self) -> None:
+        state = self._state
+        if state.phase != "provisioning" or state.spec is None:
+            return
+        ready = [vm for vm in state.living if vm.state == "ready"]
+        if len(ready) >= state.spec.worker_count + state.spec.parameter_servers:
+            workers = sum(vm.role == WORKER for vm in ready)
+            self._recorder.record(events.ClusterReady(workers=workers, seconds=time.time() - state.declared_at))
+
+    # Commands
+
+    async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request.get("do"):
+            case "ping":
+                return {"pid": os.getpid(), "trouble": self._recorder.trouble}
+            case "train":
+                self._refuse_when_ending()
+                self._declare_run(str(request["run"]))
+            case "stop":
+                self._stop_run(str(request["run"]))
+            case "delete":
+                self._ending = self._ending or str(request.get("reason") or "asked by the user")
+                self._recorder.changed.set()
+            case "revoke":
+                await self._revoke(str(request["vm"]), float(request.get("seconds", 0)))
+            case "resize":
+                self._refuse_when_ending()
+                self._resize(ClusterSpec.from_dict(request["spec"]))
+            case "logs":
+                return {
+                    "text": await self._logs(str(request["vm"]), request.get("run"), int(request.get("lines", 200)))
+                }
+            case other:
+                raise ClusterError(f"The controller knows no command {other!r}")
+        return {}
+
+    def _refuse_when_ending(self) -> None:
+        if self._ending or self._state.phase in ("deleting", "deleted"):
+            raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
+
+    def _declare_waiting_runs(self) -> None:
+        """Runs whose command reached no controller: their folder says that they are wanted."""
+        for folder in sorted((self._directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime):
+            if folder.parent.name not in self._state.runs:
+                self._declare_run(folder.parent.name)
+
+    def _declare_run(self, run: str) -> None:
+        if run not in self._state.runs:
+            values = json.loads((self._directory / "runs" / run / "run.json").read_text())
+            values.pop("token", None)
+            self._recorder.record(events.TrainDeclared(run=run, spec=values))
+
+    def _stop_run(self, name: str) -> None:
+        run = self._state.runs.get(name)
+        if run is None:
+            raise ClusterError(f"{self._declared.name} has no run {name}")
+        if training := self._trainings.get(name):
+            self._tasks.do(f"stop {name}", lambda: training.stop(run))
+        elif not run.over:
+            self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    async def _revoke(self, name: str, seconds: float) -> None:
+        vm = self._state.vms.get(name)
+        if vm is None or not vm.living or self._fleet is None:
+            living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
+            raise ClusterError(
+                f"{self._declared.name} has no VM {name} now", fix=f"There are: {living}." if living else ""
+            )
+        if vm.provisioning_model == "standard":
+            raise ClusterError(f"{name} is on demand and cannot be revoked")
+        if not vm.running_at:
+            raise ClusterError(f"{name} is not running yet")
+        await self._fleet.preempt(vm, seconds)
+
+    def _resize(self, wanted: ClusterSpec) -> None:
+        assert self._state.spec
+        spec = replace(self._state.spec, groups=wanted.groups, prices=wanted.prices, max_workers=wanted.max_workers)
+        self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
+
+    async def _logs(self, vm: str, run: str | None, lines: int) -> str:
+        link = self._fleet.link(vm) if self._fleet else None
+        if link is None:
+            raise ClusterError(f"{vm} is not connected now")
+        chosen = run or (self._state.run.name if self._state.run else None)
+        path = f"transient/runs/{chosen}/logs/{vm}.log" if chosen else "transient/agent.log"
+        try:
+            async with asyncio.timeout(10):
+                connection = await link.connection()
+                return await connection.run(["tail", "-n", str(lines), path])
+        except TimeoutError:
+            raise ClusterError(f"{vm} does not answer now") from None

@@ -1,0 +1,211 @@
+"""What to do next, as a pure function: the cluster's state and the moment go in, decisions come out.
+
+Nothing here does I/O or remembers anything, so a controller that was killed decides the same from the journal as one
+that was not, and every decision can be replayed from the journal in a test. The rules, in order:
+
+- a cluster that is being deleted gets rid of every VM;
+- limits on hours and cost end it, idleness sends the workers home and then everything;
+- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used;
+- VMs in places that are no longer declared are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..journal import ClusterState, VmState, bill
+from ..spec import ClusterSpec, render_duration
+
+PARAMETER_SERVER, WORKER = "ps", "worker"
+SAVE_AHEAD_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision depends on. Times in seconds since 1970.
+
+    `refusals`: per (role, slot), how often in a row it was refused and when it may be asked for again.
+    """
+
+    now: float
+    state: ClusterState
+    refusals: Mapping[tuple[str, int], Refusal] = field(default_factory=dict)
+    saved_ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Requests for one place that failed in a row, and the moment from which it may be asked for again."""
+
+    count: int
+    again_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestVm:
+    """Ask Compute Engine for a VM."""
+
+    vm: str
+    role: str
+    slot: int
+    accelerator: str
+    zone: str
+    provisioning_model: str
+    replaces: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVm:
+    """End a VM; `reason` is a clause."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDeletion:
+    """End the whole cluster; `reason` is a clause."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAhead:
+    """Have the chief save and ship now, because the end is near."""
+
+    seconds_left: float
+
+
+Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One VM that the declaration asks for."""
+
+    role: str
+    slot: int
+    accelerator: str
+    zone: str | None
+
+
+def decide(situation: Situation) -> list[Decision]:
+    """The decisions of this moment. Calling it again before they are carried out gives the same ones again."""
+    state = situation.state
+    if state.spec is None or state.over:
+        return []
+    if state.phase == "deleting":
+        return [DeleteVm(vm.name, state.reason) for vm in state.living]
+    if reason := _reason_to_end(situation, state.spec):
+        return [BeginDeletion(reason)]
+    decisions: list[Decision] = []
+    left = state.spec.ends_at - situation.now
+    if left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4) and state.active_run and not situation.saved_ahead:
+        decisions.append(SaveAhead(left))
+    places = list(wanted(situation))
+    decisions += _surplus(state, places, situation)
+    decisions += _missing(situation, state.spec, places)
+    return decisions
+
+
+def wanted(situation: Situation) -> Iterator[Place]:
+    """The places that should hold a VM now."""
+    spec = situation.state.spec
+    assert spec is not None
+    home = _home_zone(spec)
+    for slot in range(spec.parameter_servers):
+        yield Place(PARAMETER_SERVER, slot, "", home)
+    if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
+        return
+    slot = 0
+    for group in spec.groups:
+        for _ in range(group.count):
+            yield Place(WORKER, slot, group.accelerator, group.zone)
+            slot += 1
+
+
+def idle_seconds(situation: Situation) -> float:
+    """How long the cluster has been ready without a run, in seconds."""
+    state = situation.state
+    if state.active_run or not state.ready_at:
+        return 0.0
+    return situation.now - max([state.ready_at, *(run.finished_at for run in state.runs.values())])
+
+
+def _sent_home(state: ClusterState) -> bool:
+    run = state.run
+    return bool(run and run.over and run.spec.get("when_done") == "workers")
+
+
+def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
+    state, now = situation.state, situation.now
+    if now >= spec.declared_at + spec.max_seconds:
+        return f"the limit of {render_duration(spec.max_seconds)} is reached"
+    if spec.max_cost is not None and (now >= spec.ends_at or bill(state, now).total >= spec.max_cost):
+        return f"the limit of ${spec.max_cost:.2f} is reached"
+    if idle_seconds(situation) >= 2 * spec.idle_seconds:
+        return f"no run for {render_duration(2 * spec.idle_seconds)}"
+    run = state.run
+    if run and run.over and run.spec.get("when_done") == "cluster":
+        return f"{run.name} is over"
+    return ""
+
+
+def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> Iterator[DeleteVm]:
+    declared = {(place.role, place.slot): place for place in places}
+    spec = state.spec
+    assert spec is not None
+    for vm in state.living:
+        place = declared.get((vm.role, vm.slot))
+        if place is None:
+            idle = idle_seconds(situation) >= spec.idle_seconds
+            yield DeleteVm(vm.name, f"no run for {render_duration(spec.idle_seconds)}" if idle else "no longer needed")
+        elif vm.role == WORKER and vm.accelerator != place.accelerator:
+            yield DeleteVm(vm.name, "no longer declared")
+
+
+def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
+    state = situation.state
+    numbers = {role: _next_number(state, role) for role in (PARAMETER_SERVER, WORKER)}
+    for place in places:
+        before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
+        fits = [vm for vm in before if place.role == PARAMETER_SERVER or vm.accelerator == place.accelerator]
+        if any(vm.living and vm.state != "leaving" for vm in fits):
+            continue
+        lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
+        if lost and place.role == WORKER and not spec.replace:
+            continue
+        refusal = situation.refusals.get((place.role, place.slot))
+        if refusal and situation.now < refusal.again_at:
+            continue
+        yield RequestVm(
+            vm=f"{place.role}-{numbers[place.role]}",
+            role=place.role,
+            slot=place.slot,
+            accelerator=place.accelerator,
+            zone=place.zone or _zone(spec, lost, refusal),
+            provisioning_model="standard" if place.role == PARAMETER_SERVER else spec.provisioning_model,
+            replaces=lost.name if lost else None,
+        )
+        numbers[place.role] += 1
+
+
+def _next_number(state: ClusterState, role: str) -> int:
+    numbers = [int(vm.name.rpartition("-")[2]) for vm in state.vms.values() if vm.role == role]
+    return max(numbers, default=-1) + 1
+
+
+def _home_zone(spec: ClusterSpec) -> str:
+    """Where most workers are, so that their traffic with the parameter servers stays within one zone."""
+    counts: dict[str, int] = {}
+    for group in spec.groups:
+        zone = group.zone or spec.zones[0]
+        counts[zone] = counts.get(zone, 0) + group.count
+    return max(counts, key=lambda zone: counts[zone])
+
+
+def _zone(spec: ClusterSpec, lost: VmState | None, refusal: Refusal | None) -> str:
+    """The same zone first; after each refusal the next of the declared ones."""
+    start = spec.zones.index(lost.zone) if lost and lost.zone in spec.zones else 0
+    return spec.zones[(start + (refusal.count if refusal else 0)) % len(spec.zones)]

@@ -1,0 +1,249 @@
+"""The VMs of one cluster: asked for, watched, connected and deleted.
+
+The core decides which; this module carries it out through Compute Engine's API, compares what Google lists with what
+the journal says, and keeps a link to every VM that runs. A VM that went without our asking is recorded as revoked,
+once, whoever noticed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from ..cloud import Vm
+from ..errors import CloudError, GoneError, RemoteError, UnreachableError
+from ..journal import ClusterState, VmState, events, read
+from ..remote import Connection, connect, generate_key
+from ..spec import ClusterSpec
+from .access import Access
+from .core import WORKER, Refusal, RequestVm
+from .link import Hooks, Link
+from .machines import USER, instance_name, labels, requested, vm_name, vm_request
+from .record import Recorder
+from .tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 5.0
+_SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
+_BOOT_SECONDS = 900.0
+_FIRST_WAIT, _LONGEST_WAIT = 2.0, 300.0
+_GONE = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
+
+
+class Fleet:
+    """Carries out decisions about VMs. `agent_line` gets what agents write down."""
+
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        access: Access,
+        tasks: Tasks,
+        agent_line: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.refusals: dict[tuple[str, int], Refusal] = {}
+        self._directory = directory
+        self._recorder = recorder
+        self._access = access
+        self._tasks = tasks
+        self._agent_line = agent_line
+        self._public_key = generate_key(directory / "key")
+        self._links: dict[str, Link] = {}
+        self._lost_at: dict[str, float] = {}
+        self._suspicion = asyncio.Event()
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    @property
+    def _spec(self) -> ClusterSpec:
+        assert self._state.spec
+        return self._state.spec
+
+    def link(self, vm: str) -> Link | None:
+        """The link of a VM that runs."""
+        return self._links.get(vm)
+
+    @property
+    def training_refused(self) -> str:
+        """Why no training may run on these VMs, or nothing."""
+        return self._access.training_refused
+
+    def release(self, run: str) -> None:
+        """Have all agents end what they do for `run`."""
+        for link in self._links.values():
+            link.release(run)
+
+    def request(self, decision: RequestVm) -> None:
+        """Record that the VM is wanted, then ask for it."""
+        event = requested(self._spec, decision)
+        if decision.vm in self._tasks or not self._recorder.record(event):
+            return
+        if decision.replaces and decision.role == WORKER:
+            self._recorder.record(events.WorkerReplaced(worker=decision.replaces, by=decision.vm))
+        self._tasks.do(decision.vm, lambda: self._insert(event))
+
+    def delete(self, vm: VmState, reason: str) -> None:
+        """Delete the VM, after the request for it has been answered."""
+        self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
+
+    async def preempt(self, vm: VmState, seconds: float) -> None:
+        """Have Compute Engine take the VM back (after `seconds`)."""
+
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            await self._access.engine.preempt(vm.zone, instance_name(self._spec, vm.name))
+
+        if seconds > 0:
+            self._tasks.do(f"revoke {vm.name}", later)
+        else:
+            await later()
+
+    async def verify_gone(self) -> None:
+        """Google's list has the last word: when nothing of this cluster is left, it is deleted."""
+        try:
+            left = await self._access.engine.list(labels(self._spec))
+            for vm in left:
+                await self._access.engine.delete(vm.zone, vm.name)
+        except CloudError as error:
+            await self._unreachable("deleting", error)
+            await asyncio.sleep(_FIRST_WAIT)
+            return
+        if not left:
+            self._recorder.record(events.ClusterDeleted())
+
+    async def poll(self) -> None:
+        """Ask Compute Engine regularly, and at once when a connection broke, which VMs it has. Until cancelled."""
+        while True:
+            asked = time.time()
+            try:
+                found = await self._access.engine.list(labels(self._spec))
+            except CloudError as error:
+                await self._unreachable("poll", error)
+            else:
+                self._recorder.note("poll", "")
+                self._compare({vm_name(self._spec, vm.name): vm for vm in found}, asked)
+            try:
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._suspicion.wait()
+            except TimeoutError:
+                continue
+            finally:
+                self._suspicion.clear()
+
+    def keep_links(self) -> None:
+        """A link to every VM that runs, none to those that are gone; those that stay silent for long are deleted."""
+        living = {vm.name: vm for vm in self._state.living if vm.address}
+        for name in set(self._links) - set(living):
+            del self._links[name]
+            self._tasks.cancel(f"link {name}")
+            self._lost_at.pop(name, None)
+        for name, vm in living.items():
+            if name not in self._links:
+                hooks = Hooks(self._ready, self._lost, self._agent_line, self._recorder.note)
+                self._links[name] = Link(name, self._connector(name), hooks)
+            self._tasks.do(f"link {name}", self._links[name].run)
+            silent = time.time() - self._lost_at.get(name, time.time()) > _SILENT_SECONDS
+            never = not vm.ready_at and time.time() - vm.running_at > _BOOT_SECONDS
+            if silent or never:
+                self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
+
+    async def _insert(self, event: events.VmRequested) -> None:
+        place = (event.role, event.slot)
+        try:
+            vm = await self._access.engine.insert(vm_request(self._spec, event, self._public_key))
+        except GoneError:
+            self._recorder.record(events.VmRevoked(vm=event.vm, signal="api"))
+        except CloudError as error:
+            count = self.refusals[place].count + 1 if place in self.refusals else 1
+            wait = min(_FIRST_WAIT * 2 ** (count - 1), _LONGEST_WAIT) * random.uniform(0.75, 1.25)
+            self.refusals[place] = Refusal(count, time.time() + wait)
+            self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error)))
+            await self._unreachable("provisioning", error)
+        else:
+            self.refusals.pop(place, None)
+            self._recorder.note("provisioning", "")
+            self._running(event.vm, vm)
+
+    def _running(self, name: str, vm: Vm) -> None:
+        self._recorder.record(
+            events.VmRunning(vm=name, address=vm.address, external_address=vm.external_address, vm_id=str(vm.id))
+        )
+
+    async def _delete(self, vm: VmState, reason: str) -> None:
+        await self._tasks.finished(vm.name, timeout=600)
+        await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+        self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
+
+    def _compare(self, found: dict[str, Vm], asked: float) -> None:
+        for vm in self._state.living:
+            seen = found.get(vm.name)
+            if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
+                continue
+            if not vm.running_at:
+                self._resume_request(vm)
+            elif vm.running_at < asked and (seen is None or seen.status in _GONE):
+                signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._lost_at else "api"
+                self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal))
+        known = {vm.name for vm in self._state.living}
+        for name, vm in found.items():
+            # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one nobody knows.
+            if name not in known and name not in self._tasks and f"delete {name}" not in self._tasks:
+                self._tasks.do(f"remove {name}", self._remover(vm))
+
+    def _remover(self, vm: Vm) -> Callable[[], Any]:
+        async def remove() -> None:
+            await self._access.engine.delete(vm.zone, vm.name)
+
+        return remove
+
+    def _resume_request(self, vm: VmState) -> None:
+        """A request that an earlier controller made: sent again with its identity, it is the same request."""
+        history = read(self._directory / "journal.jsonl")
+        earlier = next(each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name)
+        self._tasks.do(vm.name, lambda: self._insert(earlier))
+
+    async def _unreachable(self, source: str, error: CloudError) -> None:
+        self._recorder.note(source, str(error))
+        if isinstance(error, UnreachableError):
+            try:
+                await self._access.reopen()
+            except CloudError as again:
+                log.warning("%s", again)
+
+    def _connector(self, name: str) -> Callable[[], Awaitable[Connection]]:
+        async def connector() -> Connection:
+            vm, instance = self._state.vms[name], instance_name(self._spec, name)
+            try:
+                keys = await self._access.engine.host_keys(vm.zone, instance)
+            except CloudError as error:
+                raise RemoteError(f"The host key of {name} is not known yet: {error}") from error
+            address = vm.external_address if vm.external_address and not self._spec.emulated else vm.address
+            return await connect(
+                self._access.dialler,
+                address,
+                user=USER,
+                key=self._directory / "key",
+                host_keys=keys,
+                name=vm.vm_id or instance,
+            )
+
+        return connector
+
+    def _ready(self, name: str) -> None:
+        self._lost_at.pop(name, None)
+        if self._state.vms[name].state == "booting":
+            self._recorder.record(events.VmReady(vm=name))
+        self._recorder.changed.set()
+
+    def _lost(self, name: str) -> None:
+        if self._state.vms[name].ready_at:
+            self._lost_at.setdefault(name, time.time())
+        self._suspicion.set()

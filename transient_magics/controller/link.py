@@ -1,0 +1,240 @@
+"""One VM, as long as it lives: the SSH connection, the agent on it, and the work that the agent was given.
+
+A link connects (again and again, while the VM boots or its network fails), pushes the code, starts the agent where none
+answers, keeps a socket to it open so that its death is seen at once, and makes sure that the agent has the assignment
+that this VM should have. What the agent writes down comes out as lines. The link decides nothing about the VM itself:
+it says `ready` and `lost`, and is cancelled when the VM is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import CommandError, ConnectionLostError, HostKeyError, RemoteError, TrainingError
+from ..remote import Connection, Reader, Writer, push_bundle
+
+log = logging.getLogger(__name__)
+
+AGENT_SOCKET, AGENT_LINES = "transient/agent.sock", "transient/agent.jsonl"
+_RETRY_SECONDS = 1.0
+_AGENT_START_SECONDS = 30.0
+_AGENT_ANSWER_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a VM's agent should be doing: the assignment, and the files of the run that must be there before."""
+
+    assignment: Mapping[str, Any]
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a link tells its owner. Called in the loop, must not block."""
+
+    ready: Callable[[str], None]
+    lost: Callable[[str], None]
+    agent_line: Callable[[str, dict[str, Any]], None]
+    trouble: Callable[[str, str], None]
+
+
+class Link:
+    """The connection to one VM. `connect` opens a connection and may raise RemoteError; `run` lives until cancelled."""
+
+    def __init__(self, vm: str, connect: Callable[[], Awaitable[Connection]], hooks: Hooks) -> None:
+        self.vm = vm
+        self._connect = connect
+        self._hooks = hooks
+        self._connection: Connection | None = None
+        self._connected = asyncio.Event()
+        self._agent: tuple[Reader, Writer] | None = None
+        self._agent_answers = asyncio.Event()
+        self._asking = asyncio.Lock()
+        self._work: Work | None = None
+        self._finished_runs: list[str] = []
+        self._work_changed = asyncio.Event()
+        self._pushed: set[str] = set()
+
+    @property
+    def answering(self) -> bool:
+        """Whether the VM's agent answers now."""
+        return self._agent_answers.is_set()
+
+    async def connection(self) -> Connection:
+        """The live connection, waiting for it where there is none."""
+        while True:
+            await self._connected.wait()
+            if self._connection and not self._connection.closed.is_set():
+                return self._connection
+            self._connected.clear()
+
+    def assign(self, work: Work) -> None:
+        """Have the agent do this, now and after every restart of the agent or the connection."""
+        if self._work is None or self._work.assignment != work.assignment:
+            self._work = work
+            self._work_changed.set()
+
+    def release(self, run: str) -> None:
+        """Have the agent end what it does for `run`."""
+        if self._work and self._work.assignment["run"] == run:
+            self._work = None
+            self._finished_runs.append(run)
+            self._work_changed.set()
+
+    async def ask(self, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
+        """One request to the agent and its answer. Raises RemoteError or TrainingError (the agent said no)."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._agent_answers.wait()
+                async with self._asking:
+                    return await self._exchange(request)
+        except TimeoutError:
+            raise ConnectionLostError(f"The agent on {self.vm} does not answer") from None
+
+    async def run(self) -> None:
+        """Keep the VM connected until cancelled."""
+        while True:
+            try:
+                async with self._open_connection(), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._until_closed())
+                    tasks.create_task(self._follow_agent())
+                    tasks.create_task(self._keep_agent())
+            except* HostKeyError as group:
+                # Never retried in a hurry: somebody else may answer at this address.
+                self._hooks.trouble(self.vm, str(group.exceptions[0]))
+                await asyncio.sleep(30)
+            except* (RemoteError, OSError) as group:
+                log.info("%s: %s", self.vm, group.exceptions[0])
+                self._hooks.lost(self.vm)
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    @asynccontextmanager
+    async def _open_connection(self) -> AsyncIterator[None]:
+        connection = await self._connect()
+        self._connection = connection
+        self._connected.set()
+        try:
+            await push_bundle(connection)
+            yield
+        finally:
+            self._connected.clear()
+            self._agent_answers.clear()
+            self._connection = None
+            await connection.close()
+
+    async def _until_closed(self) -> None:
+        assert self._connection
+        await self._connection.closed.wait()
+        raise ConnectionLostError(f"The connection to {self.vm} was lost")
+
+    async def _follow_agent(self) -> None:
+        assert self._connection
+        async for _, line in self._connection.follow(AGENT_LINES, 0):
+            try:
+                self._hooks.agent_line(self.vm, json.loads(line))
+            except ValueError:
+                log.warning("%s: unreadable line from the agent: %r", self.vm, line[:200])
+
+    async def _keep_agent(self) -> None:
+        """Hold a socket to the agent; when it breaks, the agent died: start another, which adopts what still runs."""
+        while True:
+            reader, writer = await self._reach_agent()
+            self._agent = (reader, writer)
+            try:
+                async with asyncio.timeout(_AGENT_ANSWER_SECONDS):
+                    await self._exchange({"do": "ping"})
+            except (TimeoutError, RemoteError) as error:
+                log.warning("%s: the agent hangs (%s); another one takes its place", self.vm, error)
+                writer.close()
+                await self._kill_agent()
+                continue
+            self._agent_answers.set()
+            self._work_changed.set()
+            self._hooks.ready(self.vm)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._enforce_work())
+                    tasks.create_task(self._watch_agent())
+            except* (RemoteError, OSError) as group:
+                log.info("%s: the agent went away: %s", self.vm, group.exceptions[0])
+            finally:
+                self._agent_answers.clear()
+                writer.close()
+
+    async def _watch_agent(self) -> None:
+        """A question every second: the quickest sign of an agent that died or hangs."""
+        while True:
+            await asyncio.sleep(1.0)
+            await self.ask({"do": "ping"}, timeout=15.0)
+
+    async def _enforce_work(self) -> None:
+        while True:
+            await self._work_changed.wait()
+            self._work_changed.clear()
+            while self._finished_runs:
+                await self.ask({"do": "stop", "run": self._finished_runs[0]}, timeout=30.0)
+                self._finished_runs.pop(0)
+            if self._work is None:
+                continue
+            work, connection = self._work, self._connection
+            assert connection
+            run = str(work.assignment["run"])
+            if run not in self._pushed:
+                await connection.put_files({f"transient/runs/{run}/{path}": data for path, data in work.files.items()})
+                self._pushed.add(run)
+            try:
+                await self.ask({"do": "assign", **work.assignment}, timeout=30.0)
+            except TrainingError as error:
+                self._hooks.trouble(self.vm, str(error))
+
+    async def _reach_agent(self) -> tuple[Reader, Writer]:
+        assert self._connection
+        try:
+            return await self._connection.open_socket(AGENT_SOCKET)
+        except (RemoteError, OSError):
+            await self._start_agent(self._connection)
+        async with asyncio.timeout(_AGENT_START_SECONDS):
+            while True:
+                try:
+                    return await self._connection.open_socket(AGENT_SOCKET)
+                except (RemoteError, OSError):
+                    await asyncio.sleep(0.1)
+
+    async def _start_agent(self, connection: Connection) -> None:
+        digest = await push_bundle(connection)
+        command = (
+            f'PYTHONPATH="$HOME/transient/code/{digest}" exec transient-python -m transient_magics.runtime.agent '
+            '--root "$HOME/transient"'
+        )
+        try:
+            await connection.start_detached(command, log="transient/agent.log")
+        except CommandError as error:
+            raise ConnectionLostError(f"The agent on {self.vm} could not be started: {error}") from error
+
+    async def _kill_agent(self) -> None:
+        assert self._connection
+        try:
+            await self._connection.run('kill -9 "$(cat transient/agent.pid)"; rm -f ' + AGENT_SOCKET, timeout=10)
+        except CommandError as error:
+            log.info("%s: %s", self.vm, error)  # it was gone already
+
+    async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._agent
+        reader, writer = self._agent
+        writer.write(json.dumps(dict(request)).encode() + b"\n")
+        await writer.drain()
+        line = await reader.readline()
+        if not line:
+            raise ConnectionLostError(f"The agent on {self.vm} closed its socket")
+        answer = json.loads(line)
+        if not answer.get("ok"):
+            raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
+        return answer

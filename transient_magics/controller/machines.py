@@ -1,0 +1,88 @@
+"""From a decision to a request: the machine, image, labels and time limit of each VM of a cluster."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from ..catalog import accelerator
+from ..cloud import VmRequest, request_id
+from ..journal import events
+from ..spec import ClusterSpec
+from .core import PARAMETER_SERVER, RequestVm
+from .startup import startup_script
+
+LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-owner"
+USER = "transient"
+
+
+def labels(spec: ClusterSpec) -> dict[str, str]:
+    """The labels by which all VMs of this cluster are found."""
+    return {LABEL: spec.name}
+
+
+def instance_name(spec: ClusterSpec, vm: str) -> str:
+    """The VM's name at Compute Engine: `k80x4-worker-0` for `worker-0`."""
+    return f"{spec.name}-{vm}"
+
+
+def vm_name(spec: ClusterSpec, instance: str) -> str:
+    """The VM's name in the cluster: `worker-0` for `k80x4-worker-0`."""
+    return instance.removeprefix(f"{spec.name}-")
+
+
+def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
+    """The event that records the decision, with the prices that its cost will follow from."""
+    is_server = decision.role == PARAMETER_SERVER
+    line = spec.prices["parameter-server" if is_server else decision.accelerator]
+    standard = decision.provisioning_model == "standard"
+    return events.VmRequested(
+        **asdict(decision),
+        machine_type=line.machine_type,
+        hourly=line.on_demand_hourly if standard else line.hourly,
+        on_demand_hourly=line.on_demand_hourly,
+    )
+
+
+def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) -> VmRequest:
+    """What Compute Engine is asked for. The same event always makes the same request, with the same identity."""
+    model = event.provisioning_model
+    assert model in ("spot", "preemptible", "standard")
+    gpu = accelerator(event.accelerator) if event.accelerator else None
+    attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
+    return VmRequest(
+        name=instance_name(spec, event.vm),
+        zone=event.zone,
+        machine_type=event.machine_type,
+        accelerator=attached,
+        accelerator_count=1 if attached else 0,
+        provisioning_model=model,
+        labels={**labels(spec), "transient-magics-role": event.role, OWNER_LABEL: owner()},
+        ssh_public_key=public_key,
+        user=USER,
+        metadata=_metadata(spec, bool(gpu and gpu.compute_engine_name)),
+        termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
+        image=spec.image or "",
+        network=spec.network or "",
+        subnet=spec.subnet or "",
+        external_ip=spec.external_ip,
+        service_account=spec.service_account or "",
+        request_id=request_id(spec.name, spec.declared_at, event.vm),
+    )
+
+
+def _metadata(spec: ClusterSpec, with_gpu: bool) -> Mapping[str, str]:
+    # Emulated VMs, like baked images, carry the training stack; elsewhere the start-up script installs it.
+    return {} if spec.emulated or spec.image else {"startup-script": startup_script(with_gpu=with_gpu)}
+
+
+def owner() -> str:
+    """This user's name, as a label may hold it."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # an account without a name
+        return "unknown"
+    return re.sub(r"[^a-z0-9_-]", "-", user.lower())[:63] or "unknown"

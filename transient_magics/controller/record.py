@@ -1,0 +1,80 @@
+"""What the controller knows: the journal and the state that it folds into, with the disk full or not.
+
+Every fact goes through `record`. When the journal cannot be written, facts are kept, acted upon and written as soon as
+there is room; only what would cost money (a new VM) waits, because it could be forgotten. Troubles are things that the
+controller goes on trying; each has a source, and the journal says once that there is one and once that it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import time
+from dataclasses import replace
+
+from ..errors import JournalError
+from ..journal import ClusterState, Event, Journal, events, fold
+
+log = logging.getLogger(__name__)
+
+_SYNC_SECONDS = 1.0
+
+
+class Recorder:
+    """The one way into the journal. `changed` is set whenever the state is another one."""
+
+    def __init__(self, journal: Journal, state: ClusterState) -> None:
+        self.state = state
+        self.changed = asyncio.Event()
+        self._journal = journal
+        self._kept: collections.deque[Event] = collections.deque()
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> str:
+        """All present troubles as one line, empty when there are none."""
+        return "; ".join(filter(None, self._troubles.values()))
+
+    def record(self, event: Event) -> bool:
+        """Append and fold. False where the event may not be acted upon: a request for a VM that could be forgotten."""
+        try:
+            if self._kept:
+                raise JournalError("Earlier events wait to be written")
+            event = self._journal.append(event)
+        except JournalError as error:
+            self._troubles["journal"] = str(error)
+            if isinstance(event, events.VmRequested):
+                return False
+            log.error("%s; %s is kept", error, event.kind)
+            event = replace(event, time=event.time or time.time_ns())
+            self._kept.append(event)
+        self.state = fold(self.state, event)
+        self.changed.set()
+        return True
+
+    def note(self, source: str, what: str) -> None:
+        """Say that `source` has a trouble (one sentence), or none any more (empty)."""
+        before = self.trouble
+        self._troubles[source] = what
+        if before != self.trouble:
+            self.record(events.ControllerTrouble(what=self.trouble))
+
+    async def keep_writing(self) -> None:
+        """Write what a full disk kept back, and make everything durable once a second. Lives until cancelled."""
+        synced = 0
+        while True:
+            await asyncio.sleep(_SYNC_SECONDS)
+            try:
+                while self._kept:
+                    # Folded already, so only the count goes on.
+                    self.state = replace(self.state, seq=self._journal.append(self._kept[0]).seq)
+                    self._kept.popleft()
+                if synced != self._journal.seq:
+                    synced = self._journal.seq
+                    await asyncio.to_thread(self._journal.sync)
+            except (JournalError, OSError) as error:
+                self._troubles["journal"] = str(error)
+            else:
+                if self._troubles.pop("journal", ""):
+                    self.changed.set()

@@ -1,0 +1,51 @@
+"""`python -m transient_magics.controller.sweep [PROJECT]`: delete this user's VMs that no living cluster here knows.
+
+Prints one JSON object: `{"deleted": [names]}` or `{"error": sentence}`. Without a project it sweeps the emulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from .. import places
+from ..errors import TransientError
+from ..journal import read, replay
+from ..spec import ClusterSpec
+from .access import Access
+from .machines import LABEL, OWNER_LABEL, owner
+
+
+async def sweep(project: str | None) -> list[str]:
+    """Names of the VMs deleted. A VM is an orphan when its cluster has no folder here, or is over."""
+    living = set()
+    for path in places.clusters().glob("[a-z]*/spec.json"):
+        if not replay(read(path.parent / "journal.jsonl")).over:
+            living.add(path.parent.name)
+    spec = ClusterSpec(name="sweep", groups=(), zones=("us-central1-a",), prices={}, project=project)
+    async with Access(spec) as access:
+        await access.reopen()
+        orphans = [
+            vm
+            for vm in await access.engine.list({OWNER_LABEL: owner()})
+            if vm.labels.get(LABEL) and vm.labels[LABEL] not in living
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for vm in orphans:
+                tasks.create_task(access.engine.delete(vm.zone, vm.name))
+    return sorted(vm.name for vm in orphans)
+
+
+def main() -> int:
+    """Exit code 0, or 1 with the reason in the output."""
+    try:
+        print(json.dumps({"deleted": asyncio.run(sweep(sys.argv[1] if len(sys.argv) > 1 else None))}))
+    except TransientError as error:
+        print(json.dumps({"error": str(error)}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Work under way, keyed: asking for the same twice changes nothing, and foreseen errors end nobody else's work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ..errors import TransientError
+
+log = logging.getLogger(__name__)
+
+
+class Tasks:
+    """Keyed tasks in a task group. `failed` is told of foreseen errors; any other is a bug and ends all."""
+
+    def __init__(
+        self, group: asyncio.TaskGroup, changed: Callable[[], None], failed: Callable[[str, str], None]
+    ) -> None:
+        self._group = group
+        self._changed = changed
+        self._failed = failed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._tasks
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def do(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin `work` unless something is under way under this key."""
+        if key in self._tasks:
+            return
+        task = self._group.create_task(self._guarded(key, work), name=key)
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._done(key))
+
+    async def finished(self, key: str, timeout: float) -> None:
+        """Wait until nothing is under way under `key`, at most `timeout` seconds."""
+        if task := self._tasks.get(key):
+            await asyncio.wait([task], timeout=timeout)
+
+    def cancel(self, key: str) -> None:
+        """End what is under way under `key`."""
+        if task := self._tasks.get(key):
+            task.cancel()
+
+    def cancel_all(self) -> None:
+        """End everything under way."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _done(self, key: str) -> None:
+        self._tasks.pop(key, None)
+        self._changed()
+
+    async def _guarded(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except (TransientError, OSError) as error:
+            log.warning("%s: %s", key, error)
+            self._failed(key, str(error))

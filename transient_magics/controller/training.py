@@ -1,0 +1,280 @@
+"""One run, from its declaration to its results at home.
+
+The chief on ps-0 owns the training; this side only gives it machines: checks the user's code in a subprocess, pushes
+the run's folder, assigns the parameter servers and then the workers, copies what the chief writes down into the journal
+and the run's metrics, and brings every checkpoint home as it is written. All of it can be done again from the journal
+after a restart: events that are in the journal already are recognised by their kind and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConnectionLostError, JournalError, RemoteError, TrainingError
+from ..journal import Event, RunState, VmState, events, metrics, read
+from ..journal.events import from_dict
+from ..remote import follow_across
+from .core import PARAMETER_SERVER, WORKER
+from .link import Link, Work
+
+log = logging.getLogger(__name__)
+
+PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
+_CHECK_SECONDS = 300.0
+_LAST_SAVE_SECONDS = 20.0
+_SHIP_SECONDS = 120.0
+
+
+class Training:
+    """The conduct of one run.
+
+    `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed` asks for a call of
+    `give`.
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        folder: Path,
+        record: Callable[[Event], object],
+        link: Callable[[str], Link | None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = run.name
+        self.folder = folder
+        self._record = record
+        self._link = link
+        self._changed = changed
+        self._checked = bool(run.started_at) or not run.spec.get("check", True)
+        self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
+        self._chief: str | None = None
+        self._chief_known = asyncio.Event()
+        self._to_ship = asyncio.Event()
+        self._shipping = asyncio.Lock()
+        self._saved = asyncio.Event()
+        self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+    def give(self, vms: list[VmState], servers: int) -> None:
+        """Assign the VMs that are ready; called whenever that changes. Does nothing before the check has passed."""
+        if not self._checked or self._over.done():
+            return
+        ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
+        by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
+        if len(by_slot) < servers:
+            return
+        addresses = [f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT}" for slot in range(servers)]
+        common = {"run": self.name, "ps": addresses, "chief": f"{by_slot[0].address}:{CHIEF_PORT}"}
+        for slot, vm in by_slot.items():
+            files = self._files(with_results=slot == 0)
+            role = {"role": "ps", "name": vm.name, "index": slot, "address": vm.address}
+            self._assign(vm.name, Work({**common, **role}, files))
+        self._chief = by_slot[0].name
+        self._chief_known.set()
+        for vm in ready:
+            if vm.role == WORKER and vm.state == "ready":
+                role = {"role": "worker", "name": vm.name, "address": vm.address}
+                self._assign(vm.name, Work({**common, **role}, self._files(with_results=False)))
+
+    async def conduct(self) -> None:
+        """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
+        that failed: that is an event too."""
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [
+                tasks.create_task(self._check()),
+                tasks.create_task(self._follow_chief()),
+                tasks.create_task(self._follow_metrics()),
+                tasks.create_task(self._ship_always()),
+            ]
+            last = await self._over
+            for task in helpers:
+                task.cancel()
+        if self._chief:
+            await self._bring_home()
+        self._record(last)
+
+    async def save(self) -> None:
+        """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError after 20 s."""
+        link = self._chief_link()
+        self._saved.clear()
+        await link.ask({"do": "save", "run": self.name})
+        async with asyncio.timeout(_LAST_SAVE_SECONDS):
+            await self._saved.wait()
+        await self._ship()
+
+    async def stop(self, run: RunState) -> None:
+        """End the run where it stands (`run`), with a last checkpoint brought home if it can be had."""
+        if run.phase == "running":
+            try:
+                await self.save()
+            except (RemoteError, TrainingError, OSError) as error:
+                log.warning("%s: no last checkpoint: %s", self.name, error)
+        seconds = time.time() - run.started_at if run.started_at else 0.0
+        self._end(
+            events.TrainFinished(
+                run=self.name, step=run.step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
+            )
+        )
+
+    def fail(self, reason: str) -> None:
+        """End the run as failed; `reason` is one sentence."""
+        self._end(events.TrainFailed(run=self.name, reason=reason))
+
+    def _end(self, event: Event) -> None:
+        if not self._over.done():
+            self._over.set_result(event)
+
+    async def _check(self) -> None:
+        if not self._checked and (reason := await check(self.folder)):
+            self.fail(reason)
+            return
+        self._checked = True
+        self._changed()
+
+    async def _follow_chief(self) -> None:
+        (self.folder / "events.jsonl").unlink(missing_ok=True)  # written anew from the first line on
+        async for line in self._lines("events.jsonl", 0):
+            try:
+                values = json.loads(line)
+                event = from_dict(values["kind"], values)
+            except (ValueError, KeyError, JournalError) as error:
+                log.warning("%s: unreadable line from the chief: %s", self.name, error)
+                continue
+            with suppress(OSError):  # a copy for a new parameter server's VM; the journal has what matters
+                metrics.append(self.folder / "events.jsonl", line + b"\n")
+            if event.kind in ("train.finished", "train.failed"):
+                self._end(event)
+                return
+            if event.kind == "train.checkpoint":
+                self._saved.set()
+                self._to_ship.set()
+            if (event.kind, event.time) not in self._known:
+                self._known.add((event.kind, event.time))
+                self._record(event)
+
+    async def _follow_metrics(self) -> None:
+        path = self.folder / "metrics.jsonl"
+        offset = path.stat().st_size if path.exists() else 0
+        async for line in self._lines("metrics.jsonl", offset):
+            try:
+                metrics.append(path, line + b"\n")
+            except OSError as error:
+                log.warning("%s: metrics are lost: %s", self.name, error)
+
+    async def _lines(self, name: str, offset: int) -> AsyncIterator[bytes]:
+        await self._chief_known.wait()
+
+        async def connect() -> Any:
+            return await self._chief_link().connection()
+
+        async for _, line in follow_across(connect, f"transient/runs/{self.name}/{name}", offset):
+            yield line
+
+    async def _ship_always(self) -> None:
+        while True:
+            await self._to_ship.wait()
+            self._to_ship.clear()
+            try:
+                await self._ship()
+            except (RemoteError, OSError) as error:
+                log.warning("%s: a checkpoint is not home yet: %s", self.name, error)
+                await asyncio.sleep(2.0)
+                self._to_ship.set()
+
+    async def _ship(self) -> None:
+        """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same."""
+        async with self._shipping:
+            connection = await self._chief_link().connection()
+            there, here = f"transient/runs/{self.name}/checkpoints", self.folder / "checkpoints"
+            here.mkdir(exist_ok=True, mode=0o700)
+            listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
+            sizes = {name: int(size) for name, size in (line.split() for line in listed.splitlines() if _safe(line))}
+            new = [
+                name
+                for name, size in sizes.items()
+                if name == "checkpoint" or not (path := here / name).exists() or path.stat().st_size != size
+            ]
+            for name in sorted(new, key=lambda name: (name == "checkpoint", name.endswith(".index"))):
+                await connection.get(f"{there}/{name}", here / name)
+            for path in here.iterdir():
+                if path.name not in sizes:
+                    path.unlink()
+
+    async def _bring_home(self) -> None:
+        """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone."""
+        try:
+            async with asyncio.timeout(_SHIP_SECONDS):
+                await self._ship()
+                connection = await self._chief_link().connection()
+                await connection.get(f"transient/runs/{self.name}/metrics.jsonl", self.folder / "metrics.jsonl")
+        except (RemoteError, OSError) as error:
+            log.warning("%s: not everything is home: %s", self.name, error)
+            self._record(
+                events.ControllerTrouble(what=f"Not all results of {self.name} could be brought home: {error}")
+            )
+
+    def _chief_link(self) -> Link:
+        link = self._link(self._chief) if self._chief else None
+        if link is None:
+            raise ConnectionLostError("The parameter server's VM is not there")
+        return link
+
+    def _assign(self, vm: str, work: Work) -> None:
+        if link := self._link(vm):
+            link.assign(work)
+
+    def _files(self, *, with_results: bool) -> Mapping[str, bytes | Path]:
+        files: dict[str, bytes | Path] = {"run.json": self.folder / "run.json", "cell.py": self.folder / "cell.py"}
+        folders = ["include", "checkpoints"] if with_results else ["include"]
+        found = [path for folder in folders for path in (self.folder / folder).rglob("*") if path.is_file()]
+        if with_results:  # on a VM that takes a lost one's place everything goes on behind what is here
+            found += [path for name in ("events.jsonl", "metrics.jsonl") if (path := self.folder / name).exists()]
+        files.update({str(path.relative_to(self.folder)): path for path in found})
+        return files
+
+
+def _safe(line: str) -> bool:
+    """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
+    return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]* \d+", line) is not None and ".tmp" not in line
+
+
+async def check(folder: Path) -> str:
+    """Build one step of the run's graph in a subprocess on this machine; the reason why it cannot be, or nothing.
+
+    Where TensorFlow is not installed here the VMs' own attempt is the check.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("tensorflow") is None or find_spec("tensor2tensor") is None:
+        return ""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "transient_magics.runtime.check", "--run", str(folder),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        return f"The check did not end within {_CHECK_SECONDS:.0f} s; --no-check starts without it."
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    for line in reversed(output.decode(errors="replace").splitlines()):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        return "" if answer.get("ok") else str(answer.get("error") or "The check failed")
+    tail = errors.decode(errors="replace").strip().splitlines()
+    return f"The check ended without an answer: {tail[-1] if tail else f'exit code {process.returncode}'}"
