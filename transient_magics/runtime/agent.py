@@ -1,0 +1,160 @@
+"""The agent of one VM: `python -m transient_magics.runtime.agent --root DIRECTORY`.
+
+It watches for the preemption notice, keeps this VM's role processes running, and takes commands as JSON lines on a
+Unix socket. What it sees goes to `agent.jsonl`. It can be killed at any moment: roles run on, and the next agent
+adopts them. Standard library only, and no TensorFlow: it must be up within a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import TransientError
+from .folder import append, write_atomically
+from .metadata import watch_preemption
+from .protocol import LONGEST_LINE, Assignment, decode, encode
+from .supervise import RoleProcess, recorded
+
+
+class Agent:
+    """The agent below one root directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._roles: dict[tuple[str, str], RoleProcess] = {}
+        self._preempted = False
+        self._changing = asyncio.Lock()
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM. Roles are left running for the next agent."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._over.set)
+        place = self._root / "agent.sock"
+        place.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            server = await asyncio.start_unix_server(self._talk, place, limit=LONGEST_LINE)
+        finally:
+            os.umask(mask)
+        write_atomically(self._root / "agent.pid", str(os.getpid()))
+        self._report("agent.started", {"pid": os.getpid()})
+        for record in recorded(self._root):
+            self._start(Assignment.from_message(record["assignment"]), record)
+        watch = asyncio.create_task(watch_preemption(self._notice))
+        try:
+            await self._over.wait()
+        finally:
+            watch.cancel()
+            server.close()
+            for role in self._roles.values():
+                role.let_go()
+
+    def _report(self, kind: str, values: Mapping[str, Any]) -> None:
+        append(self._root / "agent.jsonl", {"time": time.time_ns(), "kind": kind, **values})
+
+    def _notice(self) -> None:
+        """The VM will be taken away: say so before anything else, then let the step in flight finish."""
+        self._report("vm.preemption_notice", {})
+        self._preempted = True
+        for role in self._roles.values():
+            if role.assignment.role == "worker":
+                role.wanted = False
+                role.signal(signal.SIGTERM)
+            elif role.assignment.index == 0:
+                role.signal(signal.SIGUSR1)  # the chief saves
+
+    def _start(self, assignment: Assignment, adopt: Mapping[str, Any] | None = None) -> None:
+        role = RoleProcess(self._root, assignment, self._report)
+        self._roles[assignment.run, assignment.name] = role
+        role.start(adopt)
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection; it may be kept open, so that its end tells the controller that the agent died."""
+        with contextlib.suppress(OSError, ValueError):
+            while line := await reader.readline():
+                writer.write(encode(await self._answer(line)))
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            message = decode(line)
+            async with self._changing:
+                return {"ok": True, **await self._do(message)}
+        except TransientError as error:
+            return {"ok": False, "error": str(error)}
+        except (ValueError, OSError) as error:
+            return {"ok": False, "error": f"the command could not be carried out: {error}"}
+
+    async def _do(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        match message.get("do"):
+            case "ping":
+                running = [role.describe() for role in self._roles.values() if role.pid is not None]
+                return {"pid": os.getpid(), "processes": running}
+            case "assign":
+                await self._assign(Assignment.from_message(message))
+            case "stop":
+                ending = [role for (run, _), role in self._roles.items() if run == message.get("run")]
+                await asyncio.gather(*(role.end() for role in ending))
+                self._roles = {key: role for key, role in self._roles.items() if role not in ending}
+            case "save":
+                self._save(str(message.get("run")))
+            case other:
+                raise TransientError(f"the agent knows no command {other!r}")
+        return {}
+
+    async def _assign(self, assignment: Assignment) -> None:
+        """Be this in the run.
+
+        The same again changes nothing, another place of the parameter servers restarts the role.
+        """
+        if self._preempted:
+            raise TransientError("this VM is about to be taken away")
+        if not (self._root / "runs" / assignment.run / "run.json").is_file():
+            raise TransientError(f"run.json of {assignment.run} has not been put here yet")
+        known = self._roles.get((assignment.run, assignment.name))
+        if known is not None:
+            if known.assignment == assignment:
+                return
+            await known.end()
+        self._start(assignment)
+
+    def _save(self, run: str) -> None:
+        for role in self._roles.values():
+            given = role.assignment
+            if given.run == run and given.role == "ps" and given.index == 0 and role.pid is not None:
+                role.signal(signal.SIGUSR1)
+                return
+        raise TransientError(f"no chief of {run} runs on this VM")
+
+
+def main() -> None:
+    """Run the only agent below the root; a second one ends at once."""
+    parser = argparse.ArgumentParser(description="The agent of one VM.")
+    parser.add_argument("--root", type=Path, required=True)
+    root: Path = parser.parse_args().root.absolute()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("an agent is running already", file=sys.stderr)
+        return
+    asyncio.run(Agent(root).run())
+
+
+if __name__ == "__main__":
+    main()

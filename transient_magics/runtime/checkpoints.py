@@ -1,0 +1,94 @@
+"""A run's checkpoints: a crash leaves the old or the new one, each is verified before use, the last few are kept.
+
+The files are TensorFlow's own (`model.ckpt-500.index`, `.data-...`, and the `checkpoint` state file with relative
+paths), so that any TensorFlow program can read the folder. Restoring goes through Python: with several parameter
+servers TensorFlow's restore would look for the files on each of them, but they lie beside the chief.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+from .folder import write_atomically
+
+_NAME = re.compile(r"model\.ckpt-(\d+)\.index")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One checkpoint as it was written."""
+
+    step: int
+    name: str
+    seconds: float
+    bytes: int
+
+
+class Checkpoints:
+    """The folder of checkpoints of one run."""
+
+    def __init__(self, folder: Path, keep: int = 5) -> None:
+        self._folder = folder
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that are whole as far as their names tell, newest first."""
+        if not self._folder.is_dir():
+            return []
+        found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def prefix(self, step: int) -> Path:
+        """What TensorFlow calls the checkpoint's path."""
+        return self._folder / f"model.ckpt-{step}"
+
+    def files(self, step: int) -> list[Path]:
+        """The files of one checkpoint."""
+        return sorted(self._folder.glob(f"model.ckpt-{step}.*"))
+
+    def write(self, step: int, save: Callable[[str], None]) -> Saved:
+        """Let `save` write the checkpoint of `step`, then point the state file to it and drop the oldest."""
+        started = time.monotonic()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        save(str(self.prefix(step)))
+        size = sum(path.stat().st_size for path in self.files(step))
+        kept = self.steps()[: self._keep]
+        lines = [f'model_checkpoint_path: "{self.prefix(step).name}"']
+        lines += [f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"' for kept_step in reversed(kept)]
+        write_atomically(self._folder / "checkpoint", "\n".join(lines) + "\n")
+        for old in self.steps()[self._keep :]:
+            for path in self.files(old):
+                path.unlink(missing_ok=True)
+        return Saved(step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size)
+
+    def newest(self) -> tuple[int, dict[str, Any]] | None:
+        """Step and values of the newest checkpoint that can be read whole; None if there is none at all.
+
+        Every value is read (TensorFlow checks its sum), so what is returned is what will be restored. A broken one is
+        set aside as `broken-...`; if all are broken the run must not silently start from nothing, so that raises.
+        """
+        broken = []
+        for step in self.steps():
+            try:
+                return step, self.read(step)
+            except Exception as error:  # noqa: BLE001 - TensorFlow reports a damaged file with many kinds of errors
+                broken.append(f"model.ckpt-{step}: {str(error).splitlines()[0][:120]}")
+                for path in self.files(step):
+                    path.rename(path.with_name(f"broken-{path.name}"))
+        if broken:
+            raise TrainingError("no checkpoint of the run can be read", where="; ".join(broken))
+        return None
+
+    def read(self, step: int) -> dict[str, Any]:
+        """All values of one checkpoint."""
+        from .t2t.bridges import cross
+
+        tf = cross()
+        reader = tf.train.load_checkpoint(str(self.prefix(step)))
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

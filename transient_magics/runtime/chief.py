@@ -1,0 +1,279 @@
+"""The chief: the socket, the files and the clock around chief_state.
+
+It runs in ps/0's process. Its asyncio loop answers workers on the run's port from the first second on, while a single
+thread imports TensorFlow, makes the records, builds the graph and later saves; the state machine decides, this module
+carries out. It lives and dies with the variables it keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from . import chief_events as events
+from . import data_files
+from .chief_state import ChiefState, Phase, Plan
+from .folder import RunFolder, RunSpec, append, write_atomically
+from .keeper import Keeper
+from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from .usercode import reason
+
+_TICK = 0.25
+_LAST_WORDS = 1.0
+
+
+class Chief:
+    """One run's chief; `run` returns the exit code of ps/0."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
+        self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._keeper = Keeper(folder, spec, assignment)
+        self._kept = self._read_kept()
+        plan = Plan(
+            spec.name,
+            spec.train_steps,
+            spec.checkpoint_steps,
+            spec.checkpoint_seconds,
+            spec.eval_steps,
+            spec.max_workers,
+        )
+        self._state = ChiefState(plan, self._kept, time.monotonic())
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._connections = 0
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+        self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._thread = ThreadPoolExecutor(1, "chief")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Serve until the run has ended."""
+        if self._kept.get("ended"):
+            return DONE
+        host, port = host_and_port(self._assignment.chief)
+        server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
+        self._spawn(self._prepare())
+        self._spawn(self._watch())
+        try:
+            code = await self._finished
+            await asyncio.sleep(0)
+            await self._flush()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            server.close()
+        return code
+
+    def ask_for_save(self) -> None:
+        """Save now (a signal, or the agent's socket)."""
+        self._happened(events.SaveAsked())
+
+    def ask_to_stop(self) -> None:
+        """End the run now, with a checkpoint."""
+        self._happened(events.StopAsked())
+
+    # --- the life of a run -------------------------------------------------------------------------------------------
+    async def _prepare(self) -> None:
+        """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
+        try:
+            await self._on_thread(self._keeper.define)
+            await self._on_thread(self._keeper.serve)
+            if self._spec.data_dir is None:
+                making = lambda: data_files.make(self._folder.data, self._keeper.generate)  # noqa: E731
+                self._records.set_result(await self._on_thread(making))
+            elif not await self._on_thread(self._keeper.has_records):
+                where = self._spec.data_dir
+                raise FileNotFoundError(f"no records of {self._spec.problem} are in --data-dir {where}")
+            await self._on_thread(self._keeper.build)
+            step = await self._on_thread(self._keeper.prepare)
+        except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it becomes train.failed
+            _trace(error)
+            self._happened(events.Failed(reason(error, self._spec.line_offset)))
+            return
+        if "started" not in self._kept:
+            self._kept["started"] = time.time()
+        self._happened(events.Prepared(step))
+
+    async def _watch(self) -> None:
+        """Look at the clock and the global step."""
+        trouble = 0
+        while True:
+            await asyncio.sleep(_TICK)
+            if self._state.phase is Phase.TRAINING:
+                try:
+                    step = await self._on_thread(self._keeper.step)
+                except Exception as error:  # noqa: BLE001 - the same
+                    trouble += 1
+                    _trace(error)
+                    if trouble >= 3:
+                        self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                    continue
+                trouble = 0
+                self._happened(events.StepSeen(step))
+            self._happened(events.Tick())
+
+    async def _save(self) -> None:
+        try:
+            saved = await self._on_thread(self._keeper.save)
+        except Exception as error:  # noqa: BLE001 - a full disk, a lost parameter server: training goes on without
+            _trace(error)
+            self._happened(events.SaveFailed(reason(error, self._spec.line_offset)))
+            return
+        self._happened(events.SaveDone(**asdict(saved)))
+
+    async def _evaluate(self, step: int) -> None:
+        """Evaluate in a process of its own: it has its own graph, and its memory goes when it ends."""
+        command = [
+            sys.executable,
+            "-m",
+            f"{__package__}.evaluate",
+            "--run",
+            str(self._folder.path),
+            "--step",
+            str(step),
+        ]
+        with (self._folder.logs / "evaluate.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=log)
+            try:
+                output, _ = await process.communicate()
+            except asyncio.CancelledError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                raise
+        answer: dict[str, Any]
+        try:
+            answer = json.loads(output.splitlines()[-1])
+        except (IndexError, ValueError):
+            answer = {"error": f"the evaluation ended with code {process.returncode}"}
+        if "error" in answer:
+            print(f"evaluation of step {step}: {answer['error']}", file=sys.stderr, flush=True)
+        self._happened(events.EvaluationDone(step, answer.get("metrics", {}), answer.get("error", "")))
+
+    # --- carrying out ------------------------------------------------------------------------------------------------
+    def _happened(self, event: Any) -> None:
+        for instruction in self._state.handle(event, time.monotonic()):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: events.Instruction) -> None:
+        match instruction:
+            case events.Emit(kind, values):
+                if kind == "train.finished":
+                    values = {**values, "seconds": round(time.time() - self._kept.get("started", time.time()), 3)}
+                self._folder.event(kind, **values)
+            case events.Record(line):
+                append(self._folder.metrics, line)
+            case events.Tell(connection, message):
+                writer = self._writers.get(connection)
+                if writer is not None and not writer.is_closing():
+                    writer.write(encode(message))
+            case events.Save():
+                self._spawn(self._save())
+            case events.Evaluate(step):
+                self._spawn(self._evaluate(step))
+            case events.Persist():
+                self._keep()
+            case events.Finish(code):
+                self._keep(ended=True)
+                if not self._finished.done():
+                    self._finished.set_result(code)
+
+    def _read_kept(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._folder.chief.read_text())
+        except FileNotFoundError:
+            return {}
+
+    def _keep(self, ended: bool = False) -> None:
+        started = {"started": self._kept["started"]} if "started" in self._kept else {}
+        text = json.dumps({**self._state.to_dict(), **started, **({"ended": True} if ended else {})})
+        write_atomically(self._folder.chief, text)
+
+    # --- talking to workers ------------------------------------------------------------------------------------------
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: a worker for as long as it trains, or one that copies the records."""
+        self._connections += 1
+        connection = self._connections
+        self._writers[connection] = writer
+        self._nobody.clear()
+        try:
+            line = await asyncio.wait_for(reader.readline(), 10)
+            first = decode(line) if line else {}
+            if not token_fits(first, self._spec.token):
+                writer.write(encode({"ok": False, "error": "wrong token"}))
+            elif first.get("do") == "files":
+                await self._serve_records(reader, writer)
+            else:
+                await self._listen(connection, first, reader)
+        except (OSError, ValueError, TimeoutError):
+            pass  # a connection that breaks or talks nonsense is closed; the state machine hears of it below
+        finally:
+            del self._writers[connection]
+            if not self._writers:
+                self._nobody.set()
+            self._happened(events.Disconnected(connection))
+            writer.close()
+
+    async def _listen(self, connection: int, message: dict[str, Any], reader: asyncio.StreamReader) -> None:
+        while True:
+            self._heard(connection, message)
+            line = await reader.readline()
+            if not line:
+                return
+            message = decode(line)
+
+    def _heard(self, connection: int, message: dict[str, Any]) -> None:
+        match message.get("do"):
+            case "join":
+                number = message.get("number")
+                name, accelerator = str(message.get("name")), str(message.get("accelerator", ""))
+                self._happened(events.Joined(connection, name, accelerator, number))
+            case "stepping":
+                loss, samples = message.get("loss"), int(message.get("samples") or 0)
+                self._happened(events.Stepping(connection, loss, samples))
+            case "metrics":
+                self._happened(events.Heard(connection, message["line"]))
+            case "leaving":
+                self._happened(events.Leaving(connection, str(message.get("reason"))))
+            case "trouble":
+                self._happened(events.Trouble(str(message.get("reason")), bool(message.get("fatal"))))
+            case _:
+                self._happened(events.Heard(connection))
+
+    async def _serve_records(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        files = await asyncio.shield(self._records)
+        writer.write(encode({"ok": True, "files": files}))
+        while line := await reader.readline():
+            await data_files.serve(self._folder.data, files, str(decode(line).get("name")), writer)
+
+    # --- small things ------------------------------------------------------------------------------------------------
+    async def _on_thread(self, work: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush(self) -> None:
+        """Give the workers a moment to read the last message and say goodbye."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                for writer in list(self._writers.values()):
+                    with contextlib.suppress(OSError):
+                        await writer.drain()
+                await self._nobody.wait()
+
+
+def _trace(error: BaseException) -> None:
+    """The whole traceback belongs into the role's log; the event carries one sentence."""
+    import traceback
+
+    traceback.print_exception(error)
+    sys.stderr.flush()

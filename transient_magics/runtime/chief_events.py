@@ -1,0 +1,174 @@
+"""The chief's vocabulary: what can happen to a run, and what is to be done about it.
+
+Plain values that travel between the chief's edge (chief.py) and its state machine (chief_state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+# --- what can happen -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Joined:
+    """A worker asks for a number; `number` is the one it had, if any."""
+
+    connection: int
+    name: str
+    accelerator: str = ""
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """The worker applied its first gradient; again after it found the chief anew."""
+
+    connection: int
+    loss: float | None = None
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Any sign of life of a worker; with `line`, its metrics of about a second."""
+
+    connection: int
+    line: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """The worker says goodbye: finished, revoked or told to leave."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The connection ended without a goodbye."""
+
+    connection: int
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A worker cannot go on. `fatal`: it would be the same everywhere (user code)."""
+
+    reason: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The variables live: initialised, restored, or found alive."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    """The global step now."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class SaveDone:
+    """A checkpoint was written."""
+
+    step: int
+    name: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SaveFailed:
+    """A checkpoint could not be written."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SaveAsked:
+    """Somebody wants a checkpoint now."""
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """The run is to end now, with a checkpoint."""
+
+
+@dataclass(frozen=True)
+class EvaluationDone:
+    """Metrics of the checkpoint at `step`; `reason` if there are none."""
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The run cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
+
+
+# --- what is to be done ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Emit:
+    """Append an event."""
+
+    kind: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Append a line of metrics."""
+
+    line: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send a worker a message."""
+
+    connection: int
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Save:
+    """Write a checkpoint; SaveDone or SaveFailed follows."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate the checkpoint of `step`; EvaluationDone follows."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Write `to_dict` to disk before going on."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The chief's process ends with this code."""
+
+    code: int
+
+
+Instruction = Emit | Record | Tell | Save | Evaluate | Persist | Finish

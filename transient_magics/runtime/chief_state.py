@@ -1,0 +1,384 @@
+"""What the chief decides: who is in, under which number, when to save, and when a run has ended.
+
+A pure state machine. `handle(event, now)` takes what happened and returns what is to be done; no clock, socket, file
+or TensorFlow in here. The chief (chief.py) is its edge. `now` is any monotonic clock's seconds. What must survive a
+restart of the chief is in `to_dict` and written before a number is given out, so that no number is ever used twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from .chief_events import (
+    Disconnected,
+    Emit,
+    Evaluate,
+    EvaluationDone,
+    Failed,
+    Finish,
+    Heard,
+    Instruction,
+    Joined,
+    Leaving,
+    Persist,
+    Prepared,
+    Record,
+    Save,
+    SaveAsked,
+    SaveDone,
+    SaveFailed,
+    Stepping,
+    StepSeen,
+    StopAsked,
+    Tell,
+    Tick,
+    Trouble,
+)
+from .protocol import DONE, FAILED
+
+SILENCE = 5.0
+"""Seconds without a word after which a training worker counts as lost."""
+SILENCE_BEFORE_TRAINING = 120.0
+"""The same for one that is still importing and building."""
+PROGRESS_EVERY = 10.0
+REJOIN_WITHIN = 20.0
+"""Seconds that a restarted chief waits for the workers it knew."""
+FINISH_WITHIN = 5.0
+SAME_ERRORS = 3
+
+
+class Phase(Enum):
+    """Where a run is."""
+
+    PREPARING = "preparing"
+    TRAINING = "training"
+    FINISHING = "finishing"
+    ENDED = "ended"
+
+
+@dataclass
+class Member:
+    """A worker with a number. It is active from its first gradient until it leaves or falls silent."""
+
+    name: str
+    number: int
+    connection: int | None
+    heard: float
+    active: bool = False
+    lost: bool = False
+    accelerator: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the declaration says that matters here."""
+
+    run: str
+    train_steps: int
+    checkpoint_steps: int | None = 1000
+    checkpoint_seconds: float | None = 600
+    eval_steps: int | None = None
+    max_workers: int = 0
+
+
+class ChiefState:
+    """The chief of one run."""
+
+    def __init__(self, plan: Plan, kept: Mapping[str, Any] | None = None, now: float = 0.0) -> None:
+        kept = kept or {}
+        self.plan = plan
+        self.phase = Phase.PREPARING
+        self.next_number = int(kept.get("next_number", 0))
+        self.members = {
+            int(number): Member(name, int(number), None, now + REJOIN_WITHIN - SILENCE, active=True)
+            for number, name in kept.get("members", {}).items()
+        }
+        self.step = 0
+        self.loss: float | None = None
+        self._saving = ""
+        self._saved_step, self._saved_time = -1, now
+        self._last_checkpoint = ""
+        self._evaluating, self._evaluation_due = False, False
+        self._progress_time: float | None = None
+        self._progress_step, self._samples = 0, 0
+        self._reported = False
+        self._finish_by: float | None = None
+        self._stopping = False
+        self._troubles: Counter[str] = Counter()
+        self._not_finite = 0
+
+    @property
+    def active(self) -> int:
+        """How many workers train."""
+        return sum(member.active for member in self.members.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a restarted chief must know."""
+        members = {str(member.number): member.name for member in self.members.values() if member.active}
+        return {"next_number": self.next_number, "members": members}
+
+    def handle(self, event: Any, now: float) -> list[Instruction]:
+        """What follows from `event`."""
+        if self.phase is Phase.ENDED:
+            return [Tell(event.connection, {"do": "leave", "reason": "finished"})] if isinstance(event, Joined) else []
+        match event:
+            case Joined():
+                return self._join(event, now)
+            case Stepping(connection, loss, samples):
+                self.loss = self.loss if loss is None else loss
+                self._samples += samples
+                return self._heard(connection, now, stepping=True)
+            case Heard(connection, line):
+                return [*self._heard(connection, now), *self._metrics(line)]
+            case Leaving(connection, reason):
+                return self._leave(self._of(connection), reason, now)
+            case Disconnected(connection):
+                return self._leave(self._of(connection), "lost", now)
+            case Trouble(reason, fatal):
+                self._troubles[reason] += 1
+                return self._fail(reason) if fatal or self._troubles[reason] >= SAME_ERRORS else []
+            case Prepared(step):
+                return self._prepared(step, now)
+            case StepSeen(step):
+                return self._seen(step, now)
+            case SaveAsked():
+                return self._save("asked") if self.phase is Phase.TRAINING else []
+            case StopAsked():
+                return self._stop()
+            case SaveDone():
+                return self._saved(event, now)
+            case SaveFailed(reason):
+                return self._save_failed(reason, now)
+            case EvaluationDone():
+                return self._evaluated(event)
+            case Failed(reason):
+                return self._fail(reason)
+            case Tick():
+                return self._tick(now)
+        raise TypeError(f"not an event of the chief: {event!r}")
+
+    # --- who is in ---------------------------------------------------------------------------------------------------
+    def _join(self, event: Joined, now: float) -> list[Instruction]:
+        if self.phase is Phase.FINISHING or self._stopping:
+            return [Tell(event.connection, {"do": "leave", "reason": "finished"})]
+        done: list[Instruction] = []
+        for other in [member for member in self.members.values() if member.name == event.name]:
+            if other.number != event.number:  # a new process of the same VM: the old one is no more
+                done += self._leave(other, "lost", now)
+        known = self.members.get(event.number) if event.number is not None else None
+        if known is not None and known.name == event.name:
+            known.connection, known.heard = event.connection, now
+            return [*done, self._welcome(known)]
+        if self._full():
+            return [*done, Tell(event.connection, {"do": "leave", "reason": "told to leave"})]
+        number = event.number if event.number is not None and known is None else self.next_number
+        self.next_number = max(self.next_number, number + 1)
+        member = Member(event.name, number, event.connection, now, accelerator=event.accelerator)
+        self.members[number] = member
+        return [*done, Persist(), self._welcome(member)]
+
+    def _welcome(self, member: Member) -> Instruction:
+        return Tell(member.connection or 0, {"do": "joined", "number": member.number, "active": max(self.active, 1)})
+
+    def _full(self) -> bool:
+        present = sum(member.connection is not None and not member.lost for member in self.members.values())
+        return bool(self.plan.max_workers) and present >= self.plan.max_workers
+
+    def _of(self, connection: int) -> Member | None:
+        return next((member for member in self.members.values() if member.connection == connection), None)
+
+    def _heard(self, connection: int, now: float, stepping: bool = False) -> list[Instruction]:
+        member = self._of(connection)
+        if member is None:
+            return []
+        member.heard = now
+        if member.lost:  # it was frozen, and is back
+            if self._full():
+                del self.members[member.number]
+                return [Tell(connection, {"do": "leave", "reason": "told to leave"})]
+            member.lost, stepping = False, True
+        if not stepping or member.active:
+            return []
+        member.active = True
+        if self._progress_time is None:
+            self._progress_time, self._progress_step = now, self.step
+        return [self._membership("worker.joined", member), Persist(), *self._tell_active()]
+
+    def _leave(self, member: Member | None, reason: str, now: float) -> list[Instruction]:
+        """Take a member out. One that fell silent is kept aside under its number: it may only have been frozen."""
+        if member is None:
+            return []
+        was_active, member.active = member.active, False
+        del self.members[member.number]
+        if not was_active:
+            return self._all_left(now)
+        left = self._membership("worker.left", member, reason=reason)
+        return [left, Persist(), *self._tell_active(), *self._all_left(now)]
+
+    def _membership(self, kind: str, member: Member, **more: Any) -> Emit:
+        values = {"run": self.plan.run, "worker": member.name, "number": member.number, "active": self.active, **more}
+        return Emit(kind, values)
+
+    def _tell_active(self) -> list[Instruction]:
+        return self._tell_all({"do": "active", "active": max(self.active, 1)})
+
+    def _tell_all(self, message: Mapping[str, Any]) -> list[Instruction]:
+        return [Tell(member.connection, message) for member in self.members.values() if member.connection is not None]
+
+    # --- how far it is -----------------------------------------------------------------------------------------------
+    def _metrics(self, line: Mapping[str, Any] | None) -> list[Instruction]:
+        if line is None:
+            return []
+        self._samples += int(line.get("samples") or 0)
+        loss = line.get("loss")
+        if loss is None and line.get("steps"):
+            self._not_finite += 1
+            if self._not_finite >= SAME_ERRORS:
+                step = line.get("step")
+                return [
+                    Record(line),
+                    *self._fail(f"the loss is not a number any more at step {step}: lower learning_rate"),
+                ]
+        elif loss is not None:
+            self.loss, self._not_finite = loss, 0
+        return [Record(line)]
+
+    def _prepared(self, step: int, now: float) -> list[Instruction]:
+        self.phase, self.step = Phase.TRAINING, step
+        self._saved_step, self._saved_time = (step if step else -1), now
+        started = Emit("train.started", {"run": self.plan.run, "step": step})
+        return [started, *([] if step else self._save("first")), *self._seen(step, now)]
+
+    def _seen(self, step: int, now: float) -> list[Instruction]:
+        before, self.step = self.step, step
+        if self.phase is not Phase.TRAINING:
+            return []
+        done = self._progress(now)
+        if step >= self.plan.train_steps:
+            self.phase, self._finish_by = Phase.FINISHING, now + FINISH_WITHIN
+            return [*done, *self._progress(now, last=True), *self._tell_all({"do": "stop"}), *self._all_left(now)]
+        every = self.plan.eval_steps
+        if every and step // every > before // every:
+            self._evaluation_due = True
+            return [*done, *self._save("evaluation")]
+        return [*done, *(self._save("due") if self._save_is_due(now) else [])]
+
+    def _save_is_due(self, now: float) -> bool:
+        steps, seconds = self.plan.checkpoint_steps, self.plan.checkpoint_seconds
+        new = self.step - self._saved_step
+        return bool(new > 0 and ((steps and new >= steps) or (seconds and now - self._saved_time >= seconds)))
+
+    def _progress(self, now: float, last: bool = False) -> list[Instruction]:
+        if self._progress_time is None or self.loss is None or self.step <= self._progress_step:
+            return []
+        seconds = now - self._progress_time
+        if self._reported and seconds < PROGRESS_EVERY and not last:
+            return []
+        steps, samples, seconds = self.step - self._progress_step, self._samples, max(seconds, 1e-3)
+        self._progress_time, self._progress_step, self._samples, self._reported = now, self.step, 0, True
+        values = {
+            "run": self.plan.run,
+            "step": self.step,
+            "loss": self.loss,
+            "steps_per_second": round(steps / seconds, 3),
+            "samples_per_second": round(samples / seconds, 3),
+            "active": self.active,
+        }
+        return [Emit("train.progress", values)]
+
+    # --- saving, and the end -----------------------------------------------------------------------------------------
+    def _save(self, why: str) -> list[Instruction]:
+        if self._saving:
+            return []
+        self._saving = why
+        return [Save()]
+
+    def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
+        why, self._saving = self._saving, ""
+        self._saved_step, self._saved_time, self._last_checkpoint = event.step, now, event.name
+        done: list[Instruction] = [
+            Emit(
+                "train.checkpoint",
+                {
+                    "run": self.plan.run,
+                    "step": event.step,
+                    "path": event.name,
+                    "seconds": round(event.seconds, 3),
+                    "bytes": event.bytes,
+                },
+            )
+        ]
+        if self._stopping:
+            self.phase = Phase.ENDED
+            return [*done, Finish(DONE)]
+        if self.phase is Phase.FINISHING and why != "final":
+            return [*done, *self._all_left(now)]
+        if (why == "final" or self._evaluation_due) and not self._evaluating:
+            self._evaluating, self._evaluation_due = True, False
+            return [*done, Evaluate(event.step)]
+        return done
+
+    def _save_failed(self, reason: str, now: float) -> list[Instruction]:
+        why, self._saving, self._saved_time = self._saving, "", now
+        if why == "final" or self._stopping:
+            return self._fail(f"the last checkpoint could not be written: {reason}")
+        return self._all_left(now)  # training goes on; the next save tries again
+
+    def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
+        self._evaluating = False
+        done: list[Instruction] = []
+        if not event.reason:
+            values = {"run": self.plan.run, "step": event.step, "metrics": dict(event.metrics)}
+            done.append(Emit("train.evaluated", values))
+        final = self.phase is Phase.FINISHING and not self._saving and event.step == self._saved_step
+        if final and self._finish_by is None:
+            self.phase = Phase.ENDED
+            values = {"run": self.plan.run, "step": event.step, "loss": self.loss, "checkpoint": self._last_checkpoint}
+            return [*done, Emit("train.finished", values), Finish(DONE)]
+        if self.phase is Phase.FINISHING and self._finish_by is None and not self._saving:
+            self._evaluating = True
+            return [*done, Evaluate(self._saved_step)]
+        return done
+
+    def _all_left(self, now: float) -> list[Instruction]:
+        """Once training is over and nobody steps any more, write the last checkpoint."""
+        if self.phase is not Phase.FINISHING or self._finish_by is None or self._saving:
+            return []
+        if self.active and now < self._finish_by:
+            return []
+        self._finish_by = None
+        left = [member for member in self.members.values() if member.active]
+        done: list[Instruction] = []
+        for member in left:
+            member.active = False
+            done.append(self._membership("worker.left", member, reason="lost"))
+        return [*done, *self._save("final")]
+
+    def _stop(self) -> list[Instruction]:
+        """End early, keeping what was learnt."""
+        self._stopping = True
+        if self.phase is Phase.PREPARING or (self.step <= self._saved_step and not self._saving):
+            self.phase = Phase.ENDED
+            return [Finish(DONE)]
+        return self._save("stop")
+
+    def _fail(self, reason: str) -> list[Instruction]:
+        failed = Emit("train.failed", {"run": self.plan.run, "step": self.step, "reason": reason})
+        told = self._tell_all({"do": "leave", "reason": "told to leave"})
+        self.phase = Phase.ENDED
+        return [failed, *told, Finish(FAILED)]
+
+    def _tick(self, now: float) -> list[Instruction]:
+        done: list[Instruction] = []
+        for member in list(self.members.values()):
+            if member.lost or now - member.heard < (SILENCE if member.active else SILENCE_BEFORE_TRAINING):
+                continue
+            done += self._leave(member, "lost", now)
+            if member.connection is not None:
+                member.lost = True
+                self.members[member.number] = member
+        return [*done, *self._all_left(now)]

@@ -1,0 +1,92 @@
+"""Evaluate one checkpoint of a run: `python -m transient_magics.runtime.evaluate --run FOLDER [--step N]`.
+
+A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
+through the model; the problem's own T2T metrics are printed as one line of JSON, `{"step": N, "metrics": {...}}`, or
+`{"error": "sentence"}` with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+from . import placement
+from .checkpoints import Checkpoints
+from .folder import RunFolder, RunSpec
+from .usercode import reason
+
+
+def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, Any]:
+    """Metrics of the checkpoint at `step` (or of the newest) on the dev split."""
+    from .t2t import bridges, data, graph, registry
+
+    tf = bridges.cross()
+    checkpoints = Checkpoints(folder.checkpoints)
+    known = checkpoints.steps()
+    if not known or (step is not None and step not in known):
+        raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
+    step = known[0] if step is None else step
+    directory = folder.data_directory(spec)
+    with bridges.autograph_off(), tf.Graph().as_default():
+        definition = registry.define(folder, spec, directory)
+        graph.prepare(definition)
+        pipeline = data.evaluation_pipeline(definition, directory)
+        features = tf.data.make_one_shot_iterator(pipeline.dataset).get_next()
+        built = graph.evaluation_graph(definition, features)
+        saver = tf.train.Saver(_in_checkpoint(tf, checkpoints, step))
+        with tf.Session(config=placement.plain_config(spec.threads)) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            saver.restore(session, str(checkpoints.prefix(step)))
+            loss, examples = _all_batches(tf, session, built)
+            metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
+    if not loss and "neg_log_perplexity" in metrics:
+        loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
+    metrics["loss"] = loss
+    finite = {name: round(value, 6) for name, value in metrics.items() if math.isfinite(value)}
+    return {"step": step, "metrics": finite, "examples": examples}
+
+
+def _all_batches(tf: Any, session: Any, built: Any) -> tuple[float, int]:
+    total, examples = 0.0, 0
+    while True:
+        try:
+            loss, seen, _ = session.run([built.loss, built.examples, built.updates])
+        except tf.errors.OutOfRangeError:
+            if not examples:
+                raise TrainingError("the dev split is empty") from None
+            return total / examples, examples
+        total += float(loss) * int(seen)
+        examples += int(seen)
+
+
+def _in_checkpoint(tf: Any, checkpoints: Checkpoints, step: int) -> list[Any]:
+    known = tf.train.load_checkpoint(str(checkpoints.prefix(step))).get_variable_to_shape_map()
+    return [variable for variable in tf.global_variables() if variable.op.name in known]
+
+
+def main() -> None:
+    """Print the metrics as one line of JSON."""
+    parser = argparse.ArgumentParser(description="Evaluate a checkpoint of a run.")
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--step", type=int)
+    given = parser.parse_args()
+    folder = RunFolder(given.run)
+    spec = folder.spec()
+    try:
+        answer = evaluate(folder, spec, given.step)
+    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
+        import traceback
+
+        traceback.print_exc()
+        answer = {"error": reason(error, spec.line_offset)}
+    print(json.dumps(answer), flush=True)
+    sys.exit("error" in answer)
+
+
+if __name__ == "__main__":
+    main()

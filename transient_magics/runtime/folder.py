@@ -1,0 +1,123 @@
+"""One run's folder on a VM: what the controller put there, and where the roles write.
+
+`run.json` (the declaration and the run's token), `cell.py` and `include/` come from the controller. Events, metrics,
+checkpoints, data and logs are written here by the roles. Every line of a file is written with one call, so that a
+reader following it never sees two writers' lines mixed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What was declared for a run, as far as the roles need it. Unknown keys of a newer controller are ignored."""
+
+    name: str
+    model: str
+    hparams_set: str
+    problem: str
+    train_steps: int
+    hparams: str = ""
+    data_dir: str | None = None
+    checkpoint_steps: int | None = 1000
+    checkpoint_seconds: float | None = 600
+    ps_shards: int | None = 1
+    mode: str = "async"
+    batching: str = "uniform"
+    lr_policy: str = "active"
+    max_workers: int = 0
+    wire: str = "fp32"
+    eval_steps: int | None = None
+    pace_seconds: float | None = None
+    line_offset: int = 1
+    threads: int = 0
+    token: str = field(default="", repr=False)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
+        """Take the known keys of run.json; what is absent or null keeps its default."""
+        known = {item.name for item in fields(cls)}
+        given = {key: value for key, value in values.items() if key in known and value is not None}
+        for key in ("checkpoint_steps", "checkpoint_seconds", "data_dir", "eval_steps", "pace_seconds"):
+            if key in values and values[key] is None:
+                given[key] = None
+        try:
+            return cls(**given)
+        except TypeError as error:
+            raise TrainingError(f"run.json is incomplete: {error}") from error
+
+    def refuse_what_is_missing(self) -> None:
+        """Raise for what can be declared already but is not built yet."""
+        for option, value, built in (
+            ("mode", self.mode, "async"),
+            ("batching", self.batching, "uniform"),
+            ("wire", self.wire, "fp32"),
+        ):
+            if value != built:
+                raise TrainingError(f"--{option} {value} is not available yet", fix=f"Use --{option} {built}.")
+
+
+class RunFolder:
+    """The paths of one run below an agent's root, its declaration, and its append-only files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cell = path / "cell.py"
+        self.include = path / "include"
+        self.events = path / "events.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.data = path / "data"
+        self.logs = path / "logs"
+        self.chief = path / "chief.json"
+
+    def spec(self) -> RunSpec:
+        """Read run.json."""
+        declared = self.path / "run.json"
+        try:
+            return RunSpec.from_dict(json.loads(declared.read_text()))
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"the declaration of the run cannot be read: {error}", where=str(declared)) from error
+
+    def data_directory(self, spec: RunSpec) -> str:
+        """Where the problem's records are: the declared place, or the run's own folder."""
+        return spec.data_dir or str(self.data)
+
+    def event(self, kind: str, **values: Any) -> dict[str, Any]:
+        """Append one event and return it."""
+        line = {"time": time.time_ns(), "kind": kind, **values}
+        append(self.events, line)
+        return line
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Append `line` as JSON with one write; a torn line before it (a crash, a full disk) is closed first."""
+    text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            text = b"\n" + text
+        os.write(handle, text)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text` so that a reader or a crash sees the old or the new content, never a part."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(beside, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)

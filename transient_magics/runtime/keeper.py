@@ -1,0 +1,181 @@
+"""The chief's hands: its own session inside ps/0, with which it initialises, restores and saves the variables.
+
+It asks first what is uninitialised and touches nothing that lives, so its restart can never overwrite variables that
+workers are training. If only some are uninitialised (one of several parameter servers died), all are restored,
+because old and new values must not mix. Every method blocks; the chief calls them one at a time on a thread of their
+own.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from . import placement
+from .checkpoints import Checkpoints, Saved
+from .folder import RunFolder, RunSpec
+from .protocol import Assignment
+from .t2t.bridges import cross
+
+_TRIES = 5
+
+
+class Keeper:
+    """Keeps the variables of one run. Made in the process of ps/0, after its TensorFlow server."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
+        self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._checkpoints = Checkpoints(folder.checkpoints)
+        self._definition: Any = None
+        self._target = ""
+        self._session: Any = None
+
+    def serve(self) -> None:
+        """Start TensorFlow's server of this parameter server."""
+        self._target = start_server(self._assignment, self._spec.threads)
+
+    def define(self) -> None:
+        """Run the cell and find model, hparams set and problem."""
+        from .t2t import bridges, registry
+
+        self._spec.refuse_what_is_missing()
+        bridges.cross()
+        with bridges.autograph_off():
+            self._definition = registry.define(self._folder, self._spec, self._folder.data_directory(self._spec))
+
+    def has_records(self) -> bool:
+        """Whether the problem's training records are where they should be."""
+        from .t2t import data
+
+        return data.has_records(self._definition, self._folder.data_directory(self._spec))
+
+    def generate(self, directory: Path, temporary: Path) -> None:
+        """Run the problem's generate_data."""
+        from .t2t import bridges, data
+
+        with bridges.autograph_off():
+            data.generate(self._definition, str(directory), str(temporary))
+
+    def build(self) -> None:
+        """Build the graph: the variables exactly as every worker builds them, and what reads and writes them."""
+        from .t2t import bridges, data, graph
+
+        tf = bridges.cross()
+
+        self._graph = tf.Graph()
+        servers = len(self._assignment.ps)
+        with bridges.autograph_off(), self._graph.as_default():
+            graph.prepare(self._definition)
+            with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
+                built = graph.training_graph(self._definition, data.placeholders(self._definition))
+                self._step = tf.identity(built.global_step.read_value())
+                self._uninitialised = tf.report_uninitialized_variables(tf.global_variables())
+                self._initialise = tf.global_variables_initializer()
+                self._saver = tf.train.Saver(tf.global_variables(), max_to_keep=0)
+                self._assign = {variable.name: _assignment(tf, variable) for variable in tf.global_variables()}
+            self._graph.finalize()
+
+    def prepare(self) -> int:
+        """Initialise or restore whatever is uninitialised, and return the global step."""
+        return self._again(self._prepare)
+
+    def step(self) -> int:
+        """The global step. With several parameter servers it also notices that one came back empty."""
+        return self._again(self._prepare if len(self._assignment.ps) > 1 else self._read_step)
+
+    def save(self) -> Saved:
+        """Write a checkpoint of the variables as they are now."""
+        return self._again(self._save)
+
+    def close(self) -> None:
+        """Give the session up."""
+        if self._session is not None:
+            placement.close(self._session)
+            self._session = None
+
+    def _again(self, work: Any) -> Any:
+        """Do `work`.
+
+        When a parameter server was lost meanwhile, open a new session, restore what is missing, try again.
+        """
+        lost = placement.transient_errors()
+        for attempt in range(_TRIES):
+            try:
+                if self._session is None:
+                    self._open()
+                    if work is not self._prepare:
+                        self._prepare()
+                return work()
+            except lost:
+                self.close()
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(min(0.2 * 2**attempt, 2))
+        raise AssertionError("unreachable")
+
+    def _open(self) -> None:
+        tf = cross()
+
+        config = placement.plain_config(self._spec.threads)
+        config.device_filters.append("/job:ps")
+        self._session = tf.Session(self._target, graph=self._graph, config=config)
+
+    def _prepare(self) -> int:
+        if len(self._session.run(self._uninitialised)):
+            newest = self._checkpoints.newest()
+            if newest is None:
+                self._session.run(self._initialise)
+            else:
+                self._restore(newest[1])
+        return self._read_step()
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        """Load every value that a variable has in the checkpoint; variables that it lacks are initialised."""
+        self._session.run(self._initialise)
+        for operation, placeholder, name, part in self._assign.values():
+            if name in values:
+                value = values[name] if part is None else values[name][part]
+                self._session.run(operation, {placeholder: value})
+
+    def _read_step(self) -> int:
+        return int(self._session.run(self._step))
+
+    def _save(self) -> Saved:
+        step = self._read_step()
+
+        def write(prefix: str) -> None:
+            self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
+
+        return self._checkpoints.write(step, write)
+
+
+def start_server(assignment: Assignment, threads: int) -> str:
+    """Start the TensorFlow server of a parameter server and return its target. It knows of no worker at all."""
+    tf = cross()
+
+    server = tf.train.Server(
+        {"ps": list(assignment.ps)}, job_name="ps", task_index=assignment.index, config=placement.plain_config(threads)
+    )
+    _servers.append(server)
+    return server.target
+
+
+_servers: list[Any] = []
+"""Servers live as long as the process: one that is collected would stop serving."""
+
+
+def _assignment(tf: Any, variable: Any) -> tuple[Any, Any, str, Any]:
+    """An operation that loads a value into `variable`, its placeholder, the name in a checkpoint, and which slice of
+    it.
+    """
+    placeholder = tf.placeholder(variable.dtype.base_dtype, variable.shape)
+    operation = variable.assign(placeholder, read_value=False)
+    information = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
+    if information is None:
+        return operation, placeholder, variable.op.name, None
+    part = tuple(
+        slice(start, start + length)
+        for start, length in zip(information.var_offset, information.var_shape, strict=True)
+    )
+    return operation, placeholder, information.full_name, part

@@ -1,0 +1,86 @@
+"""Watch the VM's metadata server for the preemption notice.
+
+One long poll hangs on `instance/preempted` (`wait_for_change` with the last etag), so a flip is seen within
+milliseconds and costs no traffic meanwhile. The server may answer 503, close the connection or restart at any time:
+the watch goes on with a short pause. Plain asyncio streams, because nothing else is on every VM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+_POLL_SECONDS = 60
+_LIMIT = 1 << 16
+_SHORTEST, _LONGEST = 0.05, 2.0
+
+
+def metadata_host() -> str:
+    """Where the metadata server is."""
+    return os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+
+
+async def watch_preemption(notice: Callable[[], None], host: str | None = None) -> None:
+    """Call `notice` once, as soon as this VM is told that it will be preempted. Runs until then or until cancelled."""
+    place = host or metadata_host()
+    etag, pause = "0", _SHORTEST
+    while True:
+        try:
+            status, etag_now, body = await _get(place, etag)
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+            status, etag_now, body = 0, None, ""
+        if status == 200:
+            if body.strip().upper() == "TRUE":
+                notice()
+                return
+            # Without an etag every poll would answer at once: ask at a walking pace then.
+            pause = _SHORTEST if etag_now else _LONGEST
+            if etag_now and etag_now != etag:
+                etag = etag_now
+                continue
+        elif status:
+            etag = "0"  # a restarted server does not know our etag; ask for the value itself again
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST)
+
+
+async def _get(host: str, etag: str) -> tuple[int, str | None, str]:
+    """One long poll: status, etag and body."""
+    name, _, port = host.partition(":")
+    async with asyncio.timeout(_POLL_SECONDS + 15):
+        reader, writer = await asyncio.open_connection(name, int(port or 80), limit=_LIMIT)
+        try:
+            path = "/computeMetadata/v1/instance/preempted"
+            query = f"wait_for_change=true&last_etag={etag}&timeout_sec={_POLL_SECONDS}"
+            request = (
+                f"GET {path}?{query} HTTP/1.1\r\nHost: {name}\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(request.encode("ascii"))
+            await writer.drain()
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            status = int(head[0].split()[1])
+            headers = {
+                key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:])
+            }
+            if headers.get("metadata-flavor") != "Google":
+                raise ValueError("something else answers in the metadata server's place")
+            body = await _body(reader, headers)
+            return status, headers.get("etag"), body
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> str:
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        parts = []
+        while size := int((await reader.readline()).split(b";")[0], 16):
+            parts.append(await reader.readexactly(size))
+            await reader.readline()
+        return b"".join(parts).decode()
+    if "content-length" in headers:
+        return (await reader.readexactly(int(headers["content-length"]))).decode()
+    return (await reader.read(_LIMIT)).decode()

@@ -1,0 +1,80 @@
+"""What a worker measures: one line of metrics about every second.
+
+The training thread adds its steps, the thread that talks to the chief takes the sums. The global step before and after
+tells how many other workers' gradients arrived while ours was computed (staleness).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+
+class Meter:
+    """Sums of the current second."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._clear()
+        self.steps = 0
+        self.usual = 0.0
+        """A slow average of a step's seconds; what counts as stuck depends on it."""
+
+    def add(self, step: int, loss: float, samples: int, compute: float, wait: float, staleness: int) -> None:
+        """One step: the global step after it, its loss, examples, seconds of computing and of waiting."""
+        with self._lock:
+            self.steps += 1
+            self.usual = compute if not self.usual else 0.9 * self.usual + 0.1 * compute
+            self._steps += 1
+            self._step, self._batch = step, samples
+            self._samples += samples
+            self._loss += loss
+            self._compute += compute
+            self._wait += wait
+            self._staleness += staleness
+
+    def take(self) -> dict[str, Any] | None:
+        """The line since the last one; None if no step was made."""
+        with self._lock:
+            if not self._steps:
+                return None
+            loss = self._loss / self._steps
+            line = {
+                "time": time.time_ns(),
+                "worker": self._worker,
+                "step": self._step,
+                "steps": self._steps,
+                "samples": self._samples,
+                "loss": round(loss, 6) if math.isfinite(loss) else None,
+                "batch_size": self._batch,
+                "compute_seconds": round(self._compute, 6),
+                "wait_seconds": round(self._wait, 6),
+                "staleness": round(self._staleness / self._steps, 2),
+            }
+            self._clear()
+            return line
+
+    def _clear(self) -> None:
+        self._steps = self._step = self._samples = self._batch = self._staleness = 0
+        self._loss = self._compute = self._wait = 0.0
+
+
+class Stopwatch:
+    """Names and seconds of the parts of a start, in order."""
+
+    def __init__(self, started: float) -> None:
+        self._started = self._last = started
+        self.parts: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """Everything since the last lap was `name`."""
+        now = time.time()
+        self.parts[name] = self.parts.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts.items())
+        return f"first gradient after {self._last - self._started:.1f} s: {parts}"

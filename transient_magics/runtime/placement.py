@@ -1,0 +1,115 @@
+"""Where operations and variables of a training graph go, and how sessions reach them.
+
+Variables are spread over the parameter servers by size (round-robin would put everything big on one), everything else
+stays with whoever builds the graph. The sessions follow the one arrangement that survives revocations: nothing about
+workers is declared up front; each brings only its own address, under a number that is never used twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .t2t.bridges import cross
+
+
+class BySize:
+    """Give each new variable to the parameter server that holds the fewest bytes.
+
+    The same order gives the same places.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self._bytes = [0] * servers
+
+    def __call__(self, operation: Any) -> int:
+        chosen = self._bytes.index(min(self._bytes))
+        self._bytes[chosen] += _bytes(operation)
+        return chosen
+
+
+@contextlib.contextmanager
+def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
+    """Inside, variables go to the parameter servers and the rest to `worker_device`.
+
+    Large variables are cut in `shards`.
+    """
+    tf = cross()
+
+    setter = tf.train.replica_device_setter(ps_tasks=servers, worker_device=worker_device, ps_strategy=BySize(servers))
+    cut = None
+    if min(servers, shards) > 1:
+        cut = tf.min_max_variable_partitioner(max_partitions=shards, axis=0, min_slice_size=1 << 20)
+    with tf.device(setter), tf.variable_scope(tf.get_variable_scope(), partitioner=cut):
+        yield
+
+
+def worker_device(number: int) -> str:
+    """The device of the worker with this number."""
+    return f"/job:worker/task:{number}"
+
+
+def worker_config(servers: Sequence[str], number: int, address: str, threads: int) -> Any:
+    """The session configuration of a worker that nobody declared (reference: one arrangement survives)."""
+    tf = cross()
+
+    config = plain_config(threads)
+    cluster = tf.train.ClusterSpec({"ps": list(servers), "worker": {number: address}})
+    config.cluster_def.CopyFrom(cluster.as_cluster_def())
+    # Without this every session would get variables of its own, empty for ever.
+    config.experimental.share_session_state_in_clusterspec_propagation = True
+    config.device_filters.extend(["/job:ps", worker_device(number)])
+    return config
+
+
+def plain_config(threads: int) -> Any:
+    """Session or server configuration; `threads` limits what TensorFlow takes of a machine that several roles share."""
+    tf = cross()
+
+    config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    config.gpu_options.allow_growth = True
+    return config
+
+
+def close(session: Any, limit: float = 2.0) -> None:
+    """Close a session without waiting for a dead peer: Session.close hangs then, so it gets a thread and a limit."""
+    closer = threading.Thread(target=_close, args=(session,), daemon=True, name="closing a session")
+    closer.start()
+    closer.join(limit)
+
+
+def _close(session: Any) -> None:
+    tf = cross()
+
+    with contextlib.suppress(tf.errors.OpError):  # the peer is gone; that is why the session is closed
+        session.close()
+
+
+def transient_errors() -> tuple[type[Exception], ...]:
+    """What a session raises when a parameter server went away or came back: open a new session."""
+    tf = cross()
+
+    names = [
+        "Unavailable",
+        "Aborted",
+        "Cancelled",
+        "DeadlineExceeded",
+        "Internal",
+        "FailedPrecondition",
+        "NotFound",
+        "Unknown",
+    ]
+    return tuple(getattr(tf.errors, f"{name}Error") for name in names)
+
+
+def _bytes(operation: Any) -> int:
+    try:
+        shape = operation.get_attr("shape")
+        count = 1
+        for dimension in shape.dim:
+            count *= max(dimension.size, 1)
+        return count * max(operation.get_attr("dtype").size, 1)
+    except (ValueError, AttributeError):
+        return 1  # a table or another stateful operation: its size is not known

@@ -1,0 +1,87 @@
+"""How agent, chief, workers and controller talk: JSON lines, an assignment, and what exit codes mean.
+
+One message is one JSON object on one line. The first message on a connection to the chief carries the run's token.
+Nothing here opens a socket.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import TrainingError
+
+LONGEST_LINE = 1 << 20
+
+DONE = 0
+"""A role ended as it should; it is not started again."""
+FAILED = 65
+"""The run cannot go on and train.failed says why; it is not started again."""
+STUCK = 75
+"""A worker's watchdog ended it; it is started again and gets a new number."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the controller asks this VM to be in a run."""
+
+    run: str
+    role: str
+    name: str
+    address: str
+    ps: tuple[str, ...]
+    chief: str
+    index: int = 0
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Assignment:
+        """Take an assignment out of a message; says what is wrong with it otherwise."""
+        try:
+            role, ps = message["role"], message["ps"]
+            values = {key: message[key] for key in ("run", "name", "address", "chief")}
+            if role not in ("ps", "worker") or isinstance(ps, str) or not isinstance(ps, Sequence) or not ps:
+                raise ValueError("role must be ps or worker, and ps a list of addresses")
+            if not all(isinstance(value, str) and value for value in (*values.values(), *ps)):
+                raise ValueError("run, name, address, chief and ps must be text")
+            if "/" in values["run"] or "/" in values["name"] or values["run"].startswith("."):
+                raise ValueError("run and name must not be paths")
+            return cls(role=role, ps=tuple(ps), index=int(message.get("index", 0)), **values)
+        except (KeyError, TypeError, ValueError) as error:
+            detail = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise TrainingError(f"not an assignment: {detail}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The assignment as it is sent and kept."""
+        return {**asdict(self), "ps": list(self.ps)}
+
+    def arguments(self) -> list[str]:
+        """The assignment as a role's command line."""
+        return ["--assignment", json.dumps(self.to_dict(), separators=(",", ":"))]
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One message as a line."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The message on a line. Raises ValueError if it is none."""
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("a message is a JSON object")
+    return message
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split "10.128.0.2:2221"."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def token_fits(message: Mapping[str, Any], token: str) -> bool:
+    """Whether the message carries the run's token; compared in constant time."""
+    given = message.get("token")
+    return isinstance(given, str) and bool(token) and hmac.compare_digest(given.encode(), token.encode())

@@ -1,0 +1,61 @@
+"""What every role process does at its start and end: its arguments, its environment, its exit code on disk.
+
+The exit code is written beside the log, because an agent that was killed and started again is not the parent of the
+roles it finds and could not learn it otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from .folder import RunFolder, RunSpec, write_atomically
+from .protocol import Assignment
+
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TF_USE_LEGACY_KERAS": "1",
+    # A dead machine or link is noticed within four seconds instead of many minutes.
+    "TF_GRPC_DEFAULT_OPTIONS": (
+        "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
+    ),
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def exit_file(logs: Path, name: str) -> Path:
+    """Where a role leaves its exit code."""
+    return logs / f"{name}.exit"
+
+
+class Role:
+    """The arguments of a role process, read once."""
+
+    def __init__(self, arguments: list[str] | None = None) -> None:
+        parser = argparse.ArgumentParser(description="A role of a run; started by the agent.")
+        parser.add_argument("--run-folder", type=Path, required=True)
+        parser.add_argument("--assignment", required=True, help="JSON")
+        given = parser.parse_args(arguments)
+        self.folder = RunFolder(given.run_folder)
+        self.assignment = Assignment.from_message(json.loads(given.assignment))
+        self.spec: RunSpec = self.folder.spec()
+
+    def end(self, code: int) -> NoReturn:
+        """Leave the code on disk and end at once; TensorFlow's servers might wait for dead peers."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            write_atomically(exit_file(self.folder.logs, self.assignment.name), str(code))
+        finally:
+            os._exit(code)
+
+
+def log(text: str) -> None:
+    """A line in the role's log."""
+    import time
+
+    print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)

@@ -1,0 +1,219 @@
+"""Role processes of one VM: started, watched, adopted, restarted with a limit, ended.
+
+Each role has a pid file with its assignment, its pid and the kernel's start time of that pid, so that an agent
+started after the old one was killed finds the processes that still run and goes on watching them (a pidfd tells when
+any process ends, ours or not). What goes in are assignments, what comes out are `process.started` and
+`process.exited`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .folder import RunFolder, write_atomically
+from .protocol import DONE, FAILED, Assignment
+from .role import ENVIRONMENT, exit_file
+
+_MODULES = {"ps": "parameter_server", "worker": "worker"}
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_LONG_ENOUGH = 60.0
+"""A role that ran so long starts with a short pause again."""
+_KILL_AFTER = 5.0
+_TAIL = 2000
+
+_NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
+"""What TensorFlow says at every start, whatever it is told."""
+
+Report = Callable[[str, Mapping[str, Any]], None]
+
+
+class RoleProcess:
+    """One role of one run on this VM."""
+
+    def __init__(self, root: Path, assignment: Assignment, report: Report) -> None:
+        self.assignment = assignment
+        self.folder = RunFolder(root / "runs" / assignment.run)
+        self.pid: int | None = None
+        self.wanted = True
+        self._report = report
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended = asyncio.Event()
+        self._failures = 0
+        self._supervision: asyncio.Task[None] | None = None
+
+    @property
+    def pid_file(self) -> Path:
+        """Where the running process is recorded."""
+        return self.folder.logs / f"{self.assignment.name}.pid"
+
+    @property
+    def log(self) -> Path:
+        """The role's output."""
+        return self.folder.logs / f"{self.assignment.name}.log"
+
+    def describe(self) -> dict[str, Any]:
+        """What a ping says about it."""
+        given = self.assignment
+        return {"run": given.run, "role": given.role, "name": given.name, "pid": self.pid}
+
+    def start(self, adopt: Mapping[str, Any] | None = None) -> None:
+        """Start the process, or go on with the one that `adopt` (a pid file) describes."""
+        self._supervision = asyncio.create_task(self._supervise(adopt))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, if it runs."""
+        if self.pid is not None and not self._ended.is_set():
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                self._ended.set()
+
+    async def end(self) -> None:
+        """TERM, CONT (a stopped process does not die of TERM), KILL after five seconds; and no restart."""
+        self.wanted = False
+        if self.assignment.role == "worker":
+            self.signal(signal.SIGUSR1)  # says why: told to leave
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        try:
+            async with asyncio.timeout(_KILL_AFTER):
+                await self._over()
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            await self._over()
+        self.pid_file.unlink(missing_ok=True)
+
+    def let_go(self) -> None:
+        """Stop watching, leave the process alone: a successor will adopt it."""
+        if self._supervision is not None:
+            self._supervision.cancel()
+
+    async def _over(self) -> None:
+        """Until the supervision has seen the end."""
+        if self._supervision is not None:
+            if self.pid is None:
+                self._supervision.cancel()  # between two starts
+            await asyncio.wait([self._supervision])
+
+    async def _supervise(self, adopt: Mapping[str, Any] | None) -> None:
+        while self.wanted:
+            started = time.monotonic()
+            if adopt is not None:
+                self.pid = int(adopt["pid"])
+            else:
+                self._spawn()
+            await self._until_it_ends(adopt)
+            adopt = None
+            code = self._code()
+            self.pid, self._child = None, None
+            given = self.assignment
+            described = {"run": given.run, "role": given.role, "name": given.name, "code": code}
+            self._report("process.exited", {**described, "tail": _tail(self.log)})
+            if code in (DONE, FAILED) or not self.wanted:
+                self.pid_file.unlink(missing_ok=True)
+                return
+            if time.monotonic() - started > _LONG_ENOUGH:
+                self._failures = 0
+            if self._failures >= len(_PAUSES):
+                self._give_up()
+                return
+            pause = _PAUSES[self._failures]
+            self._failures += 1
+            await asyncio.sleep(pause)
+
+    def _spawn(self) -> None:
+        given = self.assignment
+        self.folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        exit_file(self.folder.logs, given.name).unlink(missing_ok=True)
+        command = [sys.executable, "-m", f"{__package__}.{_MODULES[given.role]}"]
+        command += ["--run-folder", str(self.folder.path), *given.arguments()]
+        with open(self.log, "ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder.path,
+                env={**os.environ, **ENVIRONMENT},
+            )
+        self.pid = self._child.pid
+        record = {"pid": self.pid, "started": start_time(self.pid), "assignment": given.to_dict()}
+        write_atomically(self.pid_file, json.dumps(record))
+        self._report("process.started", self.describe())
+
+    async def _until_it_ends(self, adopt: Mapping[str, Any] | None) -> None:
+        self._ended = asyncio.Event()
+        assert self.pid is not None
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if adopt is not None and start_time(self.pid) != adopt.get("started"):
+                return  # another process has this number by now
+            loop = asyncio.get_running_loop()
+            loop.add_reader(handle, self._ended.set)
+            try:
+                await self._ended.wait()
+            finally:
+                loop.remove_reader(handle)
+        finally:
+            os.close(handle)
+
+    def _code(self) -> int | None:
+        if self._child is not None:
+            return self._child.wait()
+        try:
+            return int(exit_file(self.folder.logs, self.assignment.name).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def _give_up(self) -> None:
+        """It ended again and again: without its parameter server a run has failed, and nobody else can say so."""
+        self.pid_file.unlink(missing_ok=True)
+        if self.assignment.role == "ps":
+            lines = [line for line in _tail(self.log).splitlines() if line.strip()]
+            said = lines[-1].strip()[:200] if lines else "without a word"
+            reason = f"{self.assignment.name} ended {len(_PAUSES) + 1} times: {said}"
+            self.folder.event("train.failed", run=self.assignment.run, step=0, reason=reason)
+
+
+def recorded(root: Path) -> list[dict[str, Any]]:
+    """The pid files below `root`: what an agent before us had running."""
+    found = []
+    for path in sorted(root.glob("runs/*/logs/*.pid")):
+        try:
+            record = json.loads(path.read_text())
+            Assignment.from_message(record["assignment"])
+        except (OSError, ValueError, KeyError):
+            continue
+        found.append(record)
+    return found
+
+
+def start_time(pid: int) -> int | None:
+    """The kernel's start time of a process: with it a pid means one process for ever."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _tail(log: Path) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - 4 * _TAIL))
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+    except OSError:
+        return ""
+    return "".join(line for line in lines if not line.startswith(_NOISE))[-_TAIL:]

@@ -1,0 +1,123 @@
+"""From a T2T problem's files to what a training step eats.
+
+Problems whose examples all have one shape (images) give single examples, which a worker queues so that a step can
+take any number of them. Others (text) are batched by T2T itself, by length and tokens. `shapes` needs no data: it
+builds the same pipeline on an empty file, which is how the chief and a check learn a problem's features.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import bridges
+from .registry import Definition
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch already."""
+
+    dataset: Any
+    types: Mapping[str, Any]
+    shapes: Mapping[str, Any]
+    batched: bool
+
+
+def training_pipeline(definition: Definition, directory: str, order: int | None = None) -> Pipeline:
+    """Endless training examples from `directory`; `order` makes a worker's own order of files."""
+    from tensor2tensor.utils import data_reader
+
+    tf = bridges.cross()
+
+    problem, hparams = definition.problem, definition.hparams
+    random.seed(order)  # T2T shuffles the files with Python's own generator
+    examples = problem.dataset(
+        tf.estimator.ModeKeys.TRAIN, data_dir=directory, num_threads=1, hparams=hparams, output_buffer_size=None
+    )
+    shapes = tf.data.get_output_shapes(examples)
+    if problem.batch_size_means_tokens or not all(shape.is_fully_defined() for shape in shapes.values()):
+        return _pipeline(tf, _batches(definition, examples, directory, training=True).prefetch(2), batched=True)
+    return _pipeline(tf, examples.repeat().map(data_reader.cast_ints_to_int32), batched=False)
+
+
+def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
+    """The dev split once, in batches."""
+    tf = bridges.cross()
+
+    problem, hparams = definition.problem, definition.hparams
+    examples = problem.dataset(tf.estimator.ModeKeys.EVAL, data_dir=directory, num_threads=1, hparams=hparams)
+    return _pipeline(tf, _batches(definition, examples, directory, training=False).prefetch(2), batched=True)
+
+
+def placeholders(definition: Definition) -> dict[str, Any]:
+    """Placeholders shaped like a batch of the problem's training features."""
+    from tensor2tensor.utils import data_reader
+
+    tf = bridges.cross()
+
+    with tempfile.TemporaryDirectory() as directory:
+        problem = definition.problem
+        for name in problem.training_filepaths(directory, 1, shuffled=True):
+            with open(name, "wb"):
+                pass
+        pipeline = training_pipeline(definition, directory)
+    features = {
+        name: tf.placeholder(pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name)
+        for name, shape in pipeline.shapes.items()
+    }
+    return data_reader.standardize_shapes(features)
+
+
+def has_records(definition: Definition, directory: str) -> bool:
+    """Whether the training files of the problem are in `directory` (which may be a bucket)."""
+    tf = bridges.cross()
+
+    return bool(tf.gfile.Glob(definition.problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN)))
+
+
+def generate(definition: Definition, directory: str, temporary: str) -> None:
+    """Run the problem's own generate_data into `directory`."""
+    tf = bridges.cross()
+
+    os.makedirs(directory, exist_ok=True)
+    os.makedirs(temporary, exist_ok=True)
+    with tf.Graph().as_default():
+        definition.problem.generate_data(directory, temporary)
+
+
+def _batches(definition: Definition, examples: Any, directory: str, training: bool) -> Any:
+    from tensor2tensor.utils import data_reader
+
+    tf = bridges.cross()
+
+    problem, hparams = definition.problem, definition.hparams
+    mode = tf.estimator.ModeKeys.TRAIN if training else tf.estimator.ModeKeys.EVAL
+    return data_reader.input_fn(
+        examples,
+        problem.filepattern(directory, mode),
+        False,  # no random fraction is skipped at the start: workers have their own order of files instead
+        problem.batch_size_means_tokens,
+        problem.get_hparams(hparams).batch_size_multiplier,
+        problem.max_length(hparams),
+        mode,
+        hparams,
+        data_dir=directory,
+    )
+
+
+def _pipeline(tf: Any, dataset: Any, batched: bool) -> Pipeline:
+    dataset = _features_only(tf, dataset)
+    return Pipeline(dataset, tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset), batched)
+
+
+def _features_only(tf: Any, dataset: Any) -> Any:
+    """T2T's batches come as (features, targets); the targets are among the features."""
+    shapes = tf.data.get_output_shapes(dataset)
+    if isinstance(shapes, Mapping):
+        return dataset
+    return dataset.map(lambda features, targets: {**features, "targets": targets})

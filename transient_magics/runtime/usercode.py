@@ -1,0 +1,77 @@
+"""The user's code of a run: the cell, with what was sent along, and how its errors are told.
+
+The cell is compiled under the file name "cell", so that a traceback through it can be turned into "cell line N". It
+runs as a module of its own in every process that needs its problem, hparams set or model. Nothing here imports
+TensorFlow.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+import types
+from pathlib import Path
+
+from ..errors import CellError, TrainingError, TransientError
+
+FILE_NAME = "cell"
+MODULE_NAME = "transient_cell"
+
+
+def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
+    """Execute the cell as a module; `include` is importable meanwhile and afterwards. Raises CellError."""
+    if include.is_dir() and str(include) not in sys.path:
+        sys.path.insert(0, str(include))
+    source = cell.read_text() if cell.exists() else ""
+    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
+    module = types.ModuleType(MODULE_NAME)
+    module.__file__ = FILE_NAME
+    sys.modules[MODULE_NAME] = module
+    try:
+        exec(compile(source, FILE_NAME, "exec"), module.__dict__)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise told(error, line_offset) from error
+    return module
+
+
+def cell_line(error: BaseException, line_offset: int) -> int | None:
+    """The line of the cell, counted as the notebook shows it, at which `error` came up; None if it was elsewhere."""
+    if isinstance(error, SyntaxError) and error.filename == FILE_NAME and error.lineno:
+        return error.lineno + line_offset
+    seen: BaseException | None = error
+    while seen is not None:
+        frames = [frame for frame in traceback.extract_tb(seen.__traceback__) if frame.filename == FILE_NAME]
+        if frames and frames[-1].lineno:
+            return frames[-1].lineno + line_offset
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def sentence(error: BaseException, limit: int = 300) -> str:
+    """`error` in one line: its kind and the first line of what it says."""
+    if isinstance(error, TransientError):
+        return str(error)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, SyntaxError):
+        text = error.msg
+    kind = type(error).__name__
+    return (f"{kind}: {text}" if text else kind)[:limit]
+
+
+def told(error: BaseException, line_offset: int) -> TransientError:
+    """The error of this package that tells `error`: a CellError with its line if the cell is at fault."""
+    if isinstance(error, TransientError):
+        return error
+    line = cell_line(error, line_offset)
+    if line is None:
+        return TrainingError(sentence(error))
+    return CellError(f"cell line {line}: {sentence(error)}", where=f"line {line}")
+
+
+def reason(error: BaseException, line_offset: int) -> str:
+    """What train.failed says about `error`."""
+    known = told(error, line_offset)
+    return known.what if isinstance(known, CellError) else str(known)

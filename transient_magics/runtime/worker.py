@@ -1,0 +1,193 @@
+"""The process of one worker: `python -m transient_magics.runtime.worker`.
+
+It asks the chief for a number, copies the records, builds its graph and trains until the chief says that the run is
+over, or until SIGTERM: then it finishes the step in flight, says goodbye and exits with 0. The main thread only waits
+for signals and watches; training has a thread of its own, because a blocked TensorFlow call would hold up Python's
+signal handlers.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from ..errors import CellError, DeclarationError
+from . import data_files
+from .meter import Stopwatch
+from .protocol import DONE, FAILED, STUCK, host_and_port
+from .role import Role, log
+from .usercode import told
+from .worker_link import ChiefLink
+
+_LAST_STEP = 4.0
+"""Seconds that the step in flight may still take after SIGTERM."""
+_STUCK_BEFORE_FIRST = 90.0
+_STUCK_AT_LEAST = 20.0
+_CRASHED = 1
+
+
+def _process_started() -> float:
+    """When this process was started, by the kernel's own account (the interpreter's start counts too)."""
+    try:
+        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - ticks)
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+class Worker:
+    """One worker process: the events that reach its main thread, and what it does about them."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._watch = Stopwatch(_process_started())
+        self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._goodbye = "revoked"
+        self._failure: BaseException | None = None
+        given = role.assignment
+        self._link = ChiefLink(given.chief, role.spec.token, given.name, _accelerator())
+        self._training = None
+        self._started = time.monotonic()
+
+    def run(self) -> NoReturn:
+        """Train, and end the process."""
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "_goodbye", "told to leave"))
+        signal.signal(signal.SIGTERM, lambda *_: self._events.put("terminated"))
+        self._link.on_told = lambda: self._events.put("told")
+        self._link.start()
+        threading.Thread(target=self._train, daemon=True, name="training").start()
+        while True:
+            try:
+                event = self._events.get(timeout=1.0)
+            except queue.Empty:
+                self._watchdog()
+                continue
+            match event:
+                case "terminated":
+                    self._leave(self._goodbye)
+                case "told":
+                    self._leave(self._link.told or "told to leave")
+                case "failed":
+                    self._fail()
+
+    def _train(self) -> None:
+        """Everything that takes time, on the training thread."""
+        try:
+            self._role.spec.refuse_what_is_missing()
+            copying = _Copying(self._role)
+            copying.start()
+            from .worker_session import Training
+
+            given = self._role
+            training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)
+            training.define()
+            copying.wait()
+            self._link.numbered.wait()
+            self._watch.lap("data")
+            if self._link.number is None:
+                return  # told to leave before we got a number; the main thread ends the process
+            training.build(self._link.number)
+            self._link.take_metrics = training.meter.take
+            self._training = training
+            training.run()
+        except BaseException as error:  # noqa: BLE001 - user code and TensorFlow raise anything; the chief is told
+            traceback.print_exc()
+            self._failure = error
+            self._events.put("failed")
+        else:
+            self._events.put("stepped")
+
+    def _leave(self, reason: str) -> NoReturn:
+        """Let the step in flight end, say goodbye, exit."""
+        log(f"leaving: {reason}")
+        if self._training is not None:
+            self._training.stop.set()
+            deadline = time.monotonic() + _LAST_STEP
+            while (left := deadline - time.monotonic()) > 0:
+                try:
+                    if self._events.get(timeout=left) in ("stepped", "failed"):
+                        break
+                except queue.Empty:
+                    break
+        self._link.leave(reason)
+        self._role.end(DONE)
+
+    def _fail(self) -> NoReturn:
+        error = told(self._failure or RuntimeError("training ended"), self._role.spec.line_offset)
+        fatal = isinstance(error, (CellError, DeclarationError))
+        self._link.trouble(error.what if isinstance(error, CellError) else str(error), fatal)
+        self._link.leave("lost")
+        self._role.end(FAILED if fatal else _CRASHED)
+
+    def _watchdog(self) -> None:
+        """No step for long while the parameter servers answer: end, and be started again under a new number."""
+        training = self._training
+        if training is None or training.stop.is_set():
+            return
+        limit = max(_STUCK_AT_LEAST, 20 * training.meter.usual) if training.meter.steps else _STUCK_BEFORE_FIRST
+        if time.monotonic() - training.alive < limit or not self._servers_answer():
+            return
+        log(f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew")
+        self._link.leave("lost")
+        self._role.end(STUCK)
+
+    def _servers_answer(self) -> bool:
+        if not self._link.connected.is_set():
+            return False
+        for server in self._role.assignment.ps:
+            try:
+                socket.create_connection(host_and_port(server), timeout=2).close()
+            except OSError:
+                if self._training is not None:
+                    self._training.alive = time.monotonic()
+                return False
+        return True
+
+
+class _Copying(threading.Thread):
+    """Copies the records while TensorFlow is imported."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__(daemon=True, name="records")
+        self._role = role
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        given = self._role
+        if given.spec.data_dir is not None:
+            return
+        try:
+            data_files.copy(given.assignment.chief, given.spec.token, given.folder.data)
+        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
+            self._error = error
+
+    def wait(self) -> None:
+        """Wait for the records; raises what went wrong."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+
+def _accelerator() -> str:
+    """What the kernel driver says is in this machine; TensorFlow is not asked, because that takes seconds."""
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    for line in cards[0].read_text().splitlines() if cards else []:
+        if line.startswith("Model:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def main() -> None:
+    """Run until told to end."""
+    Worker(Role()).run()
+
+
+if __name__ == "__main__":
+    main()

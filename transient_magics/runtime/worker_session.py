@@ -1,0 +1,195 @@
+"""A worker's training: graph, queue of examples, session, and the loop that survives lost parameter servers.
+
+The queue takes single examples, so that a step can take any number of them; a thread of our own fills it (TensorFlow's
+QueueRunner would close it when a session is lost). On an error that means "a parameter server went away" the session is
+closed, a new one opened, and training goes on when nothing is uninitialised any more.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from typing import Any
+
+from . import placement
+from .folder import RunFolder, RunSpec
+from .meter import Meter, Stopwatch
+from .protocol import Assignment
+from .role import log
+from .t2t.bridges import cross
+from .worker_link import ChiefLink
+
+_FEWEST = 2
+"""T2T's resnet squeezes its targets: with one example the batch dimension would vanish."""
+
+
+class Training:
+    """One worker's part of a run. `run` returns when training is over or `stop` was set."""
+
+    def __init__(
+        self, folder: RunFolder, spec: RunSpec, assignment: Assignment, link: ChiefLink, watch: Stopwatch
+    ) -> None:
+        self._folder, self._spec, self._assignment, self._link, self._watch = folder, spec, assignment, link, watch
+        self.stop = threading.Event()
+        self.meter = Meter(assignment.name)
+        self.alive = time.monotonic()
+        """When something last moved; the watchdog looks at it."""
+        self._definition: Any = None
+        self._batch = 0
+
+    def define(self) -> None:
+        """Import TensorFlow and what the run names, and run the cell."""
+        cross()
+        self._watch.lap("tensorflow")
+        from .t2t import bridges, registry
+
+        with bridges.autograph_off():
+            directory = self._folder.data_directory(self._spec)
+            self._definition = registry.define(self._folder, self._spec, directory)
+        self._watch.lap("t2t")
+
+    def build(self, number: int) -> None:
+        """Start this worker's server and build its graph under `number`."""
+        from .t2t import bridges, graph
+
+        tf = bridges.cross()
+        address = f"{self._assignment.address}:{_free_port()}"
+        config = placement.plain_config(self._spec.threads)
+        # A one-task cluster of a throw-away job: who else there is comes with the session, not with the server.
+        self._server = tf.train.Server({"boot": [address]}, job_name="boot", task_index=0, config=config)
+        self._config = placement.worker_config(self._assignment.ps, number, address, self._spec.threads)
+        self._graph = tf.Graph()
+        servers = len(self._assignment.ps)
+        device = placement.worker_device(number)
+        with bridges.autograph_off(), self._graph.as_default():
+            graph.prepare(self._definition)
+            with tf.device(f"{device}/cpu:0"):
+                features = self._queue(tf, number)
+            with placement.placed(device, servers, self._spec.ps_shards or servers):
+                built = graph.training_graph(self._definition, features)
+                self._missing = tf.report_uninitialized_variables(tf.global_variables())
+            self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
+            self._divisor = built.divisor
+            self._graph.finalize()
+        self._watch.lap("graph")
+
+    def run(self) -> None:
+        """Step until the end of the run, through as many sessions as it takes."""
+        lost = placement.transient_errors()
+        pause = 0.2
+        while not self.stop.is_set():
+            session = self._open()
+            steps = self.meter.steps
+            try:
+                if self._wait_until_ready(session):
+                    self._step_until_told(session)
+            except lost as error:
+                log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+            finally:
+                self._filling.set()
+                placement.close(session)
+            pause = 0.2 if self.meter.steps > steps else min(pause * 1.6, 2.0)
+            self.stop.wait(pause)
+
+    # --- the input ---------------------------------------------------------------------------------------------------
+    def _queue(self, tf: Any, number: int) -> dict[str, Any]:
+        """The tensors of one step's features, out of this worker's own queue."""
+        from tensor2tensor.utils import data_reader
+
+        from .t2t import data
+
+        pipeline = data.training_pipeline(self._definition, self._folder.data_directory(self._spec), number)
+        names = sorted(pipeline.types)
+        self._batch = max(int(self._definition.hparams.batch_size), _FEWEST)
+        read_at_once = 1 if pipeline.batched else min(16, self._batch)
+        dataset = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(read_at_once)
+        iterator = tf.data.make_initializable_iterator(dataset)
+        values = iterator.get_next()
+        types = [pipeline.types[name] for name in names]
+        shapes = None if pipeline.batched else [pipeline.shapes[name] for name in names]
+        capacity = 4 if pipeline.batched else max(4 * self._batch, 64)
+        queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
+        self._start_reading = iterator.initializer
+        picked = {name: values[name] for name in names}
+        self._enqueue = queue.enqueue(picked) if pipeline.batched else queue.enqueue_many(picked)
+        self._wanted = tf.placeholder_with_default(tf.constant(self._batch), [], name="batch_size")
+        features = queue.dequeue() if pipeline.batched else queue.dequeue_many(self._wanted)
+        if pipeline.batched:
+            for name in names:
+                features[name].set_shape(pipeline.shapes[name])
+        self._filling = threading.Event()
+        return data_reader.standardize_shapes(dict(features))
+
+    def _fill(self, session: Any, ended: threading.Event) -> None:
+        """Keep the queue full for as long as this session lives."""
+        tf = cross()
+        call = session.make_callable(self._enqueue)
+        while not ended.is_set():
+            try:
+                call()
+            except (
+                tf.errors.OpError,
+                RuntimeError,
+            ):  # the session was lost or closed; its successor has its own thread
+                return
+
+    # --- the session -------------------------------------------------------------------------------------------------
+    def _open(self) -> Any:
+        tf = cross()
+        self._filling = threading.Event()
+        return tf.Session(self._server.target, graph=self._graph, config=self._config)
+
+    def _wait_until_ready(self, session: Any) -> bool:
+        """Wait until the chief has initialised or restored everything; False if we are to stop meanwhile."""
+        while not self.stop.is_set():
+            missing = session.run(self._missing)
+            self.alive = time.monotonic()
+            if not len(missing):
+                break
+            self.stop.wait(0.1)
+        else:
+            return False
+        session.run(self._start_reading)
+        threading.Thread(target=self._fill, args=(session, self._filling), daemon=True, name="examples").start()
+        if not self.meter.steps:
+            self._watch.lap("session")
+        return True
+
+    def _step_until_told(self, session: Any) -> None:
+        spec, meter = self._spec, self.meter
+        pace = spec.pace_seconds or 0.0
+        finished = time.monotonic()
+        while not self.stop.is_set():
+            started = time.monotonic()
+            feeds = {self._divisor: self._rate_divisor(), self._wanted: self._batch}
+            loss, before, after, examples, _ = session.run(self._fetches, feeds)
+            if pace:  # an emulated accelerator: the rest of its step is computing too, only not ours
+                self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
+            self.alive = now = time.monotonic()
+            first = not meter.steps
+            staleness = max(0, int(after) - 1 - int(before))
+            meter.add(int(after), float(loss), int(examples), now - started, started - finished, staleness)
+            finished = now
+            if first:
+                self._watch.lap("step")
+                log(str(self._watch))
+                self._link.stepping(float(loss) if math.isfinite(loss) else None, 0)
+            if after >= spec.train_steps:
+                # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
+                self.stop.wait()
+
+    def _rate_divisor(self) -> float:
+        match self._spec.lr_policy:
+            case "active":
+                return math.sqrt(max(1, self._link.active))
+            case "slots":
+                return math.sqrt(max(1, self._spec.max_workers))
+        return 1.0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
