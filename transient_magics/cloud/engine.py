@@ -316,4 +316,4 @@ async def _limit(seconds: float, what: str, where: str) -> AsyncIterator[None]:
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise CloudError(f"{what} within {seconds:.0f} s", where=where, fix="Try again, or in another zone.") from error
+        raise CloudError(f"{what} within {seconds:g} s", where=where, fix="Try again, or in another zone.") from error

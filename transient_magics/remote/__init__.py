@@ -1,0 +1,29 @@
+"""VMs over SSH: reach one, know that it is the right one, run and leave running, copy, follow files, talk to sockets.
+
+`connect` takes a `Dialler` (how bytes get there), an address, our key and the host keys that Compute Engine told, and
+gives a `Connection`. Everything that goes wrong is a typed error of `transient_magics.errors`; a peer that is dead or
+frozen is noticed within about four seconds. Nothing reconnects by itself except `follow_across`, which is asked to.
+"""
+
+from transient_magics.remote.bundle import bundle, push_bundle
+from transient_magics.remote.connecting import connect
+from transient_magics.remote.connection import Connection
+from transient_magics.remote.dialling import Dialler, Direct, ProxyCommand, Relay
+from transient_magics.remote.following import follow_across
+from transient_magics.remote.keys import generate_key
+from transient_magics.remote.streams import Reader, Writer
+
+__all__ = [
+    "Connection",
+    "Dialler",
+    "Direct",
+    "ProxyCommand",
+    "Reader",
+    "Relay",
+    "Writer",
+    "bundle",
+    "connect",
+    "follow_across",
+    "generate_key",
+    "push_bundle",
+]

@@ -1,0 +1,64 @@
+"""The code that VMs run, brought there: `runtime` and the two modules it needs, under the name of their content.
+
+The same code has the same name, so a VM that has it is left alone, and two versions can lie side by side. A bundle
+appears on a VM whole or not at all, however many bring it at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import secrets
+import shlex
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import transient_magics
+from transient_magics.errors import RemoteError
+from transient_magics.remote.connection import Connection
+
+_CODE = "transient/code"
+
+
+def bundle() -> tuple[str, dict[str, bytes]]:
+    """The name of the code (a hash of all of it) and the files: relative path, content."""
+    package = Path(transient_magics.__file__).parent
+    chosen = [package / "__init__.py", package / "errors.py", *package.glob("runtime/**/*.py")]
+    files = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in sorted(chosen)}
+    digest = hashlib.sha256()
+    for path, content in files.items():
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16], files
+
+
+async def push_bundle(connection: Connection) -> str:
+    """Have the code on the VM; return its folder there, relative to the home: what PYTHONPATH should hold."""
+    sha, files = bundle()
+    target = f"{_CODE}/{sha}"
+    if await connection.exists(target):
+        return target
+    part = f"{target}.{secrets.token_hex(4)}"
+    archive, quoted = f"{part}.tar", shlex.quote(part)
+    await connection.put_bytes(archive, _packed(files))
+    await connection.run(
+        f"mkdir -p {quoted} && tar -xf {shlex.quote(archive)} -C {quoted} && rm {shlex.quote(archive)}"
+    )
+    try:
+        await connection.rename(part, target)
+    except RemoteError:
+        # A folder never replaces another one that has files: someone was faster.
+        await connection.run(["rm", "-rf", part])
+        if not await connection.exists(target):
+            raise
+    return target
+
+
+def _packed(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode, entry.mtime = len(content), 0o644, 315_532_800  # 1980: before any real change
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

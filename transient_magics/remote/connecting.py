@@ -1,0 +1,140 @@
+"""Connect to a VM that may still be booting, and to no other one.
+
+While a VM boots its port is silent, then refuses, then takes no key yet; all that is tried again, with limits. A host
+key that is not the one Compute Engine told us is never tried again: someone else may be listening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import asyncssh
+import stamina
+
+from transient_magics.errors import ConnectionLostError, HostKeyError, RemoteError
+from transient_magics.remote.connection import Connection, Watch
+from transient_magics.remote.dialling import Dialler
+from transient_magics.remote.keys import read_key
+
+_PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
+_ATTEMPT_SECONDS = 10.0
+_DENIED_SECONDS = 30.0  # how long a VM that already answers may take to learn our key
+
+
+async def connect(
+    dialler: Dialler,
+    address: str,
+    *,
+    user: str,
+    key: Path,
+    host_keys: Sequence[str],
+    name: str,
+    port: int = 22,
+    timeout: float = 120.0,
+) -> Connection:
+    """A connection to the VM at `address`, as soon as it takes one.
+
+    `host_keys` are lines like "ssh-ed25519 AAAA", as Compute Engine gives them; `name` is what the VM is called in
+    errors. Raises HostKeyError, ConnectionLostError (no answer within `timeout`) or RemoteError (answered, not let in).
+    """
+    attempt = _Attempt(dialler, address, port, user, read_key(key), _trusted(host_keys, name), name)
+    attempts = stamina.retry_context(
+        attempt.is_worth_another, attempts=200, timeout=timeout, wait_initial=0.1, wait_max=2.0, wait_jitter=0.2
+    )
+    try:
+        async with asyncio.timeout(timeout):
+            async for each in attempts:
+                with each:
+                    return await attempt()
+    except (OSError, asyncssh.Error) as error:
+        raise attempt.explain(error, timeout) from error
+    raise AssertionError("stamina ends with a result or an error")
+
+
+class _Attempt:
+    """One try after the other to the same VM, with memory of what went wrong."""
+
+    def __init__(
+        self,
+        dialler: Dialler,
+        address: str,
+        port: int,
+        user: str,
+        key: asyncssh.SSHKey,
+        trusted: list[asyncssh.SSHKey],
+        name: str,
+    ) -> None:
+        self._dialler, self._address, self._port, self._name = dialler, address, port, name
+        self._user, self._key, self._trusted = user, key, trusted
+        self._denied_since: float | None = None
+        self._last: Exception = TimeoutError("it is silent")
+
+    async def __call__(self) -> Connection:
+        async with AsyncExitStack() as stack:
+            line = await stack.enter_async_context(self._dialler.dial(self._address, self._port))
+            watch = Watch()
+            try:
+                ssh = await asyncssh.connect(
+                    self._address,
+                    self._port,
+                    sock=line,
+                    client_factory=lambda: watch,
+                    username=self._user,
+                    client_keys=[self._key],
+                    known_hosts=(self._trusted, [], []),
+                    host_key_alias=self._name,
+                    # Nothing of the user's own SSH set-up may have a say here.
+                    config=None,
+                    agent_path=None,
+                    x509_trusted_certs=None,
+                    gss_kex=False,
+                    gss_auth=False,
+                    preferred_auth="publickey",
+                    compression_algs=None,
+                    connect_timeout=_ATTEMPT_SECONDS,
+                    # Off by default; a VM that loses its power says nothing, so silence must be noticed.
+                    keepalive_interval=1,
+                    keepalive_count_max=3,
+                )
+            except asyncssh.HostKeyNotVerifiable as error:
+                shown = watch.refused_key or "of an unknown kind"
+                what = f"The machine at {self._address} is not {self._name}: its host key is {shown}"
+                fix = "Delete this VM and let it be replaced; if it happens again, ask who answers at that address."
+                raise HostKeyError(what, where=self._address, fix=fix) from error
+            return Connection(ssh, watch, self._name, stack.pop_all())
+
+    def is_worth_another(self, error: BaseException) -> bool:
+        """Whether a VM that boots may answer better in a moment."""
+        if not isinstance(error, Exception):
+            return False
+        self._last = error
+        if isinstance(error, asyncssh.PermissionDenied):
+            now = asyncio.get_running_loop().time()
+            self._denied_since = self._denied_since or now
+            return now - self._denied_since < _DENIED_SECONDS
+        return isinstance(error, _PASSING)
+
+    def explain(self, error: Exception, timeout: float) -> RemoteError:
+        """Our error for the last failure; running out of time says less than the failure before it."""
+        failure = self._last if isinstance(error, TimeoutError) else error
+        if isinstance(failure, asyncssh.PermissionDenied):
+            what = f"{self._name} does not take the key of the cluster for user {self._user}"
+            fix = "See that the VM's metadata holds it under ssh-keys, and that OS Login is off."
+            return RemoteError(what, where=self._address, fix=fix)
+        if isinstance(failure, _PASSING):
+            said = str(failure) or "it is silent"
+            what = f"{self._name} does not answer at {self._address}:{self._port} within {timeout:g} s: {said}"
+            return ConnectionLostError(what, fix="See that it runs and that port 22 is open to this machine.")
+        return RemoteError(f"{self._name} does not speak SSH with us: {failure}", where=self._address)
+
+
+def _trusted(host_keys: Sequence[str], name: str) -> list[asyncssh.SSHKey]:
+    if not host_keys:
+        raise HostKeyError(f"The host key of {name} is not known", fix="Wait until Compute Engine tells it.")
+    try:
+        return [asyncssh.import_public_key(line) for line in host_keys]
+    except asyncssh.KeyImportError as error:
+        raise HostKeyError(f"The host key of {name}, as told, is not a key: {error}") from error

@@ -1,0 +1,187 @@
+"""One live SSH connection to one VM: run, leave running, copy, follow, talk to a socket, and know when it is gone.
+
+Made by `connect`. It never reconnects; when the VM dies, `closed` is set and every call under way raises
+ConnectionLostError. All paths are relative to the user's home on the VM unless they start with a slash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import shlex
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import asyncssh
+
+from transient_magics.errors import CommandError, RemoteError
+from transient_magics.remote import following
+from transient_magics.remote.failures import explained, lost
+from transient_magics.remote.streams import Reader, Writer
+from transient_magics.remote.transfer import Transfer
+
+_SESSIONS = 4  # commands at once; a stock sshd allows ten sessions, and followed files and SFTP need some too
+
+
+class Watch(asyncssh.SSHClient):
+    """Sees the connection end, and the host key that was refused."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+        self.reason = ""
+        self.refused_key = ""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reason = str(exc) if exc else "it was closed"
+        self.closed.set()
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        self.refused_key = f"{key.get_algorithm()} {key.get_fingerprint()}"
+        return False
+
+
+class Connection:
+    """A connection to the VM `name`. Close it, or use it as an async context manager."""
+
+    def __init__(self, ssh: asyncssh.SSHClientConnection, watch: Watch, name: str, carrier: AsyncExitStack) -> None:
+        self.name = name
+        self._ssh, self._watch, self._carrier = ssh, watch, carrier
+        self._sessions = asyncio.Semaphore(_SESSIONS)
+        self._transfer = Transfer(ssh, name)
+        self._home = ""
+
+    @property
+    def closed(self) -> asyncio.Event:
+        """Set once the connection is gone, whoever ended it."""
+        return self._watch.closed
+
+    @property
+    def reason(self) -> str:
+        """Why it is gone; empty while it lives."""
+        return self._watch.reason
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connection; processes started detached go on."""
+        self._ssh.close()
+        try:
+            async with asyncio.timeout(2):
+                await self._ssh.wait_closed()
+        except TimeoutError:  # a frozen peer does not answer a farewell
+            self._ssh.abort()
+        finally:
+            await self._carrier.aclose()
+
+    async def run(self, command: str | Sequence[str], *, timeout: float = 60.0, input: bytes = b"") -> str:
+        """Run a command (a list of words, or text for the shell) and return its output.
+
+        Raises CommandError with the end of its complaints if it fails or takes too long, ConnectionLostError if nobody
+        can say how it ended.
+        """
+        text = command if isinstance(command, str) else shlex.join(command)
+        with explained(self.name, f"running `{text}`"):
+            async with self._sessions:
+                process = await self._ssh.create_process(text, encoding=None)
+                try:
+                    async with asyncio.timeout(timeout):
+                        output, complaints = await process.communicate(input)
+                except TimeoutError as error:
+                    what = f"`{text}` did not end within {timeout:g} s on {self.name}"
+                    raise CommandError(what, where=self.name) from error
+                finally:
+                    await following.end(process)
+        # When the connection dies, asyncssh returns as if the command had ended, but without a status.
+        if process.exit_status is None and process.exit_signal is None:
+            raise lost(self.name, self.reason)
+        if process.returncode:
+            tail = bytes(complaints or b"").decode(errors="replace").strip()[-2000:]
+            how = (
+                f"ended by signal {process.exit_signal[0]}" if process.exit_signal else f"failed ({process.returncode})"
+            )
+            raise CommandError(f"`{text}` {how} on {self.name}: {tail or 'it says nothing'}", where=self.name)
+        return bytes(output or b"").decode(errors="replace")
+
+    async def start_detached(
+        self, command: str | Sequence[str], log: str, *, environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Start a process that outlives this connection, its output appended to `log`; return its process number.
+
+        For text, the number is that of the shell which runs it, unless the text starts with `exec`.
+        """
+        text = command if isinstance(command, str) else f"exec {shlex.join(command)}"
+        settings = [f"export {name}={shlex.quote(value)}; " for name, value in (environment or {}).items()]
+        program, target = shlex.quote("".join(settings) + text), shlex.quote(log)
+        # setsid leaves the session that ends with us; where there is none, job control at least leaves its group.
+        script = (
+            f"mkdir -p {shlex.quote(posixpath.dirname(log) or '.')} && : >> {target} || exit; "
+            "if command -v setsid >/dev/null; then away=setsid; else away=nohup; set -m; fi; "
+            f"$away sh -c {program} </dev/null >>{target} 2>&1 & echo $!"
+        )
+        answer = await self.run(script)
+        try:
+            return int(answer)
+        except ValueError as error:
+            raise RemoteError(f"{self.name} did not say which process it started: {answer!r}") from error
+
+    def follow(self, path: str, offset: int = 0) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Complete lines of a file, those that are there and those to come: (offset behind the line, line).
+
+        The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another file: it is read from
+        its start, and offsets start over. Ends only by ConnectionLostError, or when it is closed (`aclosing`).
+        """
+        return following.follow(self._ssh, self.name, path, offset)
+
+    async def open_socket(self, path: str) -> tuple[Reader, Writer]:
+        """Connect to a Unix socket on the VM."""
+        absolute = posixpath.join(await self.home(), path)
+        with explained(self.name, f"the socket {path}"):
+            reader, writer = await self._ssh.open_unix_connection(absolute)
+        return Reader(reader, self.name), Writer(writer, self.name)
+
+    async def home(self) -> str:
+        """The user's home on the VM."""
+        if not self._home:
+            self._home = await self.run('printf %s "$HOME"')
+        return self._home
+
+    async def put_bytes(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """Write a file; nobody ever sees half of it."""
+        await self._transfer.put({path: content}, mode=mode)
+
+    async def put_files(self, files: Mapping[str, bytes | Path], *, below: str = "", mode: int = 0o600) -> None:
+        """Write several files (path on the VM, below `below`: content, or where it is here), each one atomically."""
+        await self._transfer.put({posixpath.join(below, path): source for path, source in files.items()}, mode=mode)
+
+    async def put_tree(self, local: Path, path: str) -> None:
+        """Copy the folder `local` to `path`, without byte code, keeping each file's mode."""
+        await self._transfer.put_tree(local, path)
+
+    async def get(self, path: str, local: Path) -> None:
+        """Copy a file from the VM; `local` is replaced when all of it is here and on disk."""
+        await self._transfer.get(path, local)
+
+    async def get_tree(self, path: str, local: Path) -> list[str]:
+        """Copy a folder from the VM, file by file like `get`; returns the relative paths of what was copied."""
+        return await self._transfer.get_tree(path, local)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file; there being none is success."""
+        await self._transfer.remove(path)
+
+    async def rename(self, path: str, target: str) -> None:
+        """Rename a file (replacing `target`) or a folder (which must not exist yet, or be empty)."""
+        await self._transfer.rename(path, target)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is a file or folder at `path`."""
+        return await self._transfer.exists(path)

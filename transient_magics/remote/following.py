@@ -1,0 +1,121 @@
+"""Follow a file on a VM: the lines it has, then each new one as it is written, across lost connections.
+
+The VM's own `tail` does the watching (with inotify, so there is next to no delay); here its bytes become lines with
+offsets. An offset always lies behind a complete line, so it can be kept, and a later follower goes on from it without
+losing a line or seeing one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+import random
+import shlex
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from transient_magics.errors import CommandError, ConnectionLostError
+from transient_magics.remote.failures import explained, lost
+
+if TYPE_CHECKING:
+    from transient_magics.remote.connection import Connection
+
+_AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
+_FAILURES = 20  # lost connections in a row, each within seconds, before following is given up
+_QUICK_SECONDS = 10.0
+
+# Says first from where it reads. Ends when its input does: that is how it is told to, and how it notices that nobody is
+# there any more. Where inotify cannot be used (some file systems; too many watches), tail looks every second, or as
+# often as -s says, which not every tail understands.
+_SCRIPT = """
+export LC_ALL=C; mkdir -p {folder}
+offset={offset}; size=$(wc -c <{path} 2>/dev/null) || size=0
+[ "$size" -ge "$offset" ] || offset=0
+echo "$offset"
+often=; tail --version >/dev/null 2>&1 && often='-s 0.05'
+exec 3<&0
+{{ cat <&3; kill $$; }} >/dev/null 2>&1 &
+exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
+"""
+
+
+async def follow(
+    ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int
+) -> AsyncGenerator[tuple[int, bytes], None]:
+    """See `Connection.follow`."""
+    while True:
+        folder = shlex.quote(posixpath.dirname(path) or ".")
+        script = _SCRIPT.format(folder=folder, path=shlex.quote(path), offset=offset)
+        with explained(name, f"following {path}"):
+            process = await ssh.create_process(script, encoding=None)
+            another = asyncio.Event()
+            watching = asyncio.create_task(_watch(process, another))
+            try:
+                offset = int(await process.stdout.readline() or -1)
+                rest = b""
+                while offset >= 0 and (chunk := await process.stdout.read(65536)) and not another.is_set():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        offset += len(line) + 1
+                        yield offset, line
+            finally:
+                watching.cancel()
+                await end(process)
+        if another.is_set():
+            offset = 0
+        elif process.exit_status is None and process.exit_signal is None:
+            raise lost(name, "")
+        else:
+            raise CommandError(f"Following {path} on {name} ended ({process.returncode})", where=name)
+
+
+async def follow_across(
+    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0
+) -> AsyncGenerator[tuple[int, bytes], None]:
+    """Follow a file as `Connection.follow` does, over as many connections as it takes.
+
+    `connected` gives a live connection, waiting for one if it must, or raises what ends the following. Connections that
+    keep breaking at once end it too, with their ConnectionLostError.
+    """
+    # A retry that hands out lines between its attempts: stamina's can only surround what returns.
+    clock, failures = asyncio.get_running_loop().time, 0
+    while True:
+        started = clock()
+        try:
+            connection = await connected()
+            async with aclosing(connection.follow(path, offset)) as lines:
+                async for offset, line in lines:
+                    yield offset, line
+        except (ConnectionLostError, CommandError):
+            failures = failures + 1 if clock() - started < _QUICK_SECONDS else 1
+            if failures >= _FAILURES:
+                raise
+            await asyncio.sleep(min(0.05 * 2 ** (failures - 1), 2.0) * random.uniform(0.8, 1.2))
+
+
+async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:
+    """End a process that may still run. Its channel is closed when it has ended, not before.
+
+    Servers made with asyncssh may drop the whole connection when a channel closes while its program still talks.
+    """
+    try:
+        with contextlib.suppress(OSError, asyncssh.Error):  # the connection may be gone, or the server take no signals
+            if process.exit_status is None and process.exit_signal is None:
+                process.terminate()
+            await process.wait(timeout=1)
+    finally:
+        process.close()
+
+
+async def _watch(process: asyncssh.SSHClientProcess[bytes], another: asyncio.Event) -> None:
+    """Once tail says that the file is not the same any more, end it: its bytes have no offset now."""
+    with contextlib.suppress(asyncssh.Error, OSError):  # a lost connection is the reader's business
+        async for complaint in process.stderr:
+            if any(sign in complaint for sign in _AGAIN):
+                another.set()
+                process.stdin.write_eof()
+                return

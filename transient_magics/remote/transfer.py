@@ -1,0 +1,155 @@
+"""Copy files to and from a VM by SFTP, each one atomically: write beside it, then rename.
+
+One SFTP session per connection serves all copies; eight run at a time. A file fetched from a VM is complete, and on
+disk, before it takes its name, because the VM may be deleted right after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import posixpath
+import secrets
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncssh
+
+from transient_magics.errors import RemoteError
+from transient_magics.remote.failures import explained
+
+_AT_ONCE = 8
+
+
+class Transfer:
+    """The files of the VM `name`, over one connection."""
+
+    def __init__(self, ssh: asyncssh.SSHClientConnection, name: str) -> None:
+        self._ssh, self._name = ssh, name
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._opening = asyncio.Lock()
+        self._opened: asyncssh.SFTPClient | None = None
+
+    async def put(self, files: Mapping[str, bytes | Path], *, mode: int | None) -> None:
+        folders = {posixpath.dirname(path) for path in files} - {"", "/"}
+        async with self._sftp("making folders") as sftp:
+            for folder in sorted(folders):
+                await sftp.makedirs(folder, asyncssh.SFTPAttrs(permissions=0o700), exist_ok=True)
+        async with _group() as tasks:
+            for path, source in files.items():
+                tasks.create_task(self._put(path, source, mode))
+
+    async def put_tree(self, local: Path, path: str) -> None:
+        def found() -> dict[str, bytes | Path]:
+            files = (each for each in sorted(local.rglob("*")) if each.is_file() and "__pycache__" not in each.parts)
+            return {posixpath.join(path, each.relative_to(local).as_posix()): each for each in files}
+
+        await self.put(await asyncio.to_thread(found), mode=None)
+
+    async def get(self, path: str, local: Path) -> None:
+        async with self._slots, self._sftp(f"fetching {path}") as sftp:
+            await self._get(sftp, path, local)
+
+    async def get_tree(self, path: str, local: Path) -> list[str]:
+        found: list[str] = []
+        async with self._sftp(f"listing {path}") as sftp:
+            folders = [path]
+            while folders:
+                folder = folders.pop()
+                async for entry in sftp.scandir(folder):
+                    entry_path = posixpath.join(folder, str(entry.filename))
+                    kind = stat.S_IFMT(entry.attrs.permissions or 0)
+                    if kind == stat.S_IFDIR and entry.filename not in (".", ".."):
+                        folders.append(entry_path)
+                    elif kind == stat.S_IFREG and not entry_path.endswith(".part"):
+                        found.append(posixpath.relpath(entry_path, path))
+        copied: list[str] = []
+
+        async def copy(relative: str) -> None:
+            async with self._slots, self._sftp(f"fetching {relative}") as sftp:
+                with contextlib.suppress(asyncssh.SFTPNoSuchFile):  # old checkpoints go while new ones come
+                    await self._get(sftp, posixpath.join(path, relative), local / relative)
+                    copied.append(relative)
+
+        async with _group() as tasks:
+            for relative in found:
+                tasks.create_task(copy(relative))
+        return sorted(copied)
+
+    async def remove(self, path: str) -> None:
+        async with self._sftp(f"removing {path}") as sftp:
+            with contextlib.suppress(asyncssh.SFTPNoSuchFile):
+                await sftp.remove(path)
+
+    async def rename(self, path: str, target: str) -> None:
+        async with self._sftp(f"renaming {path}") as sftp:
+            await sftp.posix_rename(path, target)
+
+    async def exists(self, path: str) -> bool:
+        async with self._sftp(f"looking for {path}") as sftp:
+            return await sftp.exists(path)
+
+    async def _put(self, path: str, source: bytes | Path, mode: int | None) -> None:
+        async with self._slots, self._sftp(f"writing {path}") as sftp:
+            if mode is None:
+                mode = stat.S_IMODE(source.stat().st_mode) if isinstance(source, Path) else 0o600
+            part = f"{path}.{secrets.token_hex(4)}.part"
+            try:
+                # Made with its mode, so that a secret is never readable, not even while it is written.
+                async with await sftp.open(part, "wb", asyncssh.SFTPAttrs(permissions=mode)) as file:
+                    if isinstance(source, bytes):
+                        await file.write(source)
+                if isinstance(source, Path):
+                    await sftp.put(source, part)
+                await sftp.posix_rename(part, path)
+            except BaseException:
+                with contextlib.suppress(asyncssh.Error, OSError):
+                    await sftp.remove(part)
+                raise
+
+    async def _get(self, sftp: asyncssh.SFTPClient, path: str, local: Path) -> None:
+        local.parent.mkdir(parents=True, exist_ok=True)
+        part = local.with_name(f"{local.name}.{secrets.token_hex(4)}.part")
+        try:
+            promised = (await sftp.stat(path)).size
+            await sftp.get(path, part)
+            if promised is not None and (size := part.stat().st_size) < promised:
+                raise RemoteError(f"Only {size} of {promised} bytes of {path} arrived", where=self._name)
+            await asyncio.to_thread(_settle, part, local)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def _sftp(self, doing: str) -> AsyncIterator[asyncssh.SFTPClient]:
+        with explained(self._name, doing):
+            async with self._opening:
+                if self._opened is None:
+                    self._opened = await self._ssh.start_sftp_client()
+            try:
+                yield self._opened
+            except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection):
+                self._opened = None  # the session may end before the connection does
+                raise
+
+
+@asynccontextmanager
+async def _group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that raises the first error itself: callers catch our errors, not groups of them."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+def _settle(part: Path, local: Path) -> None:
+    """Have the file on disk, then give it its name."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(local)
