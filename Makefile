@@ -1,0 +1,49 @@
+# make demo | test | lab | lint: each sets up what it needs from nothing but Python 3.11, make and git.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SCREENSHOTS := out
+
+.PHONY: demo test lint lab venv browser bench lock clean
+.DEFAULT_GOAL := demo
+
+venv: $(READY)
+
+# uv installs the lock several times faster than pip; where it cannot (an index that only pip is set up for), pip does.
+$(READY): pyproject.toml locks/build.txt locks/requirements.txt locks/tensor2tensor.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Python 3.11 is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Setting up $(VENV) (a few minutes the first time, about 3.5 GB) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r locks/build.txt
+	@tools/install $(BIN)/python --require-hashes -r locks/requirements.txt
+	@tools/install $(BIN)/python --require-hashes --no-deps -r locks/tensor2tensor.txt
+	@tools/install $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The quickstart notebook, headless, with progress; leaves a summary on the screen and out/quickstart.html.
+demo: $(READY)
+	@$(BIN)/python notebooks/demo.py
+
+lab: $(READY)
+	@$(BIN)/jupyter lab notebooks/quickstart.ipynb
+
+lint: $(READY)
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/pyright && $(BIN)/lint-imports --no-cache
+
+browser: $(READY)
+	@$(BIN)/python tests/browser/ensure_chromium.py
+
+test: lint browser
+	@$(BIN)/python -m pytest
+
+bench: $(READY)
+	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done
+
+# Writes the locks anew from pyproject.toml: every version with its hashes, and no address.
+lock: $(READY)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/lock
+
+clean:
+	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

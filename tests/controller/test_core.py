@@ -1,0 +1,189 @@
+"""What the controller decides, from nothing but the journal and the clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.controller.core import (
+    BeginDeletion,
+    Decision,
+    DeleteVm,
+    Refusal,
+    RequestVm,
+    SaveAhead,
+    Situation,
+    decide,
+)
+from transient_magics.journal import ClusterState, Event, events, replay
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+START = 1_000_000.0
+PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
+
+
+class Story:
+    """A journal written by hand; time passes as told."""
+
+    def __init__(self, workers: int = 2, **options: object) -> None:
+        spec = {
+            "name": "one", "groups": (WorkerGroup("k80", workers),), "zones": ("us-west1-b", "us-east1-c"),
+            "prices": {"k80": PRICE, "parameter-server": PRICE}, "declared_at": START,
+        }  # fmt: skip
+        self.now = START
+        self.seq = itertools.count(1)
+        self.state = ClusterState()
+        self.happens(events.ClusterDeclared(spec=ClusterSpec(**{**spec, **options}).to_dict()))
+
+    def happens(self, *what: Event) -> Story:
+        for event in what:
+            fields = {**event.__dict__, "seq": next(self.seq), "time": int(self.now * 1e9)}
+            self.state = replay([type(event)(**fields)], self.state)
+        return self
+
+    def after(self, seconds: float) -> Story:
+        self.now += seconds
+        return self
+
+    def decisions(self, **more: object) -> list[Decision]:
+        return decide(Situation(self.now, self.state, **more))  # type: ignore[arg-type]
+
+    def carry_out(self, decisions: list[Decision]) -> Story:
+        for decision in decisions:
+            if isinstance(decision, RequestVm):
+                fields = {name: getattr(decision, name) for name in RequestVm.__slots__}
+                self.happens(
+                    events.VmRequested(**fields, machine_type="n1-standard-4", hourly=0.256, on_demand_hourly=0.723)
+                )
+            elif isinstance(decision, DeleteVm):
+                self.happens(events.VmDeleted(vm=decision.vm, reason=decision.reason))
+        return self
+
+    def all_ready(self) -> Story:
+        self.carry_out(self.decisions())
+        for vm in self.state.living:
+            self.happens(events.VmRunning(vm=vm.name, address="10.128.0.2"), events.VmReady(vm=vm.name))
+        return self.happens(events.ClusterReady(workers=2, seconds=1))
+
+
+def requests(decisions: list[Decision]) -> list[RequestVm]:
+    return [each for each in decisions if isinstance(each, RequestVm)]
+
+
+def test_a_declared_cluster_is_asked_for_whole_with_its_server_on_demand() -> None:
+    asked = requests(Story().decisions())
+    assert [(each.vm, each.provisioning_model) for each in asked] == [
+        ("ps-0", "standard"), ("worker-0", "spot"), ("worker-1", "spot"),
+    ]  # fmt: skip
+
+
+def test_a_complete_cluster_needs_nothing() -> None:
+    assert Story().all_ready().decisions() == []
+
+
+def test_a_notice_is_enough_to_ask_for_a_replacement_under_a_new_number() -> None:
+    story = Story().all_ready().happens(events.VmPreemptionNotice(vm="worker-1"))
+    (asked,) = requests(story.decisions())
+    assert (asked.vm, asked.slot, asked.replaces, asked.zone) == ("worker-2", 1, "worker-1", "us-west1-b")
+
+
+def test_two_lost_at_once_are_two_replacements_and_a_lost_server_is_replaced_too() -> None:
+    story = Story().all_ready()
+    for vm in ("worker-0", "worker-1", "ps-0"):
+        story.happens(events.VmRevoked(vm=vm, signal="api"))
+    assert [each.vm for each in requests(story.decisions())] == ["ps-1", "worker-2", "worker-3"]
+
+
+def test_without_replacement_a_revoked_worker_stays_away() -> None:
+    story = Story(replace=False).all_ready().happens(events.VmRevoked(vm="worker-0", signal="ssh"))
+    assert story.decisions() == []
+
+
+def test_a_refused_place_waits_and_then_tries_the_next_zone() -> None:
+    story = Story()
+    refusals = {("worker", 0): Refusal(1, START + 10)}
+    assert [each.vm for each in requests(story.decisions(refusals=refusals))] == ["ps-0", "worker-0"]
+    assert {each.slot for each in requests(story.decisions(refusals=refusals)) if each.role == "worker"} == {1}
+    later = requests(story.after(11).decisions(refusals=refusals))
+    assert [(each.slot, each.zone) for each in later if each.role == "worker"] == [(0, "us-east1-c"), (1, "us-west1-b")]
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds", "word"),
+    [({"max_seconds": 3600.0}, 3601, "60 min"), ({"max_cost": 1.0}, 3600 * 1.4, r"\$1.00")],
+)
+def test_limits_end_the_cluster(options: dict[str, float], seconds: float, word: str) -> None:
+    story = Story(**options).all_ready().happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    (decision,) = story.after(seconds).decisions()
+    assert isinstance(decision, BeginDeletion)
+    assert word.replace("\\", "") in decision.reason
+
+
+def test_the_chief_saves_before_the_end() -> None:
+    story = Story(max_seconds=3600.0).all_ready()
+    story.happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    assert any(isinstance(each, SaveAhead) for each in story.after(3100).decisions())
+    assert not story.decisions(saved_ahead=True)
+
+
+def test_an_idle_cluster_sends_its_workers_home_and_then_ends() -> None:
+    story = Story(idle_seconds=60.0).all_ready().after(61)
+    assert {each.vm for each in story.decisions() if isinstance(each, DeleteVm)} == {"worker-0", "worker-1"}
+    story.carry_out(story.decisions())
+    assert story.decisions() == []
+    (decision,) = story.after(60).decisions()
+    assert isinstance(decision, BeginDeletion)
+
+
+def test_a_run_calls_the_workers_back() -> None:
+    story = Story(idle_seconds=60.0).all_ready().after(61)
+    story.carry_out(story.decisions()).happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    assert [each.vm for each in requests(story.decisions())] == ["worker-2", "worker-3"]
+
+
+def test_fewer_declared_workers_means_the_last_ones_go() -> None:
+    story = Story().all_ready()
+    spec = {**story.state.spec.to_dict(), "groups": [{"accelerator": "k80", "count": 1, "zone": None}]}  # type: ignore[union-attr]
+    story.happens(events.ClusterResized(spec=spec))
+    assert story.decisions() == [DeleteVm("worker-1", "no longer needed")]
+
+
+def test_a_cluster_that_is_deleted_gets_rid_of_everything_and_asks_for_nothing() -> None:
+    story = Story().all_ready().happens(events.ClusterDeleting(reason="asked by the user"))
+    assert {each.vm for each in story.decisions() if isinstance(each, DeleteVm)} == {"ps-0", "worker-0", "worker-1"}
+    story.carry_out(story.decisions())
+    assert story.decisions() == []
+
+
+happenings = st.lists(
+    st.tuples(st.sampled_from(["notice", "revoked", "refused", "deleted", "ready"]), st.integers(0, 9)), max_size=25
+)
+
+
+@given(happenings)
+def test_whatever_happens_no_name_is_used_twice_and_the_cluster_heals(story_of: list[tuple[str, int]]) -> None:
+    story = Story(workers=3)
+    used: list[str] = []
+    for what, which in story_of:
+        used += [each.vm for each in requests(story.decisions())]
+        story.carry_out(story.decisions()).after(1)
+        living = story.state.living
+        vm = living[which % len(living)].name
+        story.happens(
+            {
+                "notice": events.VmPreemptionNotice(vm=vm),
+                "revoked": events.VmRevoked(vm=vm, signal="ssh"),
+                "refused": events.VmRefused(vm=vm, reason="no capacity"),
+                "deleted": events.VmDeleted(vm=vm, reason="silent"),
+                "ready": events.VmReady(vm=vm),
+            }[what]
+        )
+    used += [each.vm for each in requests(story.decisions())]
+    story.carry_out(story.decisions())
+    assert len(used) == len(set(used))
+    present = [(vm.role, vm.slot) for vm in story.state.living if vm.state != "leaving"]
+    assert sorted(present) == [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
+    assert story.decisions() == []
