@@ -1,0 +1,405 @@
+"""All VMs and what happens to them: insert, boot, preemption, time limits, stop, start, delete, death.
+
+Requests change a record, write it, return an operation at once; the rest goes on in one task per VM. A second request
+replaces the task of the first. After the emulator's own death `recover` continues every VM from where its record is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from . import isolation, wire
+from .host import Host, PeerCheck, Surroundings
+from .instances import Record, new_record
+from .isolation import Isolation
+from .operations import Operations
+from .store import Store
+
+_LOG = logging.getLogger(__name__)
+_STAGING_PART = 0.3
+_MOST_VMS = 1000
+
+
+class Fleet:
+    """The emulated project's VMs. `on_change` is told whenever one appears or is gone."""
+
+    def __init__(
+        self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
+        *, boot_seconds: float, notice_seconds: float, on_change: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._folder, self._homes = state / "vms", homes
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._store = Store(state / "instances")
+        self._operations = operations
+        self._boot_seconds, self._notice_seconds, self._on_change = boot_seconds, notice_seconds, on_change
+        self._isolation = isolated
+        self._around = Surroundings(self._folder, isolated, owner_only, self._save)
+        self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
+        self._records: dict[tuple[str, str, str], Record] = {}
+        self._hosts: dict[str, Host] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._latest = 1
+
+    # What there is.
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def records(self, project: str | None = None) -> list[Record]:
+        """All records (of a project)."""
+        return [each for each in self._records.values() if project in (None, each.project)]
+
+    def get(self, project: str, zone: str, name: str) -> Record:
+        """One record, by name or id. ApiError 404 where there is none."""
+        for each in self._records.values():
+            if (each.project, each.zone) == (project, zone) and name in (each.name, each.identity):
+                return each
+        raise wire.not_found(f"projects/{project}/zones/{zone}/instances/{name}")
+
+    def reach(self, address: str, port: int) -> tuple[str, int] | None:
+        """Where the relay finds this port of a running VM, or None for an address that is no VM's."""
+        record = next((each for each in self._records.values() if each.address == address), None)
+        if record is None or record.identity not in self._hosts:
+            return None
+        if self._isolation is Isolation.NONE and port == 22:
+            return self._hosts[record.identity].ssh_place
+        return address, port
+
+    def serial_output(self, record: Record, start: int) -> tuple[str, int]:
+        """What the start-up scripts wrote, from byte `start` on, and where it ends."""
+        path = self._folder / record.folder / "serial.log"
+        content = path.read_bytes() if path.exists() else b""
+        return content[start:].decode(errors="replace"), len(content)
+
+    # Requests.
+
+    def insert(self, project: str, zone: str, body: dict[str, Any], request: str | None) -> dict[str, Any]:
+        """A new VM; the operation is DONE when it runs."""
+        if (project, zone, body.get("name")) in self._records:
+            path = f"projects/{project}/zones/{zone}/instances/{body['name']}"
+            raise wire.ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
+        number = self._free_number()
+        folder = str(body.get("name", ""))
+        if any(each.folder == folder for each in self._records.values()):
+            folder = f"{folder}.{zone}"
+        pattern = "127.128.{}.{}" if self._isolation is Isolation.NONE else "10.128.{}.{}"
+        home = self._homes / f"{self._tag}-{number}"
+        record = new_record(project, zone, body, number, pattern.format(number >> 8, number & 255), folder, home)
+        self._latest = number
+        self._records[record.key] = record
+        operation = self._begin(record, "insert", request)
+        self._go(record, self._boot(record))
+        self._on_change()
+        return operation
+
+    def delete(self, record: Record, request: str | None) -> dict[str, Any]:
+        """No VM any more, and nothing of it."""
+        operation = self._begin(record, "delete", request)
+        self._end(record, "delete")
+        return operation
+
+    def stop(self, record: Record, request: str | None) -> dict[str, Any]:
+        """A VM that is TERMINATED and keeps its disk."""
+        operation = self._begin(record, "stop", request)
+        if record.status == "TERMINATED":
+            self._settle(record)
+        else:
+            self._end(record, "stop")
+        return operation
+
+    def start(self, record: Record, request: str | None) -> dict[str, Any]:
+        """A TERMINATED VM that runs again."""
+        if record.status != "TERMINATED":
+            if record.status in ("STOPPING",):
+                raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
+            return self._operations.finish(self._begin(record, "start", request, keep=False))
+        operation = self._begin(record, "start", request)
+        record.preempted, record.ending = False, None
+        self._change_status(record, "PROVISIONING")
+        self._go(record, self._boot(record))
+        return operation
+
+    def simulate_maintenance(self, record: Record, request: str | None) -> dict[str, Any]:
+        """A maintenance of the VM's host: transient VMs are preempted, others restarted."""
+        if record.status not in ("PROVISIONING", "STAGING", "RUNNING"):
+            raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
+        operation = self._begin(record, "compute.instances.simulateMaintenanceEvent", request, keep=False)
+        if record.transient:
+            self.preempt(record)
+        elif record.status == "RUNNING":
+            self._go(record, self._restart(record))
+        return self._operations.finish(operation)
+
+    def preempt(self, record: Record) -> None:
+        """Take a transient VM away: notice in its metadata at once, the end when the notice is over."""
+        notice = self._notice(record)
+        record.preempted = True
+        if host := self._hosts.get(record.identity):
+            host.metadata.changed()
+        running = record.status == "RUNNING"
+        self._system_event(record, "compute.instances.preempted", "Instance was preempted.")
+        if not running:
+            self._settle(record, ("UNSUPPORTED_OPERATION", "Instance failed to start due to preemption."))
+        self._end(record, record.then, notice if running else 0.0)
+
+    def change(self, record: Record, kind: str, fields: dict[str, Any], request: str | None) -> dict[str, Any]:
+        """New labels or metadata."""
+        record.resource.update(fields)
+        record.resource["fingerprint"] = wire.fingerprint((record.identity, time.time_ns()))
+        self._save(record)
+        if host := self._hosts.get(record.identity):
+            host.metadata.changed()
+        return self._operations.finish(self._begin(record, kind, request, keep=False))
+
+    # Beginning and end of the emulator itself.
+
+    async def recover(self, same_network: bool) -> None:
+        """Take over what an earlier emulator left; without its network, its VMs are lost."""
+        for saved in self._store:
+            record = Record(**saved)
+            self._records[record.key] = record
+            self._latest = max(self._latest, record.number)
+        for record in list(self._records.values()):
+            if record.first and not same_network and isolation.alive(*record.first):
+                isolation.end(record.first[0])
+                record.first = None
+            await self._continue(record)
+        known = {each.folder for each in self._records.values()}
+        for folder in self._folder.iterdir():
+            if folder.name not in known:
+                _remove_folder(folder)
+
+    async def close(self, keep: bool) -> None:
+        """End all VMs (or leave them to the next emulator)."""
+        for timer in self._timers.values():
+            timer.cancel()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if keep:
+            return
+        async with asyncio.TaskGroup() as group:
+            for record in list(self._records.values()):
+                group.create_task(self._remove(record))
+
+    # The life of one VM.
+
+    async def _boot(self, record: Record) -> None:
+        await asyncio.sleep(self._boot_seconds * _STAGING_PART)
+        begun = time.monotonic()
+        self._change_status(record, "STAGING")
+        host = self._hosts[record.identity] = Host(record, self._around, lambda: self._died(record))
+        try:
+            await host.power_on()
+        except (OSError, TimeoutError) as error:
+            _LOG.exception("VM %s cannot be started", record.name)
+            await self._power_off(record)
+            self._settle(record, ("INTERNAL_ERROR", f"The emulator could not start the VM: {error}"), (500, "INTERNAL"))
+            await self._remove(record)
+            return
+        await asyncio.sleep(self._boot_seconds * (1 - _STAGING_PART) - (time.monotonic() - begun))
+        record.resource["lastStartTimestamp"] = wire.now()
+        self._change_status(record, "RUNNING")
+        self._settle(record)
+        self._limit(record)
+
+    def _end(self, record: Record, then: str, notice: float | None = None) -> None:
+        if record.ending and record.ending["then"] == "delete":
+            then = "delete"
+        record.ending = {"until": time.time() + (notice or 0.0), "then": then, "preemption": notice is not None}
+        if record.status not in ("TERMINATED",):
+            self._change_status(record, "STOPPING")
+        else:
+            self._save(record)
+        self._go(record, self._wind_down(record))
+
+    async def _wind_down(self, record: Record) -> None:
+        """The rest of a VM's life, as its record's `ending` says."""
+        assert record.ending
+        host = self._hosts.get(record.identity)
+        script = host and "shutdown-script" in record.attributes()
+        preempted = record.ending["preemption"]
+        left = max(record.ending["until"] - time.time(), 0.0)
+        if host and script:
+            scripted = asyncio.create_task(host.shut_down_script())
+            await asyncio.wait([scripted], timeout=left if preempted else self._notice(record))
+            scripted.cancel()
+            left = max(record.ending["until"] - time.time(), 0.0)
+        await asyncio.sleep(left)
+        if record.ending["then"] == "delete":
+            await self._remove(record)
+            return
+        await self._power_off(record)
+        record.ending = None
+        record.resource["lastStopTimestamp"] = wire.now()
+        self._change_status(record, "TERMINATED")
+        self._settle(record)
+
+    async def _restart(self, record: Record) -> None:
+        await self._power_off(record)
+        self._change_status(record, "PROVISIONING")
+        await self._boot(record)
+
+    async def _power_off(self, record: Record) -> None:
+        if host := self._hosts.pop(record.identity, None):
+            await host.power_off()
+
+    async def _remove(self, record: Record) -> None:
+        await self._power_off(record)
+        if timer := self._timers.pop(record.identity, None):
+            timer.cancel()
+        await asyncio.to_thread(_remove_folder, self._folder / record.folder)
+        self._records.pop(record.key, None)
+        self._store.drop(record.identity)
+        self._settle(record)
+        self._on_change()
+
+    def _died(self, record: Record) -> None:
+        """The first process of a VM ended without being asked: the host failed, as it were."""
+        if record.status != "RUNNING":
+            return
+        self._lost(record)
+
+    def _lost(self, record: Record) -> None:
+        if record.transient:
+            record.preempted = True
+            self._system_event(record, "compute.instances.preempted", "Instance was preempted.")
+        else:
+            self._system_event(record, "compute.instances.hostError", "Instance terminated by host error.")
+        self._end(record, record.then if record.transient else "stop", 0.0)
+
+    async def _continue(self, record: Record) -> None:
+        host = Host(record, self._around, lambda: self._died(record))
+        lives = await host.adopt()
+        if lives:
+            self._hosts[record.identity] = host
+        else:
+            await host.power_off()
+        if record.status in ("PROVISIONING", "STAGING"):
+            await self._power_off(record)
+            self._go(record, self._boot(record))
+        elif record.status == "STOPPING" or record.ending:
+            self._go(record, self._wind_down(record))
+        elif record.status == "RUNNING" and not lives:
+            self._lost(record)
+        self._limit(record)
+
+    def _limit(self, record: Record) -> None:
+        """Have the time limit kept."""
+        if timer := self._timers.pop(record.identity, None):
+            timer.cancel()
+        moment = record.limit()
+        if moment is not None and record.ending is None:
+            # A timer cannot be set for longer than some weeks; looking again once a day is enough.
+            wait = min(max(moment - time.time(), 0.0), 86_400.0)
+            self._timers[record.identity] = asyncio.get_running_loop().call_later(wait, self._time_is_up, record)
+
+    def _time_is_up(self, record: Record) -> None:
+        moment = record.limit()
+        if moment is None or moment > time.time():
+            self._limit(record)
+        elif record.transient and record.resource["scheduling"]["provisioningModel"] == "STANDARD":
+            self.preempt(record)
+        elif record.then == "delete" or record.status != "TERMINATED":
+            self._system_event(record, record.then, "Instance reached its time limit.")
+            self._end(record, record.then)
+
+    # Small parts.
+
+    def _notice(self, record: Record) -> float:
+        asked = record.attributes().get("emulator-notice-seconds", "")
+        try:
+            return min(float(asked), self._notice_seconds) if asked else self._notice_seconds
+        except ValueError:
+            return self._notice_seconds
+
+    def _go(self, record: Record, life: Coroutine[None, None, None]) -> None:
+        previous = self._tasks.pop(record.identity, None)
+
+        async def replace() -> None:
+            if previous:
+                previous.cancel()
+                await asyncio.wait([previous])
+            await life
+
+        task = asyncio.create_task(replace(), name=record.name)
+        self._tasks[record.identity] = task
+        task.add_done_callback(lambda done: self._ended(record, life, done))
+
+    def _ended(self, record: Record, life: Coroutine[None, None, None], task: asyncio.Task[None]) -> None:
+        life.close()
+        if self._tasks.get(record.identity) is task:
+            del self._tasks[record.identity]
+        if not task.cancelled() and (error := task.exception()):
+            _LOG.error("the life of VM %s went wrong", record.name, exc_info=error)
+
+    def _begin(self, record: Record, kind: str, request: str | None, keep: bool = True) -> dict[str, Any]:
+        scope = f"zones/{record.zone}"
+        own = record.resource["selfLink"]
+        operation = self._operations.start(record.project, scope, kind, own, record.identity, request=request)
+        if keep:
+            record.operations.append(operation["name"])
+        self._save(record)
+        return operation
+
+    def _settle(
+        self, record: Record, error: tuple[str, str] | None = None, http: tuple[int, str] = (400, "BAD REQUEST")
+    ) -> None:
+        """Finish the operations that waited for what has just happened."""
+        waiting, record.operations = record.operations, []
+        if record.key in self._records:
+            self._save(record)
+        for name in waiting:
+            if operation := self._operations.named(record.project, name):
+                self._operations.finish(operation, error=error, http=http)
+
+    def _system_event(self, record: Record, kind: str, message: str) -> None:
+        name = f"systemevent-{time.time_ns() // 1_000_000}-{hashlib.sha256(record.identity.encode()).hexdigest()[:12]}"
+        operation = self._operations.start(
+            record.project, f"zones/{record.zone}", kind, record.resource["selfLink"], record.identity,
+            user=wire.SYSTEM, name=name,
+        )  # fmt: skip
+        operation["statusMessage"] = message
+        self._operations.finish(operation)
+
+    def _change_status(self, record: Record, status: str) -> None:
+        record.resource["status"] = status
+        self._save(record)
+
+    def _save(self, record: Record) -> None:
+        self._store.put(record.identity, record.to_dict())
+
+    def _free_number(self) -> int:
+        # The next one rather than the lowest: an address that was just given up is not handed to a stranger at once.
+        taken = {each.number for each in self._records.values()}
+        for offset in range(1, 4000):
+            number = 2 + (self._latest - 2 + offset) % 4000
+            if number not in taken and number & 255 not in (0, 255) and len(taken) < _MOST_VMS:
+                return number
+        raise wire.ApiError(403, "quotaExceeded", f"Quota 'INSTANCES' exceeded. Limit: {_MOST_VMS}.0 on this machine.")
+
+
+def _path(record: Record) -> str:
+    return f"projects/{record.project}/zones/{record.zone}/instances/{record.name}"
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a VM's folder, even if its programs took the permissions from parts of it."""
+    for _attempt in range(10):
+        # A program that was killed a moment ago may still have finished a file.
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        for place, _folders, _files in os.walk(folder):
+            os.chmod(place, 0o700)
+    _LOG.error("the folder %s cannot be removed", folder)

@@ -1,0 +1,74 @@
+"""Who may talk to the emulator: this user alone, and no web page on his behalf.
+
+A VM can be given any SSH key, and its programs run as the user; so a request from another account, or one that a page
+in a browser has forged, would be a way to a shell. The kernel tells whose the other end of a loopback connection is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_LOCAL_NAMES = ("127.0.0.1", "localhost")
+
+
+class Guard:
+    """Answers whether a request may be served. `owner` is the user's number outside of any namespace,
+    `tables` the kernel's lists of TCP connections, opened there."""
+
+    def __init__(self, tables: list[int], owner: int) -> None:
+        self._tables, self._owner = tables, owner
+        self._known: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
+
+    def allows(self, request: web.BaseRequest) -> bool:
+        """Whether the other end of the request's connection belongs to the owner."""
+        transport = request.transport
+        if transport is None:
+            return False
+        if transport not in self._known:
+            here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+            self._known[transport] = bool(here and there) and self._belongs(there[:2], here[:2])
+        return self._known[transport]
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """For aiohttp: refuses with 403."""
+        name, mark, _port = request.host.rpartition(":")
+        if (name if mark else request.host) not in _LOCAL_NAMES or "Origin" in request.headers:
+            raise web.HTTPForbidden(text="The emulator answers to programs on this machine only, not to web pages.\n")
+        if not self.allows(request):
+            raise web.HTTPForbidden(text="This emulator belongs to another user of this machine.\n")
+        return await handler(request)
+
+    def _belongs(self, client: tuple[str, int], server: tuple[str, int]) -> bool:
+        if not self._tables:
+            return True  # Not Linux: the kernel has no such table, and VMs have no address of their own.
+        wanted = {(_hex(client, six), _hex(server, six)) for six in (False, True)}
+        return any(
+            (fields[1], fields[2]) in wanted and int(fields[7]) == self._owner
+            for table in self._tables
+            for fields in map(str.split, _read(table).splitlines()[1:])
+        )
+
+
+def _hex(place: tuple[str, int], six: bool) -> str:
+    """An address as the table writes it: words of the machine's byte order, in hexadecimal."""
+    packed = socket.inet_aton(place[0])
+    if six:
+        packed = bytes(10) + b"\xff\xff" + packed
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words) + f":{place[1]:04X}"
+
+
+def _read(table: int) -> str:
+    os.lseek(table, 0, os.SEEK_SET)
+    parts: list[bytes] = []
+    while part := os.read(table, 1 << 16):
+        parts.append(part)
+    return b"".join(parts).decode()

@@ -1,0 +1,277 @@
+"""An instance as a record: what the API shows of it, and what the emulator remembers besides. Pure data and checks.
+
+`new_record` turns the body of an insert into a record, or refuses it as Compute Engine does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import catalog
+from . import tables, wire
+
+DAY = 86_400.0
+_METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
+
+
+@dataclass
+class Record:
+    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"until", "then", "preemption"}."""
+
+    project: str
+    zone: str
+    name: str
+    resource: dict[str, Any]
+    number: int
+    address: str
+    folder: str
+    home: str
+    first: list[Any] | None = None
+    ports: dict[str, int] = field(default_factory=dict)
+    preempted: bool = False
+    guest_attributes: dict[str, dict[str, str]] = field(default_factory=dict)
+    ending: dict[str, Any] | None = None
+    operations: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names it uniquely."""
+        return self.project, self.zone, self.name
+
+    @property
+    def identity(self) -> str:
+        """The id, never used twice."""
+        return self.resource["id"]
+
+    @property
+    def status(self) -> str:
+        """PROVISIONING, STAGING, RUNNING, STOPPING or TERMINATED."""
+        return self.resource["status"]
+
+    @property
+    def transient(self) -> bool:
+        """Whether it may be preempted: Spot, or preemptible as it was before."""
+        return bool(self.resource["scheduling"]["preemptible"])
+
+    @property
+    def then(self) -> str:
+        """What a preemption or a time limit makes of it."""
+        return "delete" if self.resource["scheduling"].get("instanceTerminationAction") == "DELETE" else "stop"
+
+    def attributes(self) -> dict[str, str]:
+        """The metadata items."""
+        return {item["key"]: item.get("value", "") for item in self.resource["metadata"].get("items", ())}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the store."""
+        return asdict(self)
+
+    def limit(self) -> float | None:
+        """When (seconds since 1970) its time is up, or None."""
+        scheduling = self.resource["scheduling"]
+        limits: list[float] = []
+        if until := scheduling.get("terminationTime"):
+            limits.append(wire.moment(until, "terminationTime"))
+        if started := self.resource.get("lastStartTimestamp"):
+            begin = wire.moment(started, "lastStartTimestamp")
+            if longest := scheduling.get("maxRunDuration"):
+                limits.append(begin + wire.seconds(longest, "maxRunDuration"))
+            if self.transient and scheduling["provisioningModel"] == "STANDARD":
+                limits.append(begin + DAY)
+        return min(limits, default=None)
+
+
+def new_record(
+    project: str, zone: str, body: dict[str, Any], number: int, address: str, folder: str, home: Path
+) -> Record:
+    """The record of a new instance. ApiError 400 where the request is not a legal one."""
+    tables.zone(project, zone)
+    name = wire.check_name(body.get("name"))
+    machine = _machine(project, zone, body.get("machineType"))
+    accelerators = _accelerators(project, zone, body.get("guestAccelerators") or [], machine)
+    moment = wire.now()
+    own = wire.link(project, "zones", zone, "instances", name)
+    resource: dict[str, Any] = {
+        "kind": "compute#instance", "id": wire.fresh_id(), "creationTimestamp": moment, "name": name,
+        "description": str(body.get("description", "")), "status": "PROVISIONING",
+        "zone": wire.link(project, "zones", zone), "selfLink": own, "machineType": machine["selfLink"],
+        "canIpForward": bool(body.get("canIpForward", False)), "cpuPlatform": "Intel Skylake",
+        "tags": _tags(body.get("tags") or {}), "metadata": checked_metadata(body.get("metadata") or {}),
+        "networkInterfaces": _interfaces(project, zone, body.get("networkInterfaces"), address),
+        "disks": _disks(project, zone, name, body.get("disks")),
+        "scheduling": _scheduling(body.get("scheduling") or {}, bool(accelerators)),
+        "serviceAccounts": _service_accounts(project, body.get("serviceAccounts") or []),
+        "startRestricted": False, "deletionProtection": bool(body.get("deletionProtection", False)),
+        "shieldedInstanceConfig": {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True},
+        **labelled(body.get("labels") or {}),
+    }  # fmt: skip
+    if accelerators:
+        resource["guestAccelerators"] = accelerators
+    resource["fingerprint"] = wire.fingerprint(resource)
+    return Record(project, zone, name, resource, number, address, folder, str(home))
+
+
+def labelled(labels: dict[str, str]) -> dict[str, Any]:
+    """The fields of a resource that hold its labels."""
+    for key, value in labels.items():
+        if not re.fullmatch(r"[a-z][-_a-z0-9]{0,62}", key) or not re.fullmatch(r"[-_a-z0-9]{0,63}", str(value)):
+            raise wire.invalid("resource.labels", f"{key}={value}", "Only lower case letters, digits, '-' and '_'.")
+    fields: dict[str, Any] = {"labelFingerprint": wire.fingerprint(sorted(labels.items()))}
+    return {**fields, "labels": labels} if labels else fields
+
+
+def checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata with its fingerprint. ApiError 400 for illegal keys or too large values."""
+    items = metadata.get("items") or []
+    keys = [str(item.get("key", "")) for item in items]
+    for item, key in zip(items, keys, strict=True):
+        if not _METADATA_KEY.fullmatch(key):
+            raise wire.invalid("resource.metadata", key, "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'")
+        if len(str(item.get("value", "")).encode()) > 262_144:
+            raise wire.invalid("resource.metadata", key, "The value is larger than 262144 bytes.")
+    if len(set(keys)) != len(keys):
+        raise wire.invalid("resource.metadata", ", ".join(keys), "Duplicate keys.")
+    fields: dict[str, Any] = {"kind": "compute#metadata", "fingerprint": wire.fingerprint(items)}
+    return {**fields, "items": items} if items else fields
+
+
+def boot_disk(record: Record) -> dict[str, Any]:
+    """The disk that was made with the instance, as a resource of its own."""
+    attached = record.resource["disks"][0]
+    return {
+        "kind": "compute#disk", "id": str(int(record.identity) + 1), "name": wire.last(attached["source"]),
+        "creationTimestamp": record.resource["creationTimestamp"], "sizeGb": attached["diskSizeGb"], "status": "READY",
+        "zone": record.resource["zone"], "selfLink": attached["source"], "users": [record.resource["selfLink"]],
+        "type": f"{record.resource['zone']}/diskTypes/pd-standard", "labelFingerprint": wire.fingerprint(()),
+    }  # fmt: skip
+
+
+def _machine(project: str, zone: str, given: object) -> dict[str, Any]:
+    if not given or not isinstance(given, str):
+        raise wire.required("resource.machineType")
+    try:
+        return tables.machine_type(project, zone, wire.last(given))
+    except wire.ApiError:
+        raise wire.invalid("resource.machineType", given, "The referenced resource does not exist.") from None
+
+
+def _accelerators(
+    project: str, zone: str, given: list[dict[str, Any]], machine: dict[str, Any]
+) -> list[dict[str, Any]]:
+    name = machine["name"]
+    if built_in := machine.get("accelerators"):
+        kind, count = built_in[0]["guestAcceleratorType"], built_in[0]["guestAcceleratorCount"]
+        for each in given:
+            if wire.last(each["acceleratorType"]) != kind or int(each.get("acceleratorCount", 0)) != count:
+                raise wire.invalid("resource.guestAccelerators", each, f"{name} comes with {count} {kind}.")
+        given = [{"acceleratorType": kind, "acceleratorCount": count}]
+    result: list[dict[str, Any]] = []
+    for each in given:
+        kind, count = wire.last(str(each.get("acceleratorType", ""))), int(each.get("acceleratorCount", 0))
+        try:
+            offered = tables.accelerator_type(project, zone, kind)
+        except wire.ApiError:
+            field, why = "resource.guestAccelerators[0].acceleratorType", "The referenced resource does not exist."
+            raise wire.invalid(field, each.get("acceleratorType"), why) from None
+        if not built_in:
+            tables.check_attachment(name, machine["guestCpus"], kind, count)
+        result.append({"acceleratorType": offered["selfLink"], "acceleratorCount": count})
+    return result
+
+
+def _interfaces(project: str, zone: str, given: list[dict[str, Any]] | None, address: str) -> list[dict[str, Any]]:
+    if not given:
+        raise wire.invalid("resource.networkInterfaces", "", "At least one network interface is required.")
+    asked = given[0]
+    network = wire.last(asked.get("network") or "default")
+    subnet = wire.last(asked.get("subnetwork") or network)
+    interface: dict[str, Any] = {
+        "kind": "compute#networkInterface", "name": "nic0", "networkIP": address, "stackType": "IPV4_ONLY",
+        "network": wire.link(project, "global", "networks", network),
+        "subnetwork": wire.link(project, "regions", catalog.region(zone), "subnetworks", subnet),
+        "fingerprint": wire.fingerprint((network, address)),
+    }  # fmt: skip
+    if asked.get("accessConfigs"):
+        # No natIP: an emulated VM has no address outside, and must not pretend to.
+        interface["accessConfigs"] = [
+            {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": each.get("name") or "External NAT",
+             "networkTier": "PREMIUM"} for each in asked["accessConfigs"]
+        ]  # fmt: skip
+    return [interface]
+
+
+def _disks(project: str, zone: str, name: str, given: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    if not given:
+        raise wire.invalid("resource.disks", "", "No disks are specified.")
+    disks: list[dict[str, Any]] = []
+    for index, each in enumerate(given):
+        made = each.get("initializeParams") or {}
+        label = made.get("diskName") or (name if index == 0 else f"{name}-{index}")
+        size = str(each.get("diskSizeGb") or made.get("diskSizeGb") or 10)
+        if not size.isdigit():
+            raise wire.invalid("resource.disks[0].diskSizeGb", size, "Must be a number.")
+        disks.append({
+            "kind": "compute#attachedDisk", "type": each.get("type", "PERSISTENT"), "mode": "READ_WRITE",
+            "index": index,
+            "deviceName": each.get("deviceName") or f"persistent-disk-{index}", "boot": index == 0, "interface": "SCSI",
+            "autoDelete": bool(each.get("autoDelete", False)), "diskSizeGb": size, "architecture": "X86_64",
+            "source": wire.link(project, "zones", zone, "disks", wire.last(each.get("source") or label)),
+        })  # fmt: skip
+    return disks
+
+
+def _scheduling(given: dict[str, Any], accelerated: bool) -> dict[str, Any]:
+    spot = given.get("provisioningModel") == "SPOT"
+    transient = spot or bool(given.get("preemptible"))
+    scheduling: dict[str, Any] = {
+        "provisioningModel": given.get("provisioningModel") or "STANDARD", "preemptible": transient,
+        "automaticRestart": bool(given.get("automaticRestart", not transient)),
+        "onHostMaintenance": given.get("onHostMaintenance") or ("TERMINATE" if transient else "MIGRATE"),
+    }  # fmt: skip
+    if scheduling["provisioningModel"] not in ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"):
+        raise wire.invalid("resource.scheduling.provisioningModel", scheduling["provisioningModel"], "Unknown value.")
+    if transient and scheduling["automaticRestart"]:
+        why = "Scheduling must have preemptible be false when AutomaticRestart is true."
+        raise wire.invalid("resource.scheduling.automaticRestart", True, why)
+    if (transient or accelerated) and scheduling["onHostMaintenance"] != "TERMINATE":
+        why = "Instances that are preemptible or have guest accelerators do not support live migration."
+        raise wire.invalid("resource.scheduling.onHostMaintenance", scheduling["onHostMaintenance"], why)
+    limited = [name for name in ("maxRunDuration", "terminationTime") if given.get(name)]
+    if len(limited) == 2:
+        raise wire.invalid("resource.scheduling", given, "Only one of maxRunDuration and terminationTime can be given.")
+    if limited and transient and not spot:
+        raise wire.invalid(f"resource.scheduling.{limited[0]}", given[limited[0]], "Not for the preemptible model.")
+    for name in limited:
+        if name == "maxRunDuration":
+            wire.seconds(given[name], f"resource.scheduling.{name}")
+        else:
+            wire.moment(str(given[name]), f"resource.scheduling.{name}")
+        scheduling[name] = given[name]
+    action = given.get("instanceTerminationAction")
+    if action not in (None, "", "STOP", "DELETE"):
+        raise wire.invalid("resource.scheduling.instanceTerminationAction", action, "Must be STOP or DELETE.")
+    if limited and not action:
+        raise wire.invalid("resource.scheduling.instanceTerminationAction", "", "A time limit needs STOP or DELETE.")
+    if spot or action:
+        scheduling["instanceTerminationAction"] = action or "STOP"
+    return scheduling
+
+
+def _tags(given: dict[str, Any]) -> dict[str, Any]:
+    items = given.get("items") or []
+    fields: dict[str, Any] = {"fingerprint": wire.fingerprint(items)}
+    return {**fields, "items": items} if items else fields
+
+
+def _service_accounts(project: str, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    default = f"{wire.fixed_id('projects', project)}-compute@developer.gserviceaccount.com"
+    return [
+        {
+            "email": default if each.get("email") in (None, "", "default") else each["email"],
+            "scopes": each.get("scopes") or [],
+        }
+        for each in given
+    ]

@@ -1,0 +1,97 @@
+"""Find this user's emulator, or start it: `ensure`. Light enough to be imported anywhere; needs nothing but sockets.
+
+Whoever needs an emulator first starts it, detached from everything, and it ends by itself when its last VM is gone. One
+that was killed is revived with its state, on the port that its clients know.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from .. import places
+from ..errors import UnreachableError
+
+_ANSWER_SECONDS = 3.0
+
+
+def ensure(*, linger: float = 10.0, timeout: float = 15.0, options: tuple[str, ...] = ()) -> str:
+    """The URL of this user's emulator, started if none answers.
+
+    `linger` and `options` (of its command line) count only if it is started now. Raises UnreachableError.
+    """
+    state = places.private(places.emulator().absolute())
+    if url := _answering(state):
+        return url
+    deadline = time.monotonic() + timeout
+    with (state / "start.lock").open("a") as lock:
+        # Others who start it at this moment are waited for; they take no longer than their own limit.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _answering(state) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
+
+
+def about(url: str) -> dict[str, Any]:
+    """What the emulator at `url` says of itself: relay, state, isolated, version. Raises UnreachableError."""
+    place = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/emulator/v1")
+        answer = connection.getresponse()
+        content = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UnreachableError("the emulator does not answer", where=url, fix="Run the cell again.") from error
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise UnreachableError(f"the emulator refuses: {content}", where=url)
+    return content
+
+
+def _answering(state: Path) -> str:
+    try:
+        url = json.loads((state / "emulator.json").read_text())["url"]
+        return url if about(url)["state"] == str(state) else ""
+    except (OSError, ValueError, KeyError, UnreachableError):
+        return ""
+
+
+def _start(state: Path, linger: float, options: tuple[str, ...], timeout: float) -> str:
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
+    command = [
+        sys.executable,
+        "-m",
+        "transient_magics.emulator",
+        "--state",
+        str(state),
+        "--linger",
+        str(linger),
+        *options,
+    ]
+    with (state / "emulator.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            cwd="/", env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+    assert process.stdout
+    with process.stdout as said:
+        readable, _, _ = select.select([said], [], [], timeout)
+        line = said.readline().decode() if readable else ""
+    if line.startswith("ready "):
+        return line.split()[1]
+    if readable:
+        process.wait()
+    else:
+        process.kill()
+    last = (state / "emulator.log").read_text(errors="replace").strip().rpartition("\n")[2]
+    why = last or f"no answer within {timeout:g} s"
+    raise UnreachableError(f"the emulator could not be started: {why}", where=str(state / "emulator.log"))

@@ -1,0 +1,138 @@
+"""One emulator, from its first answer to its end: HTTP, relay, fleet, and when to leave.
+
+It runs inside its namespaces (where there are any) and is handed what was opened outside of them. While it serves,
+`emulator.json` in its state directory says where; an emulator that was killed leaves that file, its successor reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from .. import __version__
+from . import isolation, netlink
+from .api import Api, errors
+from .api_tables import TablesApi
+from .fleet import Fleet
+from .guard import Guard
+from .isolation import Isolation
+from .machine import BRIDGE, BRIDGE_ADDRESS, PREFIX
+from .operations import Operations
+from .relay import Relay
+from .settings import Settings
+from .store import Store, write_atomically
+
+PROJECT = "emulated-project"
+_FIRST_GRACE = 60.0
+
+
+def serve(settings: Settings) -> None:
+    """Serve until told to end, or until nobody needs it any more."""
+    asyncio.run(_Emulator(settings).run())
+
+
+class _Emulator:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._state = Path(settings.state)
+        self._isolation = Isolation(settings.isolation)
+        self._stop = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._active = time.monotonic()
+        guard = Guard(settings.tables, settings.owner)
+        self._operations = Operations(Store(self._state / "operations"))
+        self._fleet = Fleet(
+            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations,
+            boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._reconsider,
+        )  # fmt: skip
+        self._relay = Relay(Path(settings.relay), self._fleet.reach)
+        self._application = web.Application(middlewares=[errors, guard.middleware, self._note_activity])
+        self._application.router.add_get("/emulator/v1", self._about)
+        Api(self._fleet, self._operations).add_to(self._application)
+        TablesApi(self._fleet, self._operations).add_to(self._application)
+        listening = socket.socket(fileno=settings.listening)
+        listening.setblocking(False)
+        self._listening = listening
+        self._url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stop.set)
+        holder = self._lay_network()
+        # Where we are is written before anything is begun, so that a successor finds the namespaces whatever happens.
+        self._announce(holder)
+        await self._fleet.recover(self._settings.same_network)
+        await self._relay.start()
+        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.SockSite(runner, self._listening).start()
+        print(f"ready {self._url}", flush=True)
+        self._reconsider()
+        try:
+            await self._stop.wait()
+        finally:
+            (self._state / "emulator.json").unlink(missing_ok=True)
+            await runner.cleanup()
+            self._relay.stop()
+            await self._fleet.close(self._settings.keep)
+            if self._settings.keep:
+                self._announce(holder)
+            elif holder:
+                isolation.end(holder[0])
+
+    def _lay_network(self) -> list[Any] | None:
+        """The bridge that all VMs are plugged into, and the process that keeps it there."""
+        if self._isolation is Isolation.NONE or self._settings.same_network:
+            return self._settings.holder
+        netlink.set_up("lo")
+        netlink.add_bridge(BRIDGE)
+        netlink.add_address(BRIDGE, BRIDGE_ADDRESS, PREFIX)
+        netlink.set_up(BRIDGE)
+        process = isolation.hold()
+        return [process, isolation.started(process)]
+
+    def _announce(self, holder: list[Any] | None) -> None:
+        about = {
+            "url": self._url, "pid": os.getpid(), "relay": self._settings.relay, "isolation": self._isolation.value,
+            "holder": holder, "version": __version__,
+        }  # fmt: skip
+        write_atomically(self._state / "emulator.json", json.dumps(about))
+
+    async def _about(self, request: web.Request) -> web.Response:
+        return web.json_response({
+            "relay": self._settings.relay, "state": self._settings.state, "version": __version__, "project": PROJECT,
+            "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
+            "pid": os.getpid(), "vms": len(self._fleet),
+        })  # fmt: skip
+
+    @web.middleware
+    async def _note_activity(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self._active = time.monotonic()
+        return await handler(request)
+
+    def _reconsider(self) -> None:
+        """Leave some time after the last VM is gone, unless somebody still talks to us."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        linger = self._settings.linger
+        if linger and not len(self._fleet):
+            first = not self._operations.latest
+            wait = max(linger, _FIRST_GRACE) if first else linger
+            self._timer = asyncio.get_running_loop().call_later(wait, self._leave_if_idle, wait)
+
+    def _leave_if_idle(self, wait: float) -> None:
+        quiet = time.monotonic() - self._active
+        if quiet + 0.01 < wait:
+            self._timer = asyncio.get_running_loop().call_later(wait - quiet, self._leave_if_idle, wait)
+        else:
+            self._stop.set()

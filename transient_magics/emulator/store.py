@@ -1,0 +1,41 @@
+"""What must survive the emulator's own death: one small JSON file per VM and per operation, replaced atomically.
+
+A caller writes before it answers, so whatever a client was told is still true after a kill -9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Store:
+    """A folder of JSON files, one per key."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Write `value` in place of what was there."""
+        write_atomically(self._directory / f"{key}.json", json.dumps(value))
+
+    def drop(self, key: str) -> None:
+        """Forget `key`. No error if it is unknown."""
+        (self._directory / f"{key}.json").unlink(missing_ok=True)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for path in sorted(self._directory.glob("*.json")):
+            yield json.loads(path.read_text())
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace the file at `path`: a reader sees the old text or the new one, never a part."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    scratch.replace(path)

@@ -1,0 +1,224 @@
+"""What the emulated Compute Engine offers: zones, machine types, GPUs and their limits, images, quotas (of 2026).
+
+The K80, which Google has withdrawn, is kept with its zones of 2022: published results are replayed with it. GPUs by
+zone come from the catalog; limits per VM are Compute Engine's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from .. import catalog
+from . import wire
+
+_WRITTEN = "2026-01-15T00:00:00.000-08:00"
+_ALWAYS = {
+    "us-central1": "abcf", "us-east1": "bcd", "us-west1": "ab",
+    "europe-west1": "bcd", "europe-west4": "abc", "asia-east1": "abc",
+}  # fmt: skip
+ZONES: tuple[str, ...] = tuple(
+    sorted({*(f"{region}-{letter}" for region, letters in _ALWAYS.items() for letter in letters), *catalog.ZONES})
+)
+REGIONS: tuple[str, ...] = tuple(sorted({catalog.region(zone) for zone in ZONES}))
+
+# Family: sizes in vCPUs, GB of memory for each.
+_FAMILIES: dict[str, tuple[tuple[int, ...], float]] = {
+    "n1-standard": ((1, 2, 4, 8, 16, 32, 64, 96), 3.75),
+    "n1-highmem": ((2, 4, 8, 16, 32, 64, 96), 6.5),
+    "n1-highcpu": ((2, 4, 8, 16, 32, 64, 96), 0.9),
+    "e2-standard": ((2, 4, 8, 16, 32), 4),
+    "e2-highmem": ((2, 4, 8, 16), 8),
+    "e2-highcpu": ((2, 4, 8, 16, 32), 1),
+    "n2-standard": ((2, 4, 8, 16, 32, 48, 64, 80, 96, 128), 4),
+    "n2-highmem": ((2, 4, 8, 16, 32, 48, 64, 80, 96, 128), 8),
+    "n2-highcpu": ((2, 4, 8, 16, 32, 48, 64, 80, 96), 1),
+}
+# Machine with GPUs built in: vCPUs, GB of memory, GPU, how many.
+_BUNDLED: dict[str, tuple[int, float, str, int]] = {
+    **{f"g2-standard-{cpus}": (cpus, cpus * 4, "nvidia-l4", count)
+       for cpus, count in {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}.items()},
+    **{f"a2-highgpu-{count}g": (12 * count, 85 * count, "nvidia-tesla-a100", count) for count in (1, 2, 4, 8)},
+    "a2-megagpu-16g": (96, 1360, "nvidia-tesla-a100", 16),
+    **{f"a2-ultragpu-{count}g": (12 * count, 170 * count, "nvidia-a100-80gb", count) for count in (1, 2, 4, 8)},
+    **{f"a3-highgpu-{count}g": (26 * count, 234 * count, "nvidia-h100-80gb", count) for count in (1, 2, 4, 8)},
+}  # fmt: skip
+_SHARED = {"e2-micro": 1, "e2-small": 2, "e2-medium": 4, "f1-micro": 0.6, "g1-small": 1.7}
+_CUSTOM = re.compile(r"(?:(n1|n2|e2)-)?custom-(\d+)-(\d+)(-ext)?")
+# GPU: what people call it, the counts that a VM may have and the vCPUs that each allows at most.
+_ATTACHABLE: dict[str, tuple[str, dict[int, int]]] = {
+    "nvidia-tesla-k80": ("NVIDIA Tesla K80", {1: 8, 2: 16, 4: 32, 8: 64}),
+    "nvidia-tesla-p100": ("NVIDIA Tesla P100", {1: 16, 2: 32, 4: 96}),
+    "nvidia-tesla-v100": ("NVIDIA Tesla V100", {1: 12, 2: 24, 4: 48, 8: 96}),
+    "nvidia-tesla-p4": ("NVIDIA Tesla P4", {1: 24, 2: 48, 4: 96}),
+    "nvidia-tesla-t4": ("NVIDIA T4", {1: 48, 2: 48, 4: 96}),
+}
+_BUILT_IN = {
+    "nvidia-l4": ("NVIDIA L4", 8), "nvidia-tesla-a100": ("NVIDIA A100 40GB", 16),
+    "nvidia-a100-80gb": ("NVIDIA A100 80GB", 8), "nvidia-h100-80gb": ("NVIDIA H100 80GB", 8),
+}  # fmt: skip
+_GPU_ZONES = {
+    each.compute_engine_name: catalog.zones_with(name) for name, each in catalog.ACCELERATORS.items() if name != "cpu"
+}
+_IMAGES = {
+    "debian-cloud": ("debian-11", "debian-12", "debian-13"),
+    "ubuntu-os-cloud": ("ubuntu-2204-lts", "ubuntu-2404-lts-amd64"),
+    "deeplearning-platform-release": ("common-cpu", "common-cu128-ubuntu-2204-nvidia-570", "tf-latest-gpu"),
+}
+_LIMIT = 5000.0
+
+
+def zone(project: str, name: str) -> dict[str, Any]:
+    """A zone. ApiError 404 where there is none."""
+    if name not in ZONES:
+        raise wire.not_found(f"projects/{project}/zones/{name}")
+    return {
+        "kind": "compute#zone", "id": wire.fixed_id("zones", name), "creationTimestamp": _WRITTEN, "name": name,
+        "description": name, "status": "UP", "region": wire.link(project, "regions", catalog.region(name)),
+        "selfLink": wire.link(project, "zones", name), "availableCpuPlatforms": ["Intel Cascade Lake", "Intel Skylake"],
+    }  # fmt: skip
+
+
+def region(project: str, name: str, instances: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """A region with its quotas, used by `instances`. ApiError 404 where there is none."""
+    if name not in REGIONS:
+        raise wire.not_found(f"projects/{project}/regions/{name}")
+    usage = _usage([each for each in instances if catalog.region(wire.last(each["zone"])) == name])
+    return {
+        "kind": "compute#region", "id": wire.fixed_id("regions", name), "creationTimestamp": _WRITTEN, "name": name,
+        "description": name, "status": "UP", "selfLink": wire.link(project, "regions", name),
+        "zones": [wire.link(project, "zones", each) for each in ZONES if catalog.region(each) == name],
+        "quotas": [{"metric": metric, "limit": _LIMIT, "usage": used} for metric, used in usage.items()],
+    }  # fmt: skip
+
+
+def project(name: str, instances: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The project itself."""
+    gpus = sum(gpu["acceleratorCount"] for each in instances for gpu in each.get("guestAccelerators", ()))
+    return {
+        "kind": "compute#project", "id": wire.fixed_id("projects", name), "creationTimestamp": _WRITTEN, "name": name,
+        "selfLink": wire.link(name), "defaultNetworkTier": "PREMIUM",
+        "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+        "defaultServiceAccount": f"{wire.fixed_id('projects', name)}-compute@developer.gserviceaccount.com",
+        "commonInstanceMetadata": {"kind": "compute#metadata", "fingerprint": wire.fingerprint(name)},
+        "quotas": [{"metric": "GPUS_ALL_REGIONS", "limit": _LIMIT, "usage": float(gpus)},
+                   {"metric": "CPUS_ALL_REGIONS", "limit": _LIMIT, "usage": 0.0}],
+    }  # fmt: skip
+
+
+def machine_types(project: str, zone: str) -> list[dict[str, Any]]:
+    """The predefined machine types of a zone."""
+    names = [f"{family}-{size}" for family, (sizes, _) in _FAMILIES.items() for size in sizes]
+    return [machine_type(project, zone, name) for name in sorted([*names, *_BUNDLED, *_SHARED])]
+
+
+def machine_type(project: str, zone: str, name: str) -> dict[str, Any]:
+    """A predefined or custom machine type. ApiError 404 where there is none."""
+    accelerators: list[dict[str, Any]] = []
+    family, _, size = name.rpartition("-")
+    if name in _BUNDLED:
+        cpus, memory, gpu, count = _BUNDLED[name]
+        accelerators = [{"guestAcceleratorType": gpu, "guestAcceleratorCount": count}]
+    elif name in _SHARED:
+        cpus, memory = (1 if name[1] == "1" else 2), _SHARED[name]
+    elif family in _FAMILIES and size.isdigit() and int(size) in _FAMILIES[family][0]:
+        cpus, memory = int(size), int(size) * _FAMILIES[family][1]
+    elif (custom := _CUSTOM.fullmatch(name)) and _custom_is_legal(int(custom[2]), int(custom[3]), custom[1] or "n1"):
+        cpus, memory = int(custom[2]), int(custom[3]) / 1024
+    else:
+        raise wire.not_found(f"projects/{project}/zones/{zone}/machineTypes/{name}")
+    resource: dict[str, Any] = {
+        "kind": "compute#machineType", "id": wire.fixed_id("machineTypes", name), "creationTimestamp": _WRITTEN,
+        "name": name, "description": f"{cpus} vCPUs, {memory:g} GB RAM", "guestCpus": cpus,
+        "memoryMb": int(memory * 1024), "imageSpaceGb": 0, "maximumPersistentDisks": 128,
+        "maximumPersistentDisksSizeGb": "263168", "zone": zone, "isSharedCpu": name in _SHARED,
+        "architecture": "X86_64", "selfLink": wire.link(project, "zones", zone, "machineTypes", name),
+    }  # fmt: skip
+    return resource | ({"accelerators": accelerators} if accelerators else {})
+
+
+def _custom_is_legal(cpus: int, megabytes: int, family: str) -> bool:
+    most = {"n1": 96, "n2": 128, "e2": 32}[family]
+    return 1 <= cpus <= most and (cpus == 1 or cpus % 2 == 0) and megabytes > 0 and megabytes % 256 == 0
+
+
+def accelerator_types(project: str, zone: str) -> list[dict[str, Any]]:
+    """The GPUs of a zone."""
+    return [accelerator_type(project, zone, name) for name in sorted(_GPU_ZONES) if zone in _GPU_ZONES[name]]
+
+
+def accelerator_type(project: str, zone: str, name: str) -> dict[str, Any]:
+    """A GPU of a zone. ApiError 404 where there is none."""
+    if zone not in _GPU_ZONES.get(name, ()):
+        raise wire.not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
+    description, most = (_ATTACHABLE[name][0], max(_ATTACHABLE[name][1])) if name in _ATTACHABLE else _BUILT_IN[name]
+    return {
+        "kind": "compute#acceleratorType", "id": wire.fixed_id("acceleratorTypes", name), "creationTimestamp": _WRITTEN,
+        "name": name, "description": description, "maximumCardsPerInstance": most,
+        "zone": wire.link(project, "zones", zone),
+        "selfLink": wire.link(project, "zones", zone, "acceleratorTypes", name),
+    }  # fmt: skip
+
+
+def check_attachment(machine: str, cpus: int, accelerator: str, count: int) -> None:
+    """ApiError 400 unless this many of this GPU may be attached to this machine type."""
+    field = "resource.guestAccelerators"
+    if accelerator not in _ATTACHABLE:
+        raise wire.invalid(field, accelerator, f"It comes with machine types of its own, not with {machine}.")
+    if not machine.startswith(("n1-", "custom-")):
+        raise wire.invalid(field, accelerator, f"It cannot be attached to machine type {machine}, only to N1.")
+    allowed = _ATTACHABLE[accelerator][1]
+    if count not in allowed:
+        raise wire.invalid(field, count, f"Allowed numbers of {accelerator}: {', '.join(map(str, allowed))}.")
+    if cpus > allowed[count]:
+        why = f"{count} {accelerator} allow {allowed[count]} vCPUs at most."
+        raise wire.invalid("resource.machineType", machine, why)
+
+
+def image_from_family(project: str, family: str) -> dict[str, Any]:
+    """The newest image of a family. ApiError 404 where there is none."""
+    if family not in _IMAGES.get(project, ()):
+        raise wire.not_found(f"projects/{project}/global/images/family/{family}")
+    return _image(project, family)
+
+
+def image(project: str, name: str) -> dict[str, Any]:
+    """One image. ApiError 404 where there is none."""
+    for family in _IMAGES.get(project, ()):
+        if name == f"{family}-v20260101":
+            return _image(project, family)
+    raise wire.not_found(f"projects/{project}/global/images/{name}")
+
+
+def images(project: str) -> list[dict[str, Any]]:
+    """All images of a project."""
+    return [_image(project, family) for family in _IMAGES.get(project, ())]
+
+
+def _image(project: str, family: str) -> dict[str, Any]:
+    name = f"{family}-v20260101"
+    return {
+        "kind": "compute#image", "id": wire.fixed_id("images", name), "creationTimestamp": _WRITTEN, "name": name,
+        "description": f"Emulated {family}", "sourceType": "RAW", "status": "READY", "archiveSizeBytes": "1000000000",
+        "diskSizeGb": "10", "family": family, "architecture": "X86_64",
+        "selfLink": wire.link(project, "global", "images", name),
+    }  # fmt: skip
+
+
+def _usage(instances: list[dict[str, Any]]) -> dict[str, float]:
+    kinds = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB", "H100")
+    usage = dict.fromkeys(["INSTANCES", "CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES", "DISKS_TOTAL_GB"], 0.0)
+    usage |= {f"{prefix}NVIDIA_{kind}_GPUS": 0.0 for kind in kinds for prefix in ("", "PREEMPTIBLE_")}
+    for each in instances:
+        if each["status"] == "TERMINATED":
+            continue
+        prefix = "PREEMPTIBLE_" if each["scheduling"]["preemptible"] else ""
+        usage["INSTANCES"] += 1
+        machine = machine_type("any", wire.last(each["zone"]), wire.last(each["machineType"]))
+        usage[f"{prefix}CPUS"] += machine["guestCpus"]
+        for accelerator in each.get("guestAccelerators", ()):
+            kind = wire.last(accelerator["acceleratorType"]).removeprefix("nvidia-").removeprefix("tesla-").upper()
+            metric = f"{prefix}NVIDIA_{kind.replace('-', '_').replace('H100_80GB', 'H100')}_GPUS"
+            usage[metric] = usage.get(metric, 0.0) + accelerator["acceleratorCount"]
+    return usage
