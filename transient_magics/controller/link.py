@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from ..remote import Connection, Reader, Writer, push_bundle
 log = logging.getLogger(__name__)
 
 AGENT_SOCKET, AGENT_LINES = "transient/agent.sock", "transient/agent.jsonl"
-_RETRY_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
 
@@ -101,7 +102,9 @@ class Link:
 
     async def run(self) -> None:
         """Keep the VM connected until cancelled."""
+        pause = _FIRST_PAUSE
         while True:
+            began = time.monotonic()
             try:
                 async with self._open_connection(), asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._until_closed())
@@ -110,11 +113,12 @@ class Link:
             except* HostKeyError as group:
                 # Never retried in a hurry: somebody else may answer at this address.
                 self._hooks.trouble(self.vm, str(group.exceptions[0]))
-                await asyncio.sleep(30)
+                pause = _LONGEST_PAUSE
             except* (RemoteError, OSError) as group:
                 log.info("%s: %s", self.vm, group.exceptions[0])
                 self._hooks.lost(self.vm)
-                await asyncio.sleep(_RETRY_SECONDS)
+            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def _open_connection(self) -> AsyncIterator[None]:
