@@ -41,7 +41,8 @@ async def serve(
         for end in (its_input, its_output, its_error):
             os.close(end)
         process.set_redirect_pid(program.pid)
-        await process.redirect(stdin=our_input, stdout=our_output, stderr=our_error)
+        # Without send_eof=False the end of the output would cut off complaints that are still to come.
+        await process.redirect(stdin=our_input, stdout=our_output, stderr=our_error, send_eof=False)
         code = await program.wait()
         await process.stdout.drain()
         await process.stderr.drain()

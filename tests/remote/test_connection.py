@@ -29,6 +29,7 @@ async def test_words_are_quoted_and_text_is_for_the_shell(connection: Connection
     assert await connection.run(["printf", "%s", "a b; $HOME"]) == "a b; $HOME"
     assert await connection.run("pwd; echo $HOME") == f"{home}\n{home}\n"
     assert await connection.run("cat", input=b"given") == "given"
+    assert await connection.run("cat") == ""
     assert await connection.home() == str(home)
 
 

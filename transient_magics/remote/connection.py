@@ -92,9 +92,11 @@ class Connection:
         with explained(self.name, f"running `{text}`"):
             async with self._sessions:
                 process = await self._ssh.create_process(text, encoding=None)
+                process.stdin.write(input)
+                process.stdin.write_eof()
                 try:
                     async with asyncio.timeout(timeout):
-                        output, complaints = await process.communicate(input)
+                        output, complaints = await process.communicate()
                 except TimeoutError as error:
                     what = f"`{text}` did not end within {timeout:g} s on {self.name}"
                     raise CommandError(what, where=self.name) from error

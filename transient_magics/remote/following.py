@@ -98,15 +98,18 @@ async def follow_across(
 
 
 async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:
-    """End a process that may still run. Its channel is closed when it has ended, not before.
+    """End a process that may still run: close its input, and if that is not enough, send it a signal.
 
-    Servers made with asyncssh may drop the whole connection when a channel closes while its program still talks.
+    Its channel is closed when it has ended, not before: servers made with asyncssh may drop the whole connection when a
+    channel closes while its program still talks.
     """
     try:
-        with contextlib.suppress(OSError, asyncssh.Error):  # the connection may be gone, or the server take no signals
-            if process.exit_status is None and process.exit_signal is None:
-                process.terminate()
-            await process.wait(timeout=1)
+        for tell in (process.stdin.write_eof, process.terminate):
+            with contextlib.suppress(OSError, asyncssh.Error):  # the connection may be gone, or the time be up
+                if process.exit_status is None and process.exit_signal is None:
+                    tell()
+                await process.wait(timeout=0.5)
+                return
     finally:
         process.close()
 
