@@ -42,7 +42,7 @@ class MetadataServer:
         """Drop all connections at once."""
         if self._server:
             self._server.close()
-        await self._web.shutdown(0)
+        await self._web.shutdown(0.01)  # 0 would mean: wait for the long polls to end
 
     def changed(self) -> None:
         """Something in the tree has a new value."""
