@@ -89,3 +89,10 @@ class Api:
 async def forever() -> None:
     """An answer that never comes."""
     await asyncio.Event().wait()
+
+
+def succeed(api: Api) -> None:
+    """Let the insert of the usual VM succeed."""
+    api.on("POST", f"zones/{ZONE}/instances", operation())
+    api.on("POST", f"zones/{ZONE}/operations/operation-1/wait", operation())
+    api.on("GET", f"zones/{ZONE}/instances/c1-worker-1", instance("c1-worker-1"))

@@ -1,4 +1,4 @@
-"""What ComputeEngine sends, and how it takes every way in which Compute Engine refuses or fails."""
+"""How ComputeEngine takes every way in which Compute Engine answers, refuses or fails."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 import subprocess
 import sys
 import time
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from scripted_api import PROJECT, ZONE, Api, forever, instance, operation, refusal
+from scripted_api import PROJECT, ZONE, Api, forever, instance, operation, refusal, succeed
 
-from transient_magics.cloud import ComputeEngine, Vm, VmRequest, request_id
+from transient_magics.cloud import ComputeEngine, Vm, VmRequest
 from transient_magics.errors import (
     AccessError,
     AlreadyExistsError,
@@ -44,12 +43,6 @@ STOCKOUT = {
 }
 
 
-def succeed(api: Api) -> None:
-    api.on("POST", INSTANCES, operation())
-    api.on("POST", WAIT, operation())
-    api.on("GET", WORKER, instance("c1-worker-1"))
-
-
 async def test_an_insert_returns_the_running_vm(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
     succeed(api)
     api.on("POST", WAIT, operation(status="RUNNING", progress=0), operation())
@@ -66,93 +59,6 @@ async def test_an_insert_returns_the_running_vm(api: Api, engine: ComputeEngine,
         preemptible=True,
         last_start=datetime(2026, 1, 2, 3, 4, 5, 678000, timezone(timedelta(hours=-8))),
     )
-
-
-async def sent(api: Api, engine: ComputeEngine, request: VmRequest) -> Any:
-    succeed(api)
-    await engine.insert(request)
-    ((query, body),) = api.asked("POST", INSTANCES)
-    assert query["requestId"] == request.request_id
-    return body
-
-
-async def test_a_spot_vm_ends_at_its_time_limit_by_deletion(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
-    limit = datetime(2026, 5, 6, 9, 8, 7, 999, tzinfo=timezone(timedelta(hours=2)))
-    body = await sent(api, engine, replace(wanted, termination_time=limit))
-    assert body["scheduling"] == {
-        "provisioningModel": "SPOT",
-        "preemptible": True,
-        "onHostMaintenance": "TERMINATE",
-        "automaticRestart": False,
-        "instanceTerminationAction": "DELETE",
-        "terminationTime": "2026-05-06T07:08:07Z",
-    }
-    assert body["guestAccelerators"] == [
-        {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", "acceleratorCount": 1}
-    ]
-
-
-async def test_a_legacy_preemptible_vm_carries_no_time_limit(
-    api: Api, engine: ComputeEngine, wanted: VmRequest
-) -> None:
-    body = await sent(
-        api, engine, replace(wanted, provisioning_model="preemptible", termination_time=datetime.now(UTC))
-    )
-    assert body["scheduling"] == {"preemptible": True, "onHostMaintenance": "TERMINATE", "automaticRestart": False}
-
-
-async def test_an_on_demand_vm_ends_at_its_time_limit_too(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
-    limit = datetime(2026, 5, 6, tzinfo=UTC)
-    body = await sent(
-        api, engine, replace(wanted, provisioning_model="standard", accelerator="", termination_time=limit)
-    )
-    assert body["scheduling"] == {
-        "provisioningModel": "STANDARD",
-        "onHostMaintenance": "MIGRATE",
-        "automaticRestart": False,
-        "instanceTerminationAction": "DELETE",
-        "terminationTime": "2026-05-06T00:00:00Z",
-    }
-    assert "guestAccelerators" not in body
-    assert "serviceAccounts" not in body
-
-
-async def test_labels_keys_and_network_are_sent_whole(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
-    request = replace(
-        wanted,
-        metadata={"startup-script": "true", "enable-oslogin": "TRUE"},
-        subnet="inner",
-        external_ip=False,
-        service_account="default",
-        image="projects/p/global/images/family/f",
-        disk_gb=80,
-    )
-    body = await sent(api, engine, request)
-    assert body["labels"] == {"cluster": "c1"}
-    (disk,) = body["disks"]
-    assert disk["autoDelete"] is True
-    assert disk["initializeParams"] == {
-        "sourceImage": "projects/p/global/images/family/f",
-        "diskSizeGb": "80",
-        "diskType": f"zones/{ZONE}/diskTypes/pd-balanced",
-        "labels": {"cluster": "c1"},
-    }
-    assert body["networkInterfaces"] == [{"subnetwork": "regions/us-central1/subnetworks/inner"}]
-    assert {item["key"]: item["value"] for item in body["metadata"]["items"]} == {
-        "startup-script": "true",
-        "ssh-keys": "transient:ssh-ed25519 AAAA transient",
-        "block-project-ssh-keys": "true",
-        "enable-guest-attributes": "TRUE",
-        "enable-oslogin": "FALSE",
-    }
-    (account,) = body["serviceAccounts"]
-    assert account["scopes"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
-
-
-def test_the_identity_of_a_request_follows_from_what_it_is_for() -> None:
-    assert request_id("c1", "worker-1", 1) == request_id("c1", "worker-1", 1)
-    assert request_id("c1", "worker-1", 1) != request_id("c1", "worker-1", 2)
-    assert request_id("c1", "worker-1") != request_id("c1worker", "-1")
 
 
 @pytest.mark.parametrize("http_fields", [{"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}, {}])

@@ -146,18 +146,18 @@ async def test_more_commands_than_sessions_take_turns(connection: Connection) ->
 async def test_the_code_is_brought_once_whoever_brings_it(vm: Vm, home: Path) -> None:
     sha, files = bundle()
     async with await vm.connect() as one, await vm.connect() as two:
-        folders = await asyncio.gather(*(push_bundle(each) for each in (one, two) * 3))
-        assert set(folders) == {f"transient/code/{sha}"}
+        assert await asyncio.gather(*(push_bundle(each) for each in (one, two) * 3)) == [sha] * 6
         assert [each.name for each in (home / "transient/code").iterdir()] == [sha]
-        before = (home / folders[0]).stat().st_mtime_ns
+        folder = home / "transient/code" / sha
+        before = folder.stat().st_mtime_ns
         await push_bundle(one)
-        assert (home / folders[0]).stat().st_mtime_ns == before
-    found = {each.relative_to(home / folders[0]).as_posix() for each in (home / folders[0]).rglob("*.py")}
+        assert folder.stat().st_mtime_ns == before
+    found = {each.relative_to(folder).as_posix() for each in folder.rglob("*.py")}
     assert found == set(files)
 
 
 async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -> None:
-    folder = await push_bundle(connection)
+    folder = f"transient/code/{await push_bundle(connection)}"
     program = "import transient_magics.errors as e; print(e.__file__)"
     command = f"cd / && PYTHONPATH={home / folder} {sys.executable} -c '{program}'"
     assert await connection.run(command) == f"{home / folder}/transient_magics/errors.py\n"

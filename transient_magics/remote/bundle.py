@@ -33,11 +33,11 @@ def bundle() -> tuple[str, dict[str, bytes]]:
 
 
 async def push_bundle(connection: Connection) -> str:
-    """Have the code on the VM; return its folder there, relative to the home: what PYTHONPATH should hold."""
+    """Have the code on the VM, in transient/code/<sha> below the home (the PYTHONPATH to use); return that sha."""
     sha, files = bundle()
     target = f"{_CODE}/{sha}"
     if await connection.exists(target):
-        return target
+        return sha
     part = f"{target}.{secrets.token_hex(4)}"
     archive, quoted = f"{part}.tar", shlex.quote(part)
     await connection.put_bytes(archive, _packed(files))
@@ -51,7 +51,7 @@ async def push_bundle(connection: Connection) -> str:
         await connection.run(["rm", "-rf", part])
         if not await connection.exists(target):
             raise
-    return target
+    return sha
 
 
 def _packed(files: Mapping[str, bytes]) -> bytes:

@@ -1,0 +1,91 @@
+"""The same door onto the emulator: a VM's whole life through Google's own client, without an account."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted_api import ZONE
+
+from transient_magics.cloud import ComputeEngine, VmRequest, request_id
+from transient_magics.errors import AlreadyExistsError, GoneError
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("home")
+    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
+    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
+    with subprocess.Popen(
+        [*command, "--boot", "0.3", "--notice", "0.5"], stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()
+    ) as program:
+        assert program.stdout is not None
+        said = program.stdout.readline().decode().split()
+        assert said[:1] == ["ready"]
+        yield said[1]
+        program.terminate()
+
+
+@pytest.fixture
+async def emulated(url: str) -> AsyncIterator[ComputeEngine]:
+    async with ComputeEngine("emulated-project", url) as engine:
+        yield engine
+        for vm in await engine.list({}):
+            await engine.delete(vm.zone, vm.name)
+
+
+async def test_a_vm_lives_and_is_deleted(emulated: ComputeEngine, wanted: VmRequest) -> None:
+    await emulated.check()
+    vm = await emulated.insert(wanted)
+    assert (vm.name, vm.zone, vm.status, vm.preemptible) == (wanted.name, ZONE, "RUNNING", True)
+    assert vm.address.startswith("10.128.")
+    assert await emulated.get(ZONE, wanted.name) == vm
+    assert await emulated.list({"cluster": "c1"}) == [vm]
+    assert await emulated.list({"cluster": "c2"}) == []
+    assert (await emulated.host_keys(ZONE, wanted.name))[0].startswith("ssh-ed25519 AAAA")
+    await emulated.delete(ZONE, wanted.name)
+    assert await emulated.get(ZONE, wanted.name) is None
+    await emulated.delete(ZONE, wanted.name)
+
+
+async def test_the_same_request_again_is_the_same_vm(emulated: ComputeEngine, wanted: VmRequest) -> None:
+    vm = await emulated.insert(replace(wanted, name="c1-again", request_id=request_id("again")))
+    assert await emulated.insert(replace(wanted, name="c1-again", request_id=request_id("again"))) == vm
+    assert await emulated.insert(replace(wanted, name="c1-again", request_id=request_id("another"))) == vm
+    with pytest.raises(AlreadyExistsError):
+        await emulated.insert(replace(wanted, name="c1-again", labels={"cluster": "c2"}, request_id=request_id("c2")))
+
+
+async def test_a_cancelled_insert_is_continued_by_the_same_request(emulated: ComputeEngine, wanted: VmRequest) -> None:
+    request = replace(wanted, name="c1-cancelled", request_id=request_id("cancelled"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await emulated.insert(request)
+    vm = await emulated.insert(request)
+    assert [each.id for each in await emulated.list({"cluster": "c1"})] == [vm.id]
+
+
+async def test_vms_are_made_side_by_side(emulated: ComputeEngine, wanted: VmRequest) -> None:
+    names = [f"c1-many-{number}" for number in range(8)]
+    requests = [replace(wanted, name=name, request_id=request_id(name)) for name in names]
+    vms = await asyncio.gather(*map(emulated.insert, requests))
+    assert len({vm.address for vm in vms}) == 8
+    await asyncio.gather(*(emulated.delete(ZONE, name) for name in names))
+    assert await emulated.list({"cluster": "c1"}) == []
+
+
+async def test_a_preempted_vm_goes_and_is_remembered(emulated: ComputeEngine, wanted: VmRequest) -> None:
+    await emulated.insert(replace(wanted, name="c1-preempted", request_id=request_id("preempted")))
+    await emulated.preempt(ZONE, "c1-preempted")
+    async with asyncio.timeout(10):
+        while await emulated.get(ZONE, "c1-preempted") is not None:  # noqa: ASYNC110 (the API has no events)
+            await asyncio.sleep(0.1)
+    assert "c1-preempted" in await emulated.preemptions(ZONE)
+    with pytest.raises(GoneError):
+        await emulated.host_keys(ZONE, "c1-preempted")
