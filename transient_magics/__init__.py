@@ -1,5 +1,68 @@
-"""transient_magics: train on cheap, revocable GPU servers without leaving the notebook."""
+"""transient_magics: train on cheap, revocable GPU servers without leaving the notebook.
+
+In a notebook: `%load_ext transient_magics`. In Python: `import transient_magics as tm`, then `tm.cluster("name")`,
+`tm.run("name")` and what else is named below, all of it imported when first used.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .client import (
+        Cluster,
+        Declaration,
+        Result,
+        Run,
+        cluster,
+        clusters,
+        declare,
+        preview,
+        run,
+        runs,
+        sweep,
+        train,
+    )
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Cluster",
+    "Declaration",
+    "Result",
+    "Run",
+    "cluster",
+    "clusters",
+    "declare",
+    "preview",
+    "run",
+    "runs",
+    "sweep",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import client
+
+    return getattr(client, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext transient_magics`."""
+    from .magics import load
+
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """`%unload_ext transient_magics`."""
+    from .magics import unload
+
+    unload(ipython)

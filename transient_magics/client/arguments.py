@@ -19,7 +19,7 @@ from ..spec.grammar import nearest
 from . import options
 from .options import Option
 
-__all__ = ["Command", "Option", "parse", "split", "verbs", "words_of_table"]
+__all__ = ["Command", "Option", "parse", "split", "verbs", "without_comment", "words_of_table"]
 
 _UNEXPANDED = re.compile(r"\$[A-Za-z_]\w*|\{[^{}]*\}")
 _ARGPARSE = re.compile(r"argument (?P<option>[^:]+): (?P<problem>.*)", re.DOTALL)
@@ -44,7 +44,7 @@ def verbs(magic: str = "cluster") -> tuple[str, ...]:
 def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = False) -> Command:
     """Read the words behind a magic's or program's name.
 
-    `verb` is `cluster` (a SPEC or a sub-command comes first), `train`, `emulator` or `catalog`; `called` is what the
+    `verb` is `cluster` (a SPEC or a sub-command comes first), `train` or `catalog`; `called` is what the
     user typed before the words, for messages; with `file`, a run's source is its first word (as in the terminal).
     Raises DeclarationError.
     """
@@ -66,7 +66,7 @@ def split(line: str) -> list[str]:
     words: list[str] = []
     word: str | None = None
     quote, opened = "", 0
-    for column, letter in enumerate(line, 1):
+    for column, letter in enumerate(without_comment(line), 1):
         if quote:
             if letter == quote:
                 quote = ""
@@ -78,8 +78,6 @@ def split(line: str) -> list[str]:
             if word is not None:
                 words.append(word)
             word = None
-        elif letter == "#" and word is None:
-            break
         else:
             word = (word or "") + letter
     if quote:
@@ -96,6 +94,19 @@ def split(line: str) -> list[str]:
                 f"'{match[0]}' cannot be evaluated", where=each, fix="Define it in a cell above, or write the value."
             )
     return words
+
+
+def without_comment(line: str) -> str:
+    """The line up to a `# comment` that stands outside of quotes."""
+    quote = ""
+    for index, letter in enumerate(line):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "#" and (index == 0 or line[index - 1].isspace()):
+            return line[:index]
+    return line
 
 
 def words_of_table(table: Mapping[str, Any]) -> list[str]:
@@ -171,10 +182,10 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     def formatter(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110)
 
+    words = [option.metavar or "" for option in declared if not option.flags[0].startswith("-")]
     parser = _Parser(
         prog=called,
-        usage=" ".join([called, *(option.metavar or "" for option in declared if not option.flags[0].startswith("-"))])
-        + " [options]",
+        usage=" ".join([called, *words, "[options]"]).replace("%", "%%"),
         description=options.DESCRIPTIONS[verb],
         epilog=options.EPILOGS.get(verb, "").format(called=called),
         allow_abbrev=False,

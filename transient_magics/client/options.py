@@ -69,7 +69,7 @@ class Option:
 
 
 def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
-    """The options of a sub-command, of `declare`, `train`, `emulator` or `catalog`, in the order of their help."""
+    """The options of a sub-command, of `declare`, `train` or `catalog`, in the order of their help."""
     options = _table()[verb]
     return (
         (_word("source", "FILE", "the Tensor2Tensor code, a Python file", completes="path"), *options)
@@ -217,12 +217,6 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _flag("--all", "every cluster"),
         ),
         "sweep": (),
-        "emulator": (
-            _flag("--port", "the port to answer on (0: any free one)", _whole("--port", 0)),
-            _flag("--state", "the directory to keep its VMs in", completes="path", metavar="DIR", read=str),
-            _flag("--linger", "end so many seconds after the last VM is gone", _duration("--linger", "s"),
-                  metavar="SECONDS"),
-        ),
         "catalog": (),
     }  # fmt: skip
 
@@ -344,7 +338,6 @@ DESCRIPTIONS = {
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay on this machine.",
     "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
-    "emulator": "Run the emulator of Compute Engine alone; any Compute Engine client can use it.",
     "catalog": "GPUs that can be declared, their machines and prices.",
 }
 EPILOGS = {

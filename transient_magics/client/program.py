@@ -1,0 +1,241 @@
+"""The `transient` program: the magics' sub-commands and options in a terminal.
+
+Exit codes: 0 done, 1 the tool's or the cloud's failure (one line on stderr), 2 a mistake in what was typed, 130 an
+interrupt. An interrupt ends the waiting only: clusters and runs go on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import CellError, ClusterError, DeclarationError, TransientError
+from ..journal import ClusterState, bill
+from . import arguments, cell, text
+from .arguments import Command
+
+_USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
+       transient cluster SUB-COMMAND ...     {verbs}
+       transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
+       transient emulator [options]          run the emulator of Compute Engine alone
+       transient catalog                     GPUs, machines and prices
+
+`-h` behind any of them lists its options."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except (DeclarationError, CellError) as error:
+        return _complain(error, 2)
+    except TransientError as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        print("\nInterrupted. Clusters and runs go on: `transient cluster list` shows them.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has seen enough, as in `transient cluster events | head`
+        sys.stderr.close()
+        return 0
+
+
+def _run(words: list[str]) -> int:
+    first, rest = (words[0], words[1:]) if words else ("-h", [])
+    if first in ("-h", "--help"):
+        print(_USAGE.format(verbs=", ".join(arguments.verbs())))
+        return 0
+    if first == "--version":
+        from .. import __version__
+
+        print(f"transient {__version__}")
+        return 0
+    if first == "emulator":
+        from ..emulator.__main__ import run
+
+        return run(rest)
+    if first not in arguments.verbs("transient"):
+        import difflib
+
+        close = difflib.get_close_matches(first, arguments.verbs("transient"), n=1)
+        raise DeclarationError(
+            f"'{first}' is no sub-command of transient",
+            fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
+        )
+    command = arguments.parse(first, rest, called=f"transient {first}", file=first == "train")
+    _VERBS[command.verb](command)
+    return 0
+
+
+def _complain(error: TransientError, code: int) -> int:
+    print(f"transient: {error}", file=sys.stderr)
+    return code
+
+
+def _help(command: Command) -> None:
+    print(command.values["text"])
+
+
+def _declare(command: Command) -> None:
+    from . import Declaration, declare, preview
+
+    _refuse_output(command)
+    declaration = Declaration(**command.values)
+    if command.dry_run:
+        print(preview(declaration))
+        return
+    cluster = declare(declaration)
+    print(f"{cluster.name} is declared. It goes on by itself: `transient cluster status {cluster.name}`.")
+    if command.wait:
+        _show_until(cluster, lambda state: state.phase != "provisioning")
+        cluster.wait(timeout=5.0)
+
+
+def _train(command: Command) -> None:
+    from . import train
+
+    _refuse_output(command)
+    values = dict(command.values)
+    path = Path(values.pop("source"))
+    try:
+        source = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise DeclarationError(f"{path} cannot be read: {reason}") from None
+    values["include"] = cell.included(values.get("include", ()))
+    cell.check(source, line_offset=0, include=values["include"], folder=path.resolve().parent)
+    run = train(source=source, line_offset=0, **values)
+    print(f"{run.name} is declared on {run.cluster.name}.")
+    if command.wait:
+        _show_until(run.cluster, lambda state: state.over or (run.name in state.runs and state.runs[run.name].over))
+        result = run.wait(timeout=5.0)
+        print(f"{run.name}: {text.run_words(run.state)}. It cost {text.money(result.cost)}.")
+        print(f"Its results are in {run.directory}.")
+
+
+def _show_until(cluster: Any, until: Callable[[ClusterState], bool]) -> None:
+    """Print a line per event until the state is as wanted."""
+    from .watch import watch
+
+    for event in watch(cluster, until=until):
+        if event.kind == "train.progress" or event.kind not in text.QUIET:
+            print(text.event_line(event), flush=True)
+
+
+def _list(command: Command) -> None:
+    from . import clusters
+
+    states = [each.state for each in clusters(all=command.values.get("all", False))]
+    now = time.time()
+    print(text.listing([(state, bill(state, now)) for state in states]))
+
+
+def _status(command: Command) -> None:
+    from . import cluster
+
+    state, now = cluster(command.values.get("name")).state, time.time()
+    print(text.status(state, bill(state, now), now))
+
+
+def _attach(command: Command) -> None:
+    _status(command)
+    from . import cluster
+
+    _show_until(cluster(command.values.get("name")), lambda state: state.over)
+
+
+def _resize(command: Command) -> None:
+    from . import cluster
+
+    cluster(command.values["name"]).resize(command.values["spec"])
+    print(f"{command.values['name']} will have {command.values['spec']}.")
+
+
+def _revoke(command: Command) -> None:
+    from . import cluster
+
+    values = command.values
+    cluster(values["name"]).revoke(values["worker"], values.get("seconds", 0.0))
+    print(f"{values['worker']} of {values['name']} will be taken back: 30 seconds from its notice on.")
+
+
+def _logs(command: Command) -> None:
+    from . import cluster
+
+    values = command.values
+    print(cluster(values["name"]).logs(values["worker"], values.get("lines", 200)))
+
+
+def _events(command: Command) -> None:
+    from . import cluster
+    from .watch import watch
+
+    chosen, kind = cluster(command.values.get("name")), command.values.get("kind")
+    for event in watch(chosen, kind) if command.values.get("follow") else chosen.events(kind):
+        print(text.event_line(event, dated=True), flush=True)
+
+
+def _delete(command: Command) -> None:
+    from . import cluster, clusters
+
+    chosen = clusters() if command.values.get("all") else [cluster(command.values["name"])]
+    if not chosen:
+        print("There is no cluster to delete.")
+    failed = []
+    for each in chosen:
+        try:
+            each.delete()
+        except ClusterError as error:  # the others are to go all the same
+            failed.append(str(error))
+        else:
+            print(f"{each.name} is deleted, no VM is left. It cost {text.money(each.cost().total)}.")
+    if failed:
+        raise ClusterError("; ".join(failed))
+
+
+def _sweep(command: Command) -> None:
+    from . import sweep
+
+    names = sweep()
+    print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
+
+
+def _catalog(command: Command) -> None:
+    from ..catalog import ACCELERATORS, price_list, zones_with
+
+    rows = []
+    for name, entry in ACCELERATORS.items():
+        on_demand, transient = price_list([name]).worker(name)
+        note = f"withdrawn {entry.withdrawn}: emulator only" if entry.withdrawn else zones_with(name)[0]
+        rows.append((name, entry.machine_type, f"{transient:.3f}", f"{on_demand:.3f}", note))
+    print("\n".join(text.table(("GPU", "MACHINE", "$/H SPOT", "$/H ON DEMAND", "FIRST ZONE"), rows)))
+    print(f"\n{price_list([]).source}; k80: {price_list(['k80']).source}")
+
+
+def _refuse_output(command: Command) -> None:
+    if command.output:
+        raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")
+
+
+_VERBS: dict[str, Callable[[Command], None]] = {
+    "help": _help,
+    "declare": _declare,
+    "train": _train,
+    "list": _list,
+    "status": _status,
+    "attach": _attach,
+    "resize": _resize,
+    "revoke": _revoke,
+    "logs": _logs,
+    "events": _events,
+    "delete": _delete,
+    "sweep": _sweep,
+    "catalog": _catalog,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The magics themselves: thin, each a line that is read, a call to the client, and something to look at.
+
+They return the handle. The panel is shown by then; should the handle also be the cell's last value, IPython does not
+show it twice (see `panels.show`). Errors are TransientErrors, which say one line and fail the cell. Interrupting a
+magic interrupts the waiting; clusters and runs go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+
+from .. import client, panels
+from ..client import Cluster, Declaration, Run, arguments, cell, text
+from ..client.arguments import Command
+from ..client.watch import watch
+from ..errors import CellError, ClusterError, DeclarationError
+from .answers import Listing, Snapshot
+
+
+@magics_class
+class TransientMagics(Magics):
+    """Magics of transient_magics. `held` has the clusters that this process declared or attached, by name."""
+
+    held: ClassVar[dict[str, Cluster]] = {}
+
+    @line_cell_magic
+    def transient_cluster(self, line: str, cell: str | None = None) -> Any:
+        """Declare a cluster of transient GPU servers, or look after one.
+
+        %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
+        %%transient_cluster [options]               the same as TOML in the cell's body
+        %transient_cluster list|status|attach|resize|revoke|logs|events|delete|sweep ...
+
+        `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a sub-command.
+        """
+        called = "%transient_cluster" if cell is None else "%%transient_cluster"
+        words = self._words(line)
+        if cell is not None:
+            words += arguments.words_of_table(_toml(cell))
+        command = arguments.parse("cluster", words, called=called)
+        return self._obey(command, lambda: _VERBS[command.verb](self, command))
+
+    @line_cell_magic
+    def train(self, line: str, cell: str | None = None) -> Any:
+        """Train a Tensor2Tensor model on a cluster; the cell's body is the code, which runs on the VMs.
+
+        %%train --model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 [options]
+
+        `%train -h` lists the options. `%%transient_train` is the same magic.
+        """
+        return self._train(line, cell, "train")
+
+    @line_cell_magic
+    def transient_train(self, line: str, cell: str | None = None) -> Any:
+        """The same as `%%train`, for notebooks in which something else owns that name."""
+        return self._train(line, cell, "transient_train")
+
+    def _train(self, line: str, body: str | None, name: str) -> Any:
+        line, body, continued = _continued(line, body)
+        command = arguments.parse("train", self._words(line), called=f"%%{name}")
+        if command.verb != "help" and body is None:
+            raise DeclarationError(f"A run needs its code: write %%{name} with two %, and the code below it")
+        offset = self._lines_above(body) or 1 + continued
+        return self._obey(command, lambda: self._launch(command, body or "", offset))
+
+    def _words(self, line: str) -> list[str]:
+        try:
+            return arguments.split(line)
+        except DeclarationError:
+            # A comment may have kept IPython from evaluating what stands before it: {braces} that mean nothing.
+            return arguments.split(str(self._shell.var_expand(arguments.without_comment(line))))
+
+    @property
+    def _shell(self) -> Any:
+        return self.shell
+
+    def _lines_above(self, body: str | None) -> int:
+        """How many lines of the cell, as the user sees it, stand above the body (0: not known)."""
+        history = self._shell.history_manager.input_hist_raw
+        above, found, _ = history[-1].rpartition(body.rstrip("\n")) if body and history else ("", "", "")
+        return above.count("\n") if found else 0
+
+    def _obey(self, command: Command, act: Callable[[], Any]) -> Any:
+        if command.verb == "help":
+            print(command.values["text"])
+            return None
+        try:
+            answer = act()
+        except KeyboardInterrupt:
+            raise ClusterError("Interrupted", fix="What was declared goes on: see %transient_cluster list.") from None
+        return answer
+
+    def _hold(self, command: Command, handle: Cluster | Run) -> None:
+        cluster = handle if isinstance(handle, Cluster) else handle.cluster
+        self.held[cluster.name] = cluster
+        if command.output:
+            self._shell.push({command.output: handle}, interactive=False)
+
+    def _declare(self, command: Command) -> Any:
+        declaration = Declaration(**command.values)
+        if command.dry_run:
+            return client.preview(declaration)
+        cluster = client.declare(declaration)
+        self._hold(command, cluster)
+        panels.show(cluster)
+        if command.wait:
+            _waiting(cluster, cluster.wait)
+        return cluster
+
+    def _launch(self, command: Command, body: str, offset: int) -> Run:
+        values = dict(command.values)
+        values["include"] = cell.included(values.get("include", ()))
+        cell.check(body, self._shell.user_ns, line_offset=offset, include=values["include"])
+        run = client.train(source=body, line_offset=offset, **values)
+        self._hold(command, run)
+        panels.show_run(run)
+        if command.wait:
+            _waiting(run.cluster, run.wait)
+        return run
+
+    def _list(self, command: Command) -> Listing:
+        return Listing(client.clusters(all=command.values.get("all", False)))
+
+    def _status(self, command: Command) -> Snapshot:
+        return Snapshot(client.cluster(command.values.get("name")).state)
+
+    def _attach(self, command: Command) -> Cluster:
+        cluster = client.cluster(command.values.get("name"))
+        self._hold(command, cluster)
+        panels.show(cluster)
+        return cluster
+
+    def _resize(self, command: Command) -> None:
+        cluster = client.cluster(command.values["name"])
+        cluster.resize(command.values["spec"])
+        print(f"{cluster.name} will have {command.values['spec']}.")
+
+    def _revoke(self, command: Command) -> None:
+        values = command.values
+        client.cluster(values["name"]).revoke(values["worker"], values.get("seconds", 0.0))
+        print(f"{values['worker']} of {values['name']} will be taken back: 30 seconds from its notice on.")
+
+    def _logs(self, command: Command) -> None:
+        values = command.values
+        print(client.cluster(values["name"]).logs(values["worker"], values.get("lines", 200)))
+
+    def _events(self, command: Command) -> None:
+        cluster = client.cluster(command.values.get("name"))
+        kind = command.values.get("kind")
+        if not command.values.get("follow"):
+            print("\n".join(map(text.event_line, cluster.events(kind))) or "No events.")
+            return
+        for event in watch(cluster, kind):
+            print(text.event_line(event), flush=True)
+
+    def _delete(self, command: Command) -> None:
+        chosen = client.clusters() if command.values.get("all") else [client.cluster(command.values["name"])]
+        if not chosen:
+            print("There is no cluster to delete.")
+        for cluster in chosen:
+            cluster.delete()
+            self.held.pop(cluster.name, None)
+            print(f"{cluster.name} is deleted, no VM is left. It cost {text.money(cluster.cost().total)}.")
+
+    def _sweep(self, command: Command) -> None:
+        names = client.sweep()
+        print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
+
+
+_VERBS: dict[str, Callable[[TransientMagics, Command], Any]] = {
+    "declare": TransientMagics._declare,
+    "list": TransientMagics._list,
+    "status": TransientMagics._status,
+    "attach": TransientMagics._attach,
+    "resize": TransientMagics._resize,
+    "revoke": TransientMagics._revoke,
+    "logs": TransientMagics._logs,
+    "events": TransientMagics._events,
+    "delete": TransientMagics._delete,
+    "sweep": TransientMagics._sweep,
+}
+
+
+def _waiting(cluster: Cluster, wait: Callable[[], Any]) -> None:
+    try:
+        wait()
+    except KeyboardInterrupt:
+        raise ClusterError(
+            f"Only the waiting was interrupted: {cluster.name} goes on",
+            fix=f"%transient_cluster delete {cluster.name} ends it.",
+        ) from None
+
+
+def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
+    """A first line that ends with a backslash goes on in the body's first lines; how many did."""
+    count = 0
+    while body is not None and line.rstrip().endswith("\\"):
+        following, _, body = body.partition("\n")
+        line = f"{line.rstrip()[:-1]} {following}"
+        count += 1
+    return line, body, count
+
+
+def _toml(body: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(body)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        place = f"cell line {int(found[1]) + 1}, column {found[2]}" if found else "the cell's body"
+        raise CellError(
+            f"{place}: {str(error).partition(' (at')[0]}", fix='The body is TOML, as: spec = "k80x4"'
+        ) from None

@@ -1,0 +1,122 @@
+"""Tab completion in the magics' lines: sub-commands, options and their values, GPUs, zones, clusters, workers, runs.
+
+Everything comes from the table of options, the catalog and the folders of this machine's clusters; nothing is asked
+over a network. Where we know what can follow, nobody else's guesses (names of Python) are mixed in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+
+from .. import places
+from ..catalog import ACCELERATORS, ZONES, zones_with
+from ..client import arguments, options
+from ..client.options import Option
+from ..journal import read, replay
+
+_LINE = re.compile(r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|train)\s+(?P<rest>.*)$", re.DOTALL)
+
+
+@context_matcher(identifier="transient_magics")
+def matcher(context: CompletionContext) -> SimpleMatcherResult:
+    """What may stand at the cursor, for IPython's completer."""
+    match = _LINE.search(context.text_until_cursor)
+    if not match:
+        return {"completions": []}
+    token = context.token if match["rest"].endswith(context.token) else ""
+    found = candidates(match["magic"], match["rest"].removesuffix(token), token)
+    fitting = [word for word in found if word.startswith(token.lower())]
+    return {
+        "completions": [SimpleCompletion(text=word, type="transient") for word in fitting],
+        "suppress": bool(fitting),
+        "ordered": True,
+        "matched_fragment": token,
+    }
+
+
+def candidates(magic: str, before: str, token: str) -> list[str]:
+    """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
+    words = before.split()
+    verb = "train"
+    if magic == "transient_cluster":
+        verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
+        if verb != "declare":
+            words = words[1:]
+    declared = options.declared(verb)
+    if token.startswith("-"):
+        used = set(words)
+        return [flag for option in declared for flag in option.spellings if flag.startswith("--") and flag not in used]
+    if option := _awaiting(declared, words, before):
+        return _values(option, words, before)
+    found = _values(position, words, before) if (position := _position(declared, words)) else []
+    if verb == "declare" and not words and not before.rstrip().endswith(("+", "@")):
+        found = [*arguments.verbs(), *found]
+    return found
+
+
+def _awaiting(declared: Iterable[Option], words: list[str], before: str) -> Option | None:
+    """The option whose value stands at the cursor."""
+    last = words[-1] if words else ""
+    if not before.endswith((" ", "=", ",")):
+        return None
+    flag = last.partition("=")[0]
+    if "," in last and len(words) > 1 and words[-2].startswith("-"):
+        flag = words[-2]
+    if last.partition("=")[2] and not before.endswith((",", "=")):
+        return None
+    return next((option for option in declared if flag in option.flags and option.takes_value), None)
+
+
+def _position(declared: Iterable[Option], words: list[str]) -> Option | None:
+    """The word by position that stands at the cursor."""
+    declared = list(declared)
+    switches = {flag for option in declared if not option.takes_value or option.negated for flag in option.spellings}
+    places_taken = 0
+    after_flag = False
+    for word in words:
+        if word.startswith("-"):
+            after_flag = word not in switches and "=" not in word
+        elif after_flag:
+            after_flag = False
+        else:
+            places_taken += 1
+    positions = [option for option in declared if not option.flags[0].startswith("-")]
+    if positions and positions[-1].many in ("*", "+"):
+        return positions[min(places_taken, len(positions) - 1)]
+    return positions[places_taken] if places_taken < len(positions) else None
+
+
+def _values(option: Option, words: list[str], before: str) -> list[str]:
+    match option.completes:
+        case "gpu":
+            return _spec(before)
+        case "zone":
+            return list(ZONES)
+        case "cluster":
+            return _clusters()
+        case "worker":
+            return _workers(words[0]) if words else []
+        case "run":
+            return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
+    return list(option.choices)
+
+
+def _spec(before: str) -> list[str]:
+    piece = before.rpartition("+")[2]
+    if piece.endswith("@"):
+        gpu = re.sub(r"x\d+$", "", piece.split()[-1].removesuffix("@").lower())
+        return list(zones_with(gpu) if gpu in ACCELERATORS else ZONES)
+    return list(ACCELERATORS)
+
+
+def _clusters() -> list[str]:
+    found = sorted(places.clusters().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent.name for path in found]
+
+
+def _workers(cluster: str) -> list[str]:
+    state = replay(read(places.cluster(cluster) / "journal.jsonl"))
+    return [vm.name for vm in state.living]

@@ -1,0 +1,220 @@
+"""The life of a panel in a notebook: shown once per cell, fed by the follower, kept as a static twin in the notebook.
+
+One `Display` per cluster (and one per run that is shown by itself). The follower's thread calls it with new states; it
+draws at most ten snapshots a second, and one every few seconds where nothing happens, because any message may be lost.
+The page's wishes (delete, revoke, stop) are only taken down here and carried out by a thread of their own, because
+carrying out takes time. Nothing is ever printed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..client import text
+from ..errors import TransientError
+from ..journal import Bill, ClusterState, Event, bill
+from .twin import html
+from .view import view
+
+if TYPE_CHECKING:
+    from .widget import ClusterPanel
+
+log = logging.getLogger(__name__)
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_FRAME_SECONDS = 0.1
+_HEARTBEAT_SECONDS = 5.0
+_TWIN_SECONDS = 5.0
+_NOTICE_SECONDS = 4.0
+
+
+class Followed(Protocol):
+    """What a display needs of a cluster."""
+
+    name: str
+
+    @property
+    def state(self) -> ClusterState: ...
+    def revoke(self, worker: str, seconds: float = 0.0) -> None: ...
+    def delete(self, timeout: float | None = 300.0) -> None: ...
+    def run(self, name: str | None = None) -> Any: ...
+
+
+class Feed(Protocol):
+    """What a display needs of the follower."""
+
+    def subscribe(self, cluster: str, callback: Callable[[ClusterState, list[Event]], None]) -> Callable[[], None]: ...
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
+    def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
+
+
+class Display:
+    """The panel of one cluster, or of one run of it, in this process."""
+
+    def __init__(self, cluster: Followed, run: str | None, feed: Feed) -> None:
+        self.display_id = f"transient-{uuid.uuid4().hex[:12]}"
+        self._cluster, self._run, self._feed = cluster, run, feed
+        self._state = cluster.state
+        self._notice: dict[str, str] = {}
+        self._panel: ClusterPanel | None = None
+        self._publish: Callable[[dict[str, Any]], None] | None = None
+        self._page_seen = False
+        self._drawn_at = self._twin_at = 0.0
+        self._twin_of: object = None
+        self._drawing_later = False
+        self._ends: list[Callable[[], None]] = []
+
+    @property
+    def state(self) -> ClusterState:
+        """The state that was shown last."""
+        return self._state
+
+    def bundle(self, *, live: bool = True) -> dict[str, Any]:
+        """The MIME bundle: the live view (where `live`), its HTML twin, and text."""
+        now = time.time()
+        costs = bill(self._state, now)
+        shown = view(self._state, costs, now, self._run)
+        data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown)}
+        if live and (panel := self._live_panel(shown)):
+            data[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
+        return data
+
+    def show(self, publish: Callable[..., None]) -> None:
+        """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id."""
+        self._state = self._cluster.state
+        publish(self.bundle(), update=False)
+        self._publish = lambda data: publish(data, update=True)
+        self._feed.call(self._start)
+
+    def _text(self, costs: Bill, now: float) -> str:
+        if self._run and (run := self._state.runs.get(self._run)):
+            return f"{run.name} on {self._state.name}: {text.run_words(run)}"
+        return text.status(self._state, costs, now)
+
+    def _live_panel(self, shown: Mapping[str, Any]) -> ClusterPanel | None:
+        if self._panel is None:
+            try:
+                from .widget import ClusterPanel
+            except ImportError as error:  # a kernel without ipywidgets still gets the twin
+                log.info("no live panel: %s", error)
+                return None
+            self._panel = ClusterPanel(shown, self._ask)
+        return self._panel
+
+    # From here on: the follower's thread.
+
+    def _start(self) -> None:
+        if not self._ends:
+            self._ends = [
+                self._feed.subscribe(self._cluster.name, self._on_state),
+                self._feed.every(_HEARTBEAT_SECONDS, self._draw),
+            ]
+
+    def _end(self) -> None:
+        for end in self._ends:
+            end()
+        self._ends.clear()
+
+    def _soon(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call `function` once, unless the display ends before."""
+
+        def once() -> None:
+            cancel()
+            if cancel in self._ends:
+                self._ends.remove(cancel)
+                function()
+
+        cancel = self._feed.every(seconds, once)
+        self._ends.append(cancel)
+
+    def _on_state(self, state: ClusterState, new: list[Event]) -> None:
+        if state.seq < self._state.seq and state.declared_at <= self._state.declared_at:
+            return
+        self._state = state
+        wait = _FRAME_SECONDS - (time.monotonic() - self._drawn_at)
+        if wait <= 0:
+            self._draw()
+        elif not self._drawing_later:
+            self._drawing_later = True
+            self._soon(wait, self._draw)
+
+    def _draw(self) -> None:
+        now = time.time()
+        self._drawn_at, self._drawing_later = time.monotonic(), False
+        shown = view(self._state, bill(self._state, now), now, self._run)
+        if self._panel:
+            self._panel.show({**shown, "notice": self._notice})
+        self._refresh_twin()
+        if self._state.over:
+            self._end()
+
+    def _refresh_twin(self) -> None:
+        """Keep the stored output true: at turning points, and (while no page shows the panel) every few seconds.
+
+        A page that shows the panel draws it anew for every refresh, which one would see.
+        """
+        moment = self._turning_point()
+        recently = time.monotonic() - self._twin_at < _TWIN_SECONDS
+        if self._publish and (moment != self._twin_of or not (recently or self._page_seen)):
+            self._twin_of, self._twin_at = moment, time.monotonic()
+            self._publish(self.bundle())
+
+    def _turning_point(self) -> object:
+        runs = [(run.name, run.phase, bool(run.metrics)) for run in self._state.runs.values() if run.over]
+        if self._page_seen:
+            return runs, self._state.over
+        return runs, self._state.phase, self._state.revocations
+
+    def _act(self, action: str, message: Mapping[str, Any]) -> None:
+        actions: dict[str, tuple[str, Callable[[], None]]] = {
+            "delete": ("The cluster is being deleted.", lambda: self._cluster.delete(timeout=None)),
+            "revoke": (
+                f"{message.get('worker')} will be revoked.",
+                lambda: self._cluster.revoke(str(message["worker"])),
+            ),
+            "stop": (f"{self._run} is being stopped.", lambda: self._cluster.run(self._run).stop()),
+        }
+        if action not in actions:
+            return
+        words, do = actions[action]
+
+        def carry_out() -> None:
+            try:
+                do()
+            except TransientError as error:
+                self._feed.call(self._say, str(error), "bad")
+
+        self._say(words, "busy")
+        threading.Thread(target=carry_out, name=f"transient-{action}", daemon=True).start()
+
+    def _say(self, words: str, tone: str) -> None:
+        self._notice = {"text": words, "tone": tone}
+        if tone == "busy":  # what was asked for shows in the events soon; a failure stays to be read
+            self._soon(_NOTICE_SECONDS, lambda: self._unsay(words))
+        self._draw()
+
+    def _unsay(self, words: str) -> None:
+        if self._notice.get("text") == words:
+            self._notice = {}
+            self._draw()
+
+    def _resync(self) -> None:
+        self._page_seen = True
+        self._twin_of = self._turning_point()
+        if self._panel:
+            self._panel.resend()
+
+    # Any thread.
+
+    def _ask(self, message: Mapping[str, Any]) -> None:
+        """Take down what the page asks for."""
+        action = message.get("do")
+        if action == "resync":
+            self._feed.call(self._resync)
+        elif isinstance(action, str):
+            self._feed.call(self._act, action, dict(message))

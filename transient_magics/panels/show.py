@@ -1,0 +1,89 @@
+"""Showing handles: a live panel in a notebook, HTML where there is no front end, text in a terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..client import Cluster, Run, follower, text
+from ..journal import ClusterState, bill
+from .display import Display, Feed, Followed
+from .twin import html
+from .view import view
+
+_DISPLAYS: dict[tuple[str, float, str | None], Display] = {}
+_SHOWN: dict[tuple[str, str | None], object] = {}
+
+
+def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None) -> None:
+    """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
+    shell = _shell()
+    if _shown_in_this_cell(shell, cluster.name, run):
+        return
+    if not has_front_end(shell):
+        print(status(cluster.state, run))
+        return
+    display = _display(cluster, run, feed)
+
+    def publish(data: dict[str, Any], *, update: bool) -> None:
+        shell.display_pub.publish(data=data, metadata={}, transient={"display_id": display.display_id}, update=update)
+
+    display.show(publish)
+
+
+def show_run(run: Run) -> None:
+    """Show the panel of one run in the cell that runs now."""
+    show(run.cluster, run.name)
+
+
+def show_handle(handle: Cluster | Run) -> None:
+    """Show whatever the handle stands for."""
+    if isinstance(handle, Run):
+        show_run(handle)
+    else:
+        show(handle)
+
+
+def bundle(handle: Cluster | Run) -> dict[str, Any]:
+    """What a handle looks like now, as a MIME bundle without a live view (for whoever stores or nests it)."""
+    cluster, run = (handle.cluster, handle.name) if isinstance(handle, Run) else (handle, None)
+    state, now = cluster.state, time.time()
+    return {
+        "text/plain": status(state, run),
+        "text/html": html(view(state, bill(state, now), now, run)),
+    }
+
+
+def status(state: ClusterState, run: str | None = None) -> str:
+    """The text of a cluster's panel, or of a run's."""
+    now = time.time()
+    if run and (found := state.runs.get(run)):
+        return f"{found.name} on {state.name}: {text.run_words(found)}"
+    return text.status(state, bill(state, now), now)
+
+
+def has_front_end(shell: Any) -> bool:
+    """Whether this IPython is a kernel, whose displays somebody else draws."""
+    return getattr(shell, "kernel", None) is not None
+
+
+def _display(cluster: Followed, run: str | None, feed: Feed | None) -> Display:
+    key = (cluster.name, cluster.state.declared_at, run)
+    if key not in _DISPLAYS:
+        _DISPLAYS[key] = Display(cluster, run, feed or follower())
+    return _DISPLAYS[key]
+
+
+def _shown_in_this_cell(shell: Any, name: str, run: str | None) -> bool:
+    """A magic shows a panel and returns the handle, which IPython would show again at the end of the cell."""
+    cell = (id(shell), getattr(shell, "execution_count", 0))
+    if _SHOWN.get((name, run)) == cell:
+        return True
+    _SHOWN[name, run] = cell
+    return False
+
+
+def _shell() -> Any:
+    from IPython.core.getipython import get_ipython
+
+    return get_ipython()

@@ -1,0 +1,106 @@
+"""The static twin of a panel: the same snapshot as plain HTML, for stored notebooks, exports and mail.
+
+No script, no style sheet, nothing from the network; colours that read on light and dark. Everything is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from .chart import HEIGHT, WIDTH
+
+COLOURS = {
+    "good": "#2a9d5c", "busy": "#3f83c8", "warn": "#cf8a00", "bad": "#cf4436", "quiet": "#8b8f94",
+}  # fmt: skip
+TONES = {
+    "ready": "good", "training": "good", "running": "good", "finished": "good",
+    "requested": "busy", "booting": "busy", "provisioning": "busy", "declared": "busy",
+    "leaving": "warn", "deleting": "warn", "refused": "warn",
+    "revoked": "bad", "failed": "bad",
+}  # fmt: skip
+_EVENTS = 5
+_FAINT = "opacity:.7"
+
+
+def html(view: Mapping[str, Any]) -> str:
+    """The twin of a snapshot."""
+    parts = [_head(view)]
+    if view["trouble"]:
+        parts.append(f"<div style='color:{COLOURS['warn']}'>{escape(view['trouble'])}</div>")
+    if view["training"]:
+        parts.append(_training(view["training"]))
+    if not view["focus"]:
+        parts.append(_vms(view["vms"]))
+        parts.append(_cost(view))
+    parts.append(_events(view["events"][:_EVENTS]))
+    body = "".join(parts)
+    return f"<div style='font:13px/1.5 system-ui,sans-serif;max-width:760px'>{body}</div>"
+
+
+def _dot(state: str) -> str:
+    return f"<span style='color:{COLOURS[TONES.get(state, 'quiet')]}'>●</span> "
+
+
+def _head(view: Mapping[str, Any]) -> str:
+    if view["focus"]:
+        return f"<div><b>{escape(view['focus'])}</b> <span style='{_FAINT}'>on {escape(view['name'])}</span></div>"
+    return (
+        f"<div><b>{escape(view['name'])}</b> {_dot(view['phase'])}{escape(view['phase_words'])} "
+        f"<span style='{_FAINT}'>{escape(view['about'])}</span></div>"
+    )
+
+
+def _training(training: Mapping[str, Any]) -> str:
+    share = min(1.0, training["step"] / training["steps"]) if training["steps"] else 0.0
+    bar = (
+        f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
+        f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
+    )
+    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if value != "-")
+    return (
+        f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
+        f"{escape(training['words'])}{bar}<div style='{_FAINT}'>{facts}</div>"
+        f"{''.join(_chart(each) for each in training['charts'])}</div>"
+    )
+
+
+def _chart(chart: Mapping[str, Any]) -> str:
+    if not chart["path"]:
+        return ""
+    marks = "".join(
+        f"<path d='M{x} 0V{HEIGHT}' stroke='{COLOURS['bad']}' stroke-dasharray='2'/>" for x in chart["marks"][:20]
+    )
+    return (
+        f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
+        f"aria-label='{escape(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
+        f"stroke-width='1.5'/>{marks}</svg><br><span style='{_FAINT}'>{escape(chart['title'])}, "
+        f"{chart['low']} to {chart['high']}</span></span>"
+    )
+
+
+def _vms(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = "".join(
+        f"<tr><td>{escape(row['name'])}<td>{escape(row['gpu'])}<td>{escape(row['zone'])}"
+        f"<td>{_dot(row['state'])}{escape(row['words'])}"
+        for row in list(rows)[:12]
+    )
+    return f"<table style='font-size:13px'><tr><th>VM<th>GPU<th>Zone<th>State{lines}</table>" if lines else ""
+
+
+def _cost(view: Mapping[str, Any]) -> str:
+    cost = view["cost"]
+    saved = f", {cost['saved_words']}" if cost["saved_words"] else ""
+    rate = f", {cost['hourly_words']} per hour" if not view["over"] else ""
+    notes = ["Emulated, nothing is billed."] if view["emulated"] else []
+    notes += [f"Prices: {cost['source']}."] if cost["source"] else []
+    return (
+        f"<div style='margin:4px 0'>Cost {cost['total_words']}{rate}; on demand {cost['on_demand_words']}{saved}. "
+        f"<span style='{_FAINT}'>{escape(' '.join(notes))}</span></div>"
+    )
+
+
+def _events(events: Iterable[Mapping[str, Any]]) -> str:
+    lines = "".join(f"<div>{each['clock']} {escape(each['text'])}</div>" for each in events)
+    return f"<div style='{_FAINT};font-size:12px'>{lines}</div>" if lines else ""

@@ -1,0 +1,165 @@
+"""A panel as a pure function of state: everything that is shown, in words and small numbers, ready for page and twin.
+
+`view(state, bill, now)` is the snapshot that is sent to the page. Snapshots are whole and idempotent: any of them can
+be lost. Moments are seconds since 1970, so that the page can show its own clock and count down between snapshots.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..client import text
+from ..journal import Bill, ClusterState, Event, RunState, VmState, events
+from .chart import chart
+
+MOST_ROWS = 24
+MOST_EVENTS = 7
+_GONE_SHOWN_SECONDS = 60.0
+_GONE_ROWS = 3
+_TONES = {
+    events.VmPreemptionNotice: "warn",
+    events.VmRevoked: "bad",
+    events.VmRefused: "warn",
+    events.ControllerTrouble: "warn",
+    events.TrainFailed: "bad",
+    events.ClusterReady: "good",
+    events.TrainFinished: "good",
+}
+_MODELS = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
+
+
+def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) -> dict[str, Any]:
+    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone."""
+    spec = state.spec
+    shown = state.runs.get(run) if run else (state.active_run or state.run)
+    return {
+        "at": now,
+        "name": state.name,
+        "focus": run,
+        "phase": state.phase,
+        "phase_words": text.phase_words(state),
+        "about": " · ".join([spec.spec, *spec.zones, _MODELS.get(spec.provisioning_model, "")]) if spec else "",
+        "over": state.over,
+        "emulated": spec.emulated if spec else True,
+        "trouble": state.trouble,
+        "vms": _rows(state, now),
+        "vms_words": _vms_words(state),
+        "training": _training(state, shown, run) if shown else None,
+        "cost": _cost(state, bill),
+        "events": _events(state, run),
+    }
+
+
+def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
+    return {
+        "total": bill.total,
+        "hourly": bill.hourly,
+        "on_demand": bill.on_demand,
+        "on_demand_hourly": sum(vm.on_demand_hourly for vm in state.living if vm.running_at),
+        "total_words": text.money(bill.total),
+        "hourly_words": text.money(bill.hourly),
+        "on_demand_words": text.money(bill.on_demand),
+        "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
+        "source": bill.source,
+    }
+
+
+def _rows(state: ClusterState, now: float) -> list[dict[str, Any]]:
+    living = sorted(state.living, key=_order)
+    gone = [vm for vm in state.vms.values() if vm.state in ("revoked", "refused")]
+    if state.over:
+        chosen = sorted(state.vms.values(), key=_order)[:MOST_ROWS]
+    else:
+        gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or not _replaced(state, vm)]
+        if len(living) > MOST_ROWS:  # what is not simply at work is of more interest
+            living = sorted(living, key=lambda vm: (vm.role != "ps", vm.state == "ready", _order(vm)))[:MOST_ROWS]
+        chosen = living + gone[-_GONE_ROWS:]
+    return [_row(state, vm, now) for vm in sorted(chosen, key=_order)]
+
+
+def _row(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
+    emulated = state.spec.emulated if state.spec else False
+    words = text.vm_words(state, vm, now)
+    return {
+        "name": vm.name,
+        "role": "parameter server" if vm.role == "ps" else "worker",
+        "gpu": text.place(vm),
+        "zone": vm.zone,
+        "state": "training" if words == "training" else vm.state,
+        "words": words,
+        "leaves_at": text.leaves_at(state, vm),
+        "revocable": emulated and vm.role == "worker" and vm.state in ("booting", "ready"),
+    }
+
+
+def _order(vm: VmState) -> tuple[bool, int, float]:
+    return vm.role != "ps", vm.slot, vm.requested_at
+
+
+def _replaced(state: ClusterState, vm: VmState) -> bool:
+    after = text.replacement(state, vm)
+    return bool(after and after.state == "ready")
+
+
+def _vms_words(state: ClusterState) -> str:
+    parts = []
+    if not state.over:
+        living = state.living
+        ready = sum(vm.state in ("ready", "leaving") for vm in living)
+        parts.append(f"{ready} of {text.count(len(living), 'VM')} ready")
+        if len(living) > MOST_ROWS:
+            parts.append(f"{MOST_ROWS} shown")
+    else:
+        parts.append(f"{text.count(len(state.vms), 'VM')} in all")
+    if state.revocations:
+        parts.append(text.count(state.revocations, "revocation"))
+    return ", ".join(parts)
+
+
+def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str, Any]:
+    spec = run.spec
+    revoked = [vm.ended_at for vm in state.vms.values() if vm.state == "revoked"]
+    speed = [(time, rate) for time, _, _, rate in run.series]
+    loss = [(time, value) for time, _, value, _ in run.series if value is not None]
+    saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
+    return {
+        "name": run.name,
+        "title": f"{spec.get('model', '')} on {spec.get('problem', '')}",
+        "phase": run.phase,
+        "words": text.run_words(run),
+        "step": run.step,
+        "steps": run.train_steps,
+        "facts": [
+            ["steps/s", text.number(run.steps_per_second) if run.phase == "running" else "-"],
+            ["loss", text.number(run.loss)],
+            ["workers", str(len(run.workers)) if not run.over else "-"],
+            ["checkpoint", saved],
+            *([name, text.number(value)] for name, value in list(run.metrics.items())[:3]),
+        ],
+        "charts": [
+            chart("steps per second", speed, revoked, from_zero=True),
+            chart("loss", loss, revoked, from_zero=False),
+        ],
+        "stoppable": bool(focus) and not run.over and not state.over,
+    }
+
+
+def _events(state: ClusterState, run: str | None) -> list[dict[str, Any]]:
+    chosen = [event for event in state.recent if event.kind not in text.QUIET and _concerns(event, run)]
+    return [
+        {
+            "at": event.at,
+            "clock": text.clock(event.at),
+            "text": text.event_words(event),
+            "tone": _TONES.get(type(event), ""),
+        }
+        for event in reversed(chosen[-MOST_EVENTS:])
+    ]
+
+
+def _concerns(event: Event, run: str | None) -> bool:
+    """For the panel of one run: its own events, and what happened to VMs that could have worked for it."""
+    if run is None:
+        return True
+    own = getattr(event, "run", None)
+    return own == run or (own is None and event.kind in ("vm.preemption_notice", "vm.revoked", "vm.ready"))

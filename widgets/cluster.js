@@ -1,0 +1,324 @@
+/* The panel of a cluster, or of one run: draws the snapshots that the kernel sends.
+ *
+ * A snapshot (`view`) is whole, so any of them may be lost. The page is built once and then only changed where a
+ * snapshot differs, so that focus, a question being asked and the reader's selection stay. Between snapshots the page
+ * counts costs and notices on by itself. What the reader asks for goes to the kernel as a message: {do: ...}.
+ */
+
+const TONES = {
+  ready: "good", training: "good", running: "good", finished: "good",
+  requested: "busy", booting: "busy", provisioning: "busy", declared: "busy",
+  leaving: "warn", deleting: "warn", refused: "warn",
+  revoked: "bad", failed: "bad",
+};
+const STALE_SECONDS = 20;
+const ANNOUNCE_SECONDS = 5;
+
+/** An element: tag, attributes (text: its text, onclick: ...), children. */
+function element(tag, attributes = {}, ...children) {
+  const svg = ["svg", "path", "g"].includes(tag);
+  const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") node.textContent = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function setAttribute(node, name, value) {
+  if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+/** Make the children of `parent` one per item, in order: kept by key, made where missing, removed where gone. */
+function keyed(parent, items, key, make) {
+  const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  items.forEach((item, index) => {
+    const name = String(key(item));
+    let child = before.get(name);
+    before.delete(name);
+    if (!child) {
+      child = make(item);
+      child.dataset.key = name;
+    }
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
+    child.update?.(item);
+  });
+  for (const child of before.values()) child.remove();
+}
+
+function money(dollars) {
+  const digits = !dollars ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
+  return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+function clock(at) {
+  return new Date(at * 1000).toLocaleTimeString("en-GB");
+}
+
+/** A button that asks before it acts: `label`, then `question` with yes and no in its place. */
+function asking({ label, question, yes, act }) {
+  const first = element("button", { type: "button", text: label, onclick: () => toggle(true) });
+  const words = element("span", { text: question() });
+  const confirm = element("button", { type: "button", class: "transient-danger", text: yes, onclick: () => { act(); toggle(false); } });
+  const keep = element("button", { type: "button", text: "Keep", onclick: () => toggle(false) });
+  const box = element("span", { class: "transient-actions", hidden: "" }, words, confirm, keep);
+  box.addEventListener("keydown", (event) => { if (event.key === "Escape") toggle(false); });
+  function toggle(asked) {
+    setText(words, question());
+    first.hidden = asked;
+    box.hidden = !asked;
+    (asked ? keep : first).focus();
+  }
+  const node = element("span", {}, first, box);
+  node.disable = (disabled) => { first.disabled = disabled; confirm.disabled = disabled; };
+  return node;
+}
+
+function fact(name, small = false) {
+  const value = element("dd", small ? { class: "transient-small" } : {});
+  const node = element("div", {}, element("dt", { text: name }), value);
+  node.set = (text) => setText(value, text);
+  return node;
+}
+
+function chartFigure() {
+  const base = element("path", { class: "transient-base", d: "M0 40H300" });
+  const marks = element("path", { class: "transient-marks" });
+  const curve = element("path", { class: "transient-curve" });
+  const picture = element("svg", { viewBox: "0 0 300 40", preserveAspectRatio: "none", role: "img" }, base, marks, curve);
+  const title = element("span");
+  const range = element("span");
+  const node = element("figure", {}, picture, element("figcaption", {}, title, range));
+  node.update = (chart) => {
+    node.hidden = !chart.path;
+    setAttribute(curve, "d", chart.path || "M0 0");
+    setAttribute(marks, "d", chart.marks.map((x) => `M${x} 0V40`).join("") || "M0 0");
+    setText(title, chart.title);
+    setText(range, chart.path ? `${chart.low} to ${chart.high}` : "");
+    const revocations = chart.marks.length ? `, ${chart.marks.length} revocations marked` : "";
+    setAttribute(picture, "aria-label", `${chart.title}, ${chart.low} to ${chart.high}${revocations}`);
+  };
+  return node;
+}
+
+function trainingSection() {
+  const state = element("span", { class: "transient-state" });
+  const name = element("span", { class: "transient-run-name" });
+  const title = element("span", { class: "transient-about" });
+  const words = element("span", { class: "transient-run-words" });
+  const fill = element("div");
+  const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": "Training steps", "aria-valuemin": 0 }, fill);
+  const facts = element("dl", { class: "transient-facts" });
+  const charts = element("div", { class: "transient-charts" });
+  state.append(name);
+  const node = element("section", { "aria-label": "Training" },
+    element("div", { class: "transient-run-head" }, state, title, words), bar, facts, charts);
+  node.update = (training) => {
+    node.hidden = !training;
+    if (!training) return;
+    const tone = TONES[training.phase] ?? "quiet";
+    setAttribute(state, "data-tone", tone);
+    setText(name, training.name);
+    setText(title, training.title);
+    const count = `${training.step.toLocaleString("en-US")} of ${training.steps.toLocaleString("en-US")} steps`;
+    setText(words, training.phase === "running" ? count : training.words);
+    setAttribute(bar, "aria-valuemax", training.steps);
+    setAttribute(bar, "aria-valuenow", Math.min(training.step, training.steps));
+    setAttribute(bar, "aria-valuetext", count);
+    setAttribute(bar, "data-tone", training.phase === "failed" ? "bad" : "good");
+    fill.style.width = `${training.steps ? Math.min(100, (100 * training.step) / training.steps) : 0}%`;
+    keyed(facts, training.facts, (pair) => pair[0], (pair) => {
+      const made = fact(pair[0]);
+      made.update = (now) => made.set(now[1]);
+      return made;
+    });
+    keyed(charts, training.charts, (chart) => chart.title, chartFigure);
+    charts.hidden = training.charts.every((chart) => !chart.path);
+  };
+  return node;
+}
+
+function vmRow(send, now) {
+  return (first) => {
+    const name = element("th", { scope: "row" });
+    const gpu = element("td");
+    const zone = element("td");
+    const state = element("span", { class: "transient-state" });
+    const revoke = element("button", {
+      type: "button", class: "transient-quiet", text: "Revoke",
+      "aria-label": `Revoke ${first.name}`, title: "Have the emulator take this VM back, with the 30-second notice",
+      onclick: () => { revoke.disabled = true; send({ do: "revoke", worker: first.name }); },
+    });
+    const node = element("tr", {}, name, gpu, zone, element("td", {}, state), element("td", {}, revoke));
+    let vm = first;
+    node.update = (next) => {
+      if (next.state !== vm.state) revoke.disabled = false;
+      vm = next;
+      setText(name, vm.name);
+      setText(gpu, vm.gpu);
+      setText(zone, vm.zone);
+      setAttribute(node, "data-state", vm.state);
+      setAttribute(state, "data-tone", TONES[vm.state] ?? "quiet");
+      node.classList.toggle("transient-gone", ["revoked", "deleted", "refused"].includes(vm.state));
+      revoke.hidden = !vm.revocable;
+      node.tick();
+    };
+    node.tick = () => {
+      const left = Math.ceil(vm.leaves_at - now());
+      setText(state, vm.state === "leaving" && vm.leaves_at ? (left > 0 ? `leaving in ${left} s` : "leaving") : vm.words);
+    };
+    return node;
+  };
+}
+
+function vmTable(send, now) {
+  const body = element("tbody");
+  const words = element("span");
+  const heads = ["VM", "GPU", "Zone", "State"].map((text) => element("th", { scope: "col", text }));
+  const last = element("th", { scope: "col" }, words);
+  const node = element("table", { class: "transient-vms", "aria-label": "Virtual machines" },
+    element("thead", {}, element("tr", {}, ...heads, last)), body);
+  const make = vmRow(send, now);
+  node.update = (view) => {
+    node.hidden = !view.vms.length;
+    setText(words, view.vms_words);
+    keyed(body, view.vms, (vm) => vm.name, make);
+  };
+  node.tick = () => { for (const row of body.children) row.tick(); };
+  return node;
+}
+
+function costSection() {
+  const total = fact("cost so far");
+  const rate = fact("per hour");
+  const onDemand = fact("on demand");
+  const saved = fact("saved");
+  const foot = element("div", { class: "transient-foot" });
+  const node = element("section", { "aria-label": "Cost" },
+    element("dl", { class: "transient-facts" }, total, rate, onDemand, saved), foot);
+  node.update = (view, elapsed) => {
+    const cost = view.cost;
+    const hours = view.over ? 0 : elapsed / 3600;
+    const now = cost.total + cost.hourly * hours;
+    const full = cost.on_demand + cost.on_demand_hourly * hours;
+    total.set(money(now));
+    rate.set(money(cost.hourly));
+    onDemand.set(money(full));
+    saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))} %` : "-");
+    const notes = [view.emulated ? "Emulated, nothing is billed." : "", cost.source ? `Prices: ${cost.source}.` : ""];
+    setText(foot, notes.filter(Boolean).join(" "));
+  };
+  return node;
+}
+
+function eventSection() {
+  const list = element("ol", { class: "transient-events" });
+  const node = element("section", { "aria-label": "Latest events" },
+    element("h4", { class: "transient-label", text: "latest events" }), list);
+  node.update = (events) => {
+    node.hidden = !events.length;
+    keyed(list, events, (event) => `${event.at} ${event.text}`, (event) =>
+      element("li", { "data-tone": event.tone },
+        element("time", { datetime: new Date(event.at * 1000).toISOString(), text: clock(event.at) }),
+        element("span", { text: event.text })));
+  };
+  return node;
+}
+
+function render({ model, el }) {
+  const send = (message) => model.send(message);
+  let view = model.get("view");
+  let received = performance.now();
+  const elapsed = () => (performance.now() - received) / 1000;
+  const now = () => view.at + elapsed();
+
+  const name = element("span", { class: "transient-name" });
+  const phase = element("span", { class: "transient-state" });
+  const about = element("span", { class: "transient-about" });
+  const remove = asking({
+    label: "Delete cluster", yes: "Delete",
+    question: () => `Delete ${view.name} and all its VMs?`,
+    act: () => send({ do: "delete" }),
+  });
+  const stop = asking({
+    label: "Stop run", yes: "Stop",
+    question: () => `Stop ${view.focus}?`,
+    act: () => send({ do: "stop" }),
+  });
+  const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
+  const notice = element("div", { class: "transient-notice" });
+  const stale = element("div", { class: "transient-foot", hidden: "", text: "The kernel is silent: what you see may be old. The cluster goes on without it." });
+  const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
+  const training = trainingSection();
+  const table = vmTable(send, now);
+  const cost = costSection();
+  const events = eventSection();
+  const left = element("div", { class: "transient-column" }, training, table);
+  const right = element("div", { class: "transient-column" }, cost, events);
+  const panel = element("section", { class: "transient-panel", role: "region" },
+    element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, stop, remove)),
+    trouble, notice, element("div", { class: "transient-body" }, left, right), stale, live);
+
+  let announced = { text: "", at: -Infinity };
+  function announce() {
+    const text = view.events?.[0]?.text ?? "";
+    if (text === announced.text || performance.now() - announced.at < 1000 * ANNOUNCE_SECONDS) return;
+    announced = { text, at: performance.now() };
+    setText(live, text);
+  }
+
+  function draw() {
+    view = model.get("view");
+    received = performance.now();
+    if (!view?.at) return;
+    const focus = Boolean(view.focus);
+    setAttribute(panel, "aria-label", focus ? `Run ${view.focus} on ${view.name}` : `Cluster ${view.name}`);
+    setText(name, focus ? view.focus : view.name);
+    setText(phase, focus ? `on ${view.name}, ${view.vms_words}` : view.phase_words);
+    setAttribute(phase, "data-tone", TONES[view.phase] ?? "quiet");
+    setText(about, focus ? "" : view.about);
+    setText(trouble, view.trouble);
+    trouble.hidden = !view.trouble;
+    setText(notice, view.notice?.text ?? "");
+    setAttribute(notice, "data-tone", view.notice?.tone ?? "quiet");
+    notice.hidden = !view.notice?.text;
+    remove.hidden = focus || view.over;
+    remove.disable(view.phase === "deleting");
+    stop.hidden = !view.training?.stoppable;
+    training.update(view.training);
+    table.update(view);
+    table.hidden ||= focus;
+    cost.hidden = focus;
+    cost.update(view, 0);
+    events.update(view.events);
+    left.hidden = training.hidden && table.hidden;
+    announce();
+    tick();
+  }
+
+  function tick() {
+    if (!view?.at) return;
+    table.tick();
+    cost.update(view, elapsed());
+    stale.hidden = view.over || elapsed() < STALE_SECONDS;
+    announce();
+  }
+
+  model.on("change:view", draw);
+  const timer = setInterval(tick, 1000);
+  el.append(panel);
+  draw();
+  send({ do: "resync" });
+  return () => {
+    clearInterval(timer);
+    model.off("change:view", draw);
+  };
+}
+
+export default { render };
