@@ -1,4 +1,6 @@
-"""Read handwritten digits with a small residual network: 1,797 real images of 8x8 pixels that scikit-learn brings along.
+"""Read handwritten digits with a small residual network.
+
+The 1,797 images of 8x8 pixels are real; scikit-learn brings them along.
 
     %%train --model resnet --hparams-set resnet_digits --problem image_digits --train-steps 600
 """

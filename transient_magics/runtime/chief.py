@@ -26,6 +26,7 @@ from .usercode import reason
 
 _TICK = 0.25
 _LAST_WORDS = 1.0
+_EVALUATION = 900.0
 
 
 class Chief:
@@ -141,12 +142,16 @@ class Chief:
         ]
         with (self._folder.logs / "evaluate.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=log)
+            output = b""
             try:
-                output, _ = await process.communicate()
-            except asyncio.CancelledError:
-                with contextlib.suppress(ProcessLookupError):
+                async with asyncio.timeout(_EVALUATION):
+                    output, _ = await process.communicate()
+            except TimeoutError:
+                print(f"the evaluation took more than {_EVALUATION:.0f} s", file=sys.stderr, flush=True)
+            finally:
+                if process.returncode is None:
                     process.kill()
-                raise
+                    await process.wait()
         answer: dict[str, Any]
         try:
             answer = json.loads(output.splitlines()[-1])

@@ -45,6 +45,8 @@ SILENCE = 5.0
 SILENCE_BEFORE_TRAINING = 120.0
 """The same for one that is still importing and building."""
 PROGRESS_EVERY = 10.0
+FIRST_PROGRESS = 1.0
+"""Seconds of training before the first speed is told."""
 REJOIN_WITHIN = 20.0
 """Seconds that a restarted chief waits for the workers it knew."""
 FINISH_WITHIN = 5.0
@@ -205,7 +207,7 @@ class ChiefState:
             return []
         member.active = True
         if self._progress_time is None:
-            self._progress_time, self._progress_step = now, self.step
+            self._progress_time, self._progress_step = now, self.step + 1
         return [self._membership("worker.joined", member), Persist(), *self._tell_active()]
 
     def _leave(self, member: Member | None, reason: str, now: float) -> list[Instruction]:
@@ -276,7 +278,7 @@ class ChiefState:
         if self._progress_time is None or self.loss is None or self.step <= self._progress_step:
             return []
         seconds = now - self._progress_time
-        if self._reported and seconds < PROGRESS_EVERY and not last:
+        if not last and seconds < (PROGRESS_EVERY if self._reported else FIRST_PROGRESS):
             return []
         steps, samples, seconds = self.step - self._progress_step, self._samples, max(seconds, 1e-3)
         self._progress_time, self._progress_step, self._samples, self._reported = now, self.step, 0, True

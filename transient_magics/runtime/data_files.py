@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from .protocol import decode, encode, host_and_port
 
 MARKER = ".complete"
 _BLOCK = 1 << 18
-_TRIES = 3
+_TRIES = 5
 
 
 def listing(directory: Path) -> list[dict[str, Any]] | None:
@@ -78,6 +79,7 @@ def copy(chief: str, token: str, directory: Path) -> None:
         except (OSError, ValueError) as error:
             if attempt == _TRIES - 1:
                 raise TrainingError(f"the records could not be copied from the chief: {error}", where=chief) from error
+            time.sleep(2**attempt)  # the chief may be starting again
 
 
 def _copy(chief: str, token: str, directory: Path) -> None:

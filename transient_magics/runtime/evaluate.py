@@ -1,8 +1,8 @@
 """Evaluate one checkpoint of a run: `python -m transient_magics.runtime.evaluate --run FOLDER [--step N]`.
 
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
-through the model; the problem's own T2T metrics are printed as one line of JSON, `{"step": N, "metrics": {...}}`, or
-`{"error": "sentence"}` with exit code 1.
+through the model (100 batches or two minutes at most); the problem's own T2T metrics are printed as one line of JSON,
+`{"step": N, "metrics": {...}, "examples": N}`, or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from . import placement
 from .checkpoints import Checkpoints
 from .folder import RunFolder, RunSpec
 from .usercode import reason
+
+_MOST_BATCHES = 100
+"""T2T's own default of --eval_steps; dev splits of text problems are large."""
+_MOST_SECONDS = 120.0
 
 
 def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, Any]:
@@ -53,15 +58,19 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
 
 def _all_batches(tf: Any, session: Any, built: Any) -> tuple[float, int]:
     total, examples = 0.0, 0
-    while True:
+    until = time.monotonic() + _MOST_SECONDS
+    for _ in range(_MOST_BATCHES):
+        if examples and time.monotonic() > until:
+            break
         try:
             loss, seen, _ = session.run([built.loss, built.examples, built.updates])
         except tf.errors.OutOfRangeError:
-            if not examples:
-                raise TrainingError("the dev split is empty") from None
-            return total / examples, examples
+            break
         total += float(loss) * int(seen)
         examples += int(seen)
+    if not examples:
+        raise TrainingError("the dev split is empty")
+    return total / examples, examples
 
 
 def _in_checkpoint(tf: Any, checkpoints: Checkpoints, step: int) -> list[Any]:

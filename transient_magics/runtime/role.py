@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,14 @@ ENVIRONMENT = {
     ),
     "PYTHONUNBUFFERED": "1",
 }
+
+
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a role process: the agent's, TensorFlow's settings, and compiled modules kept.
+
+    Without its bytecode on disk TensorFlow takes 13 s to import instead of 3, at every start of every worker.
+    """
+    return {**{key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"}, **ENVIRONMENT}
 
 
 def exit_file(logs: Path, name: str) -> Path:

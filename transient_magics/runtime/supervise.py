@@ -21,7 +21,7 @@ from typing import Any
 
 from .folder import RunFolder, write_atomically
 from .protocol import DONE, FAILED, Assignment
-from .role import ENVIRONMENT, exit_file
+from .role import environment, exit_file
 
 _MODULES = {"ps": "parameter_server", "worker": "worker"}
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -32,6 +32,8 @@ _TAIL = 2000
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
 """What TensorFlow says at every start, whatever it is told."""
+
+_NO_GPU = "cuda_platform.cc"
 
 Report = Callable[[str, Mapping[str, Any]], None]
 
@@ -144,7 +146,7 @@ class RoleProcess:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.folder.path,
-                env={**os.environ, **ENVIRONMENT},
+                env=environment(os.environ),
             )
         self.pid = self._child.pid
         record = {"pid": self.pid, "started": start_time(self.pid), "assignment": given.to_dict()}
@@ -216,4 +218,4 @@ def _tail(log: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines(keepends=True)
     except OSError:
         return ""
-    return "".join(line for line in lines if not line.startswith(_NOISE))[-_TAIL:]
+    return "".join(line for line in lines if not line.startswith(_NOISE) and _NO_GPU not in line)[-_TAIL:]

@@ -17,6 +17,7 @@ from ..errors import CellError, TrainingError, TransientError
 
 FILE_NAME = "cell"
 MODULE_NAME = "transient_cell"
+_INNER = ("tensorflow", "tf_keras", "keras")
 
 
 def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
@@ -61,13 +62,24 @@ def sentence(error: BaseException, limit: int = 300) -> str:
     return (f"{kind}: {text}" if text else kind)[:limit]
 
 
+def _place(error: BaseException) -> str:
+    """The innermost line outside TensorFlow's own code: it tells more than where TensorFlow gave up."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if not any(f"/{name}/" in frame.filename for name in _INNER)]
+    if not ours:
+        return ""
+    path = ours[-1].filename
+    short = path.rpartition("site-packages/")[2] if "site-packages/" in path else Path(path).name
+    return f"{short} line {ours[-1].lineno}"
+
+
 def told(error: BaseException, line_offset: int) -> TransientError:
     """The error of this package that tells `error`: a CellError with its line if the cell is at fault."""
     if isinstance(error, TransientError):
         return error
     line = cell_line(error, line_offset)
     if line is None:
-        return TrainingError(sentence(error))
+        return TrainingError(sentence(error), where=_place(error))
     return CellError(f"cell line {line}: {sentence(error)}", where=f"line {line}")
 
 

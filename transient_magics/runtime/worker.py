@@ -81,7 +81,7 @@ class Worker:
         """Everything that takes time, on the training thread."""
         try:
             self._role.spec.refuse_what_is_missing()
-            copying = _Copying(self._role)
+            copying = _Copying(self._role, self._link)
             copying.start()
             from .worker_session import Training
 
@@ -154,14 +154,15 @@ class Worker:
 class _Copying(threading.Thread):
     """Copies the records while TensorFlow is imported."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, link: ChiefLink) -> None:
         super().__init__(daemon=True, name="records")
-        self._role = role
+        self._role, self._link = role, link
         self._error: BaseException | None = None
 
     def run(self) -> None:
         given = self._role
-        if given.spec.data_dir is not None:
+        self._link.numbered.wait()  # the chief is there
+        if given.spec.data_dir is not None or self._link.number is None:
             return
         try:
             data_files.copy(given.assignment.chief, given.spec.token, given.folder.data)

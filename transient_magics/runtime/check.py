@@ -1,0 +1,77 @@
+"""Build one training step of a run and throw it away: `python -m transient_magics.runtime.check --run FOLDER`.
+
+FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true}` or `{"ok": false, "error":
+"sentence", "line": N}`, where N is the cell's line as the notebook counts it, or null. No data is needed and nothing is
+trained; a problem whose vocabulary is only made with its data passes with a note.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ..errors import CellError
+from .folder import RunFolder, RunSpec
+from .role import ENVIRONMENT
+from .usercode import cell_line, told
+
+
+def check(folder: RunFolder, spec: RunSpec) -> str:
+    """Raise what is wrong with the run; the answer is a note on what could not be checked, or empty."""
+    from .t2t import bridges, graph, registry
+
+    spec.refuse_what_is_missing()
+    with bridges.autograph_off() if bridges.cross() else contextlib.nullcontext():
+        with tempfile.TemporaryDirectory() as nothing:
+            directory = spec.data_dir or nothing
+            definition = registry.define(folder, spec, directory)
+            try:
+                graph.prepare(definition)
+            except Exception as error:
+                if directory not in str(error):
+                    raise
+                return f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
+        graph.check_graph(definition)
+    return ""
+
+
+def answer(folder: RunFolder) -> dict[str, Any]:
+    """What is printed."""
+    offset = 0
+    try:
+        spec = folder.spec()
+        offset = spec.line_offset
+        note = check(folder, spec)
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the answer
+        traceback.print_exc()
+        known = told(error, offset)
+        cause: BaseException = error.__cause__ or error
+        return {
+            "ok": False,
+            "error": known.what if isinstance(known, CellError) else str(known),
+            "line": cell_line(cause, offset),
+        }
+    return {"ok": True, **({"note": note} if note else {})}
+
+
+def main() -> None:
+    """Print the answer; exit with 0 if the run can be built."""
+    parser = argparse.ArgumentParser(description="Build one training step of a run and throw it away.")
+    parser.add_argument("--run", type=Path, required=True)
+    folder = RunFolder(parser.parse_args().run)
+    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
+        found = answer(folder)
+    print(json.dumps(found), flush=True)
+    sys.exit(not found["ok"])
+
+
+if __name__ == "__main__":
+    main()
