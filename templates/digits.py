@@ -4,6 +4,7 @@ The 1,797 images of 8x8 pixels are real; scikit-learn brings them along.
 
     %%train --model resnet --hparams-set resnet_digits --problem image_digits --train-steps 600
 """
+
 import numpy as np
 from tensor2tensor.data_generators import image_utils
 from tensor2tensor.models import resnet

@@ -129,7 +129,9 @@ class Machine:
         os.close(news)
         if not arrived:
             raise OSError(f"no program can be started there (code {await process.wait()})")
-        return Command(process, _child(process.pid) if self._isolation is Isolation.FULL else process.pid)
+        # A short program may have ended already: then the group of its wrapper, in which nothing is left, will do.
+        program = _child(process.pid) if self._isolation is Isolation.FULL else None
+        return Command(process, program or process.pid)
 
     def _inside(self, command: Sequence[str], terminal: bool, inform: int) -> list[str]:
         # The byte tells that the program's process exists, so that signals can find it from then on. (By that name,
@@ -185,7 +187,12 @@ class Machine:
             raise
         if said != b"ready\n":
             raise OSError(f"the first process of {self.plan.name} ended with code {await process.wait()}")
-        return _child(process.pid) if self._isolation is Isolation.FULL else process.pid
+        if self._isolation is not Isolation.FULL:
+            return process.pid
+        first = _child(process.pid)
+        if first is None:
+            raise OSError(f"the first process of {self.plan.name} ended at once")
+        return first
 
     @property
     def _cable(self) -> str:
@@ -260,13 +267,18 @@ class _File:
         os.close(self.descriptor)
 
 
-def _child(process: int) -> int:
-    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
+def _child(process: int) -> int | None:
+    """The first child of a process; None if it has none (any more)."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if children else None
 
 
 def _kill_tree(process: int) -> None:
-    with contextlib.suppress(OSError, IndexError):
-        isolation.end(_child(process))
+    if child := _child(process):
+        isolation.end(child)
     isolation.end(process)
 
 

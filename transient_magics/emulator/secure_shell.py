@@ -27,6 +27,7 @@ from .machine import Command, Machine
 
 Keys = Callable[[], str]
 _FAREWELL_SECONDS = 5
+_CHUNK = 1 << 16
 _CANNOT_CONNECT = 2  # RFC 4254's code for a connection that could not be made
 
 
@@ -87,14 +88,16 @@ class SecureShell:
         finally:
             os.close(theirs)
         process = command.process
+        assert process.stdout
+        assert process.stderr
         session.set_redirect_pid(-command.group)
-        await session.redirect(stdin=ours, stdout=process.stdout, stderr=process.stderr)
+        await session.redirect(stdin=ours)
+        outputs = [_pass_on(process.stdout, session.stdout), _pass_on(process.stderr, session.stderr)]
 
         async def finish() -> None:
+            await asyncio.gather(*outputs)
             code = await process.wait()
             session.set_redirect_pid(None)
-            await session.stdout.drain()
-            await session.stderr.drain()
             _report(session, code)
 
         await _until_closed(session, command, finish())
@@ -107,6 +110,9 @@ class SecureShell:
             command = await self._machine.run(
                 "env", f"TERM={session.term_type}", *shell, terminal=True, stdin=theirs, stdout=theirs, stderr=theirs
             )
+        except BaseException:
+            os.close(ours)
+            raise
         finally:
             os.close(theirs)
         session.set_redirect_pid(-command.group)
@@ -115,9 +121,20 @@ class SecureShell:
         async def finish() -> None:
             code = await command.process.wait()
             session.set_redirect_pid(None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await session.stdout.drain()
             _report(session, code)
 
         await _until_closed(session, command, finish())
+
+
+async def _pass_on(output: asyncio.StreamReader, client: asyncssh.SSHWriter[bytes]) -> None:
+    # By hand: the library's own redirection starts a second reader when the client is slow, and loses what comes then.
+    with contextlib.suppress(BrokenPipeError):
+        while data := await output.read(_CHUNK):
+            client.write(data)
+            await client.drain()
 
 
 def _report(session: asyncssh.SSHServerProcess[bytes], code: int) -> None:
@@ -181,9 +198,7 @@ class _Door(asyncssh.SSHServer):
             return False
         return self._connection.forward_unix_connection(path)
 
-    def connection_requested(
-        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
-    ) -> Any:
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> Any:
         if not self._network:
             return False
         assert self._connection

@@ -31,7 +31,7 @@ from .settings import Settings
 from .store import Store, write_atomically
 
 PROJECT = "emulated-project"
-_FIRST_GRACE = 60.0
+_EXPECTED_SECONDS = 60.0
 
 
 def serve(settings: Settings) -> None:
@@ -47,6 +47,7 @@ class _Emulator:
         self._stop = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._active = time.monotonic()
+        self._expected_until = self._active + _EXPECTED_SECONDS
         guard = Guard(settings.tables, settings.owner)
         self._operations = Operations(Store(self._state / "operations"))
         self._fleet = Fleet(
@@ -108,6 +109,8 @@ class _Emulator:
         write_atomically(self._state / "emulator.json", json.dumps(about))
 
     async def _about(self, request: web.Request) -> web.Response:
+        # Who asks this is about to make VMs, and may have seconds of imports before him.
+        self._expected_until = time.monotonic() + _EXPECTED_SECONDS
         return web.json_response({
             "relay": self._settings.relay, "state": self._settings.state, "version": __version__, "project": PROJECT,
             "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
@@ -120,19 +123,19 @@ class _Emulator:
         return await handler(request)
 
     def _reconsider(self) -> None:
-        """Leave some time after the last VM is gone, unless somebody still talks to us."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        linger = self._settings.linger
-        if linger and not len(self._fleet):
-            first = not self._operations.latest
-            wait = max(linger, _FIRST_GRACE) if first else linger
-            self._timer = asyncio.get_running_loop().call_later(wait, self._leave_if_idle, wait)
+        """Leave some time after the last VM is gone, unless somebody still talks to us or has just found us."""
+        self._active = time.monotonic()
+        if len(self._fleet):
+            self._expected_until = 0.0
+        if self._settings.linger and not self._timer:
+            self._timer = asyncio.get_running_loop().call_later(self._settings.linger, self._leave_if_idle)
 
-    def _leave_if_idle(self, wait: float) -> None:
-        quiet = time.monotonic() - self._active
-        if quiet + 0.01 < wait:
-            self._timer = asyncio.get_running_loop().call_later(wait - quiet, self._leave_if_idle, wait)
+    def _leave_if_idle(self) -> None:
+        self._timer = None
+        if len(self._fleet):
+            return
+        left = max(self._active + self._settings.linger, self._expected_until) - time.monotonic()
+        if left > 0.01:
+            self._timer = asyncio.get_running_loop().call_later(left, self._leave_if_idle)
         else:
             self._stop.set()

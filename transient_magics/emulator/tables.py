@@ -207,7 +207,7 @@ def _image(project: str, family: str) -> dict[str, Any]:
 
 
 def _usage(instances: list[dict[str, Any]]) -> dict[str, float]:
-    kinds = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB", "H100")
+    kinds = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB")
     usage = dict.fromkeys(["INSTANCES", "CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES", "DISKS_TOTAL_GB"], 0.0)
     usage |= {f"{prefix}NVIDIA_{kind}_GPUS": 0.0 for kind in kinds for prefix in ("", "PREEMPTIBLE_")}
     for each in instances:
@@ -219,6 +219,7 @@ def _usage(instances: list[dict[str, Any]]) -> dict[str, float]:
         usage[f"{prefix}CPUS"] += machine["guestCpus"]
         for accelerator in each.get("guestAccelerators", ()):
             kind = wire.last(accelerator["acceleratorType"]).removeprefix("nvidia-").removeprefix("tesla-").upper()
-            metric = f"{prefix}NVIDIA_{kind.replace('-', '_').replace('H100_80GB', 'H100')}_GPUS"
-            usage[metric] = usage.get(metric, 0.0) + accelerator["acceleratorCount"]
+            metric = f"{prefix}NVIDIA_{kind.replace('-', '_')}_GPUS"
+            if metric in usage:  # Newer GPUs have quotas of another kind.
+                usage[metric] += accelerator["acceleratorCount"]
     return usage

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from emulated_cloud import PROJECT, ZONE, Cloud, eventually
+from google.api_core import exceptions
+from google.cloud import compute_v1
+
+_WATCH = """
+import http.client, time
+connection = http.client.HTTPConnection("169.254.169.254")
+def get(query):
+    connection.request("GET", "/computeMetadata/v1/instance/preempted?" + query, headers={"Metadata-Flavor": "Google"})
+    answer = connection.getresponse()
+    return answer.read().decode(), answer.headers["ETag"]
+value, etag = get("wait_for_change=true&last_etag=0")
+print(value, flush=True)
+print(get(f"wait_for_change=true&last_etag={etag}")[0], time.time(), flush=True)
+time.sleep(100)
+"""
+
+
+async def test_a_preemption_is_told_at_once_and_carried_out_after_the_notice(cloud: Cloud) -> None:
+    cloud.create("w0", metadata={"emulator-notice-seconds": "1"}, scheduling__instance_termination_action="DELETE")
+    async with await cloud.ssh("w0") as connection:
+        process = await connection.create_process("transient-python -")
+        process.stdin.write(_WATCH)
+        process.stdin.write_eof()
+        assert await process.stdout.readline() == "FALSE\n"
+        begun = time.time()
+        cloud.preempt("w0")
+        value, moment = (await process.stdout.readline()).split()
+        assert value == "TRUE"
+        assert float(moment) - begun < 0.5
+        assert cloud.get("w0").status == "STOPPING"
+        await connection.wait_closed()
+        assert 0.9 < time.time() - begun < 4
+    eventually(lambda: "w0" not in cloud.names())
+    wanted = 'operationType="compute.instances.preempted" AND targetLink:instances/w0'
+    request = compute_v1.ListZoneOperationsRequest(project=PROJECT, zone=ZONE, filter=wanted)
+    event = list(cloud.operations.list(request))[-1]
+    assert event.name.startswith("systemevent-")
+    assert (event.user, event.status) == ("system@google.com", compute_v1.Operation.Status.DONE)
+
+
+def test_a_preempted_vm_is_kept_stopped_unless_told_otherwise(cloud: Cloud) -> None:
+    script = {"shutdown-script": "echo last words; touch ~/saved", "emulator-notice-seconds": "0.5"}
+    cloud.create("w0", metadata=script)
+    cloud.preempt("w0")
+    eventually(lambda: cloud.get("w0").status == "TERMINATED")
+    assert (cloud.running.state / "vms/w0/home/saved").exists()
+    with pytest.raises(exceptions.BadRequest):
+        cloud.preempt("w0")
+
+
+def test_deleting_cuts_the_notice_short(cloud: Cloud) -> None:
+    cloud.create("w0")
+    cloud.preempt("w0")
+    begun = time.monotonic()
+    cloud.delete("w0")
+    assert time.monotonic() - begun < 2
+
+
+def test_a_vm_preempted_while_it_boots_never_runs(cloud: Cloud) -> None:
+    insertion = cloud.insert("w0", scheduling__instance_termination_action="DELETE")
+    cloud.preempt("w0")
+    (error,) = cloud.wait(insertion).error.errors
+    assert "preempt" in error.message
+    eventually(lambda: cloud.names() == set())
+
+
+def test_an_on_demand_vm_is_restarted_by_maintenance(cloud: Cloud) -> None:
+    first = cloud.create("w0", spot=False)
+    cloud.preempt("w0")
+    eventually(
+        lambda: (
+            cloud.get("w0").status == "RUNNING" and cloud.get("w0").last_start_timestamp > first.last_start_timestamp
+        )
+    )
+
+
+@pytest.mark.parametrize("limit", ["duration", "moment"])
+def test_compute_engine_itself_ends_a_vm_whose_time_is_up(cloud: Cloud, limit: str) -> None:
+    changes = {"scheduling__instance_termination_action": "DELETE"}
+    if limit == "duration":
+        changes["scheduling__max_run_duration"] = compute_v1.Duration(seconds=1)
+    else:
+        changes["scheduling__termination_time"] = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    cloud.create("w0", spot=False, **changes)
+    eventually(lambda: cloud.names() == set(), 5)
+
+
+async def test_the_metadata_server_answers_as_googles_does(cloud: Cloud) -> None:
+    cloud.create("w0", metadata={"colour": "blue"})
+    curl = "curl -s -i -m 5 -H 'Metadata-Flavor: Google' http://$GCE_METADATA_HOST/computeMetadata/v1"
+    async with await cloud.ssh("w0") as connection:
+
+        async def ask(rest: str) -> tuple[int, str]:
+            head, _, body = str((await connection.run(f"{curl}/{rest}")).stdout).partition("\r\n\r\n")
+            return int(head.split()[1]), body
+
+        bare = await connection.run(
+            "curl -s -o /dev/null -w '%{http_code}' http://$GCE_METADATA_HOST/computeMetadata/v1/"
+        )
+        assert bare.stdout == "403"
+        assert await ask("instance/attributes/colour") == (200, "blue")
+        assert await ask("instance/name") == (200, "w0")
+        assert (await ask("instance/zone"))[1].endswith(f"/zones/{ZONE}")
+        assert await ask("project/project-id") == (200, PROJECT)
+        assert await ask("instance/network-interfaces/0/ip") == (200, cloud.get("w0").network_interfaces[0].network_i_p)
+        assert (await ask("instance/nothing"))[0] == 404
+        assert '"preempted": "FALSE"' in (await ask("instance/'?recursive=true'"))[1]
+        assert "attributes/" in (await ask("instance/"))[1].splitlines()
+        assert await ask("instance/'preempted?wait_for_change=true&timeout_sec=0.2'") == (200, "FALSE")
+        assert (await ask("instance/guest-attributes/mine/key -X PUT --data hello"))[0] == 200
+        request = compute_v1.GetGuestAttributesInstanceRequest(
+            project=PROJECT, zone=ZONE, instance="w0", variable_key="mine/key"
+        )
+        assert cloud.instances.get_guest_attributes(request).variable_value == "hello"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import asyncssh
+import pytest
+from emulated_cloud import PROJECT, ZONE, Cloud, dial, eventually, processes
+from google.api_core import exceptions
+from google.cloud import compute_v1
+
+
+async def test_a_vm_is_a_machine_of_its_own(cloud: Cloud) -> None:
+    cloud.create("w0")
+    async with await cloud.ssh("w0") as connection:
+        said = await connection.run("echo out; echo err >&2; exit 3")
+        assert (said.stdout, said.stderr, said.exit_status) == ("out\n", "err\n", 3)
+        environment = dict(line.split("=", 1) for line in str((await connection.run("env")).stdout).splitlines())
+        assert environment["GCE_METADATA_HOST"] == "169.254.169.254"
+        assert environment["PWD"] == environment["HOME"]
+        assert len(environment["HOME"]) < 60
+        assert not {"SSH_AUTH_SOCK", "GOOGLE_APPLICATION_CREDENTIALS", "VIRTUAL_ENV"} & set(environment)
+        python = await connection.run("transient-python -c 'import asyncssh, os; print(os.getpid())'")
+        assert python.exit_status == 0
+        assert int(str(python.stdout)) < 1000, "processes are counted anew in every VM"
+
+
+async def test_programs_get_input_signals_and_a_terminal(cloud: Cloud) -> None:
+    cloud.create("w0")
+    async with await cloud.ssh("w0") as connection:
+        assert (await connection.run("cat", input="x" * 300_000)).stdout == "x" * 300_000
+        process = await connection.create_process(
+            "trap 'echo caught; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+        )
+        assert await process.stdout.readline() == "up\n"
+        process.terminate()
+        ended = await process.wait()
+        assert (ended.stdout, ended.exit_status) == ("caught\n", 7)
+        terminal = await connection.run("tty; stty size", term_type="xterm", term_size=(90, 30))
+        assert str(terminal.stdout).split() == [str(terminal.stdout).split()[0], "30", "90"]
+        assert str(terminal.stdout).startswith("/dev/pts/")
+
+
+async def test_a_daemon_outlives_its_connection_but_not_the_vm(cloud: Cloud) -> None:
+    cloud.create("w0")
+    listen = (
+        "import os, socket; s = socket.socket(socket.AF_UNIX); s.bind('agent.sock'); s.listen()\n"
+        "while True: s.accept()[0].sendall(b'hello')"
+    )
+    async with await cloud.ssh("w0") as connection:
+        async with connection.start_sftp_client() as files, files.open("daemon.py", "w") as file:
+            await file.write(listen)
+        await connection.run(
+            "setsid transient-python daemon.py </dev/null >log 2>&1 & while ! [ -S agent.sock ]; do :; done"
+        )
+        home = str((await connection.run("pwd")).stdout).strip()
+    async with await cloud.ssh("w0") as connection:
+        reader, writer = await connection.open_unix_connection(f"{home}/agent.sock")
+        assert await reader.read() == b"hello"
+        writer.close()
+        identity = str(cloud.get("w0").id)
+        assert len(processes(identity)) >= 2
+        cloud.delete("w0")
+        await asyncio.wait_for(connection.wait_closed(), 5)
+    assert processes(identity) == []
+
+
+async def test_files_stay_in_the_vm(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.create("w0")
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 1_000_000)
+    async with await cloud.ssh("w0") as connection, connection.start_sftp_client() as files:
+        await files.makedirs("transient/code")
+        await files.put(str(source), "transient/code/copy")
+        home = str((await connection.run("echo $HOME; wc -c < transient/code/copy")).stdout).split()
+        assert (await files.getcwd(), home[1]) == (home[0], "1000000")
+        assert "copy" in await files.listdir(f"{home[0]}/transient/code")
+        for outside in ("/etc/passwd", "../../../../etc/passwd"):
+            with pytest.raises(asyncssh.SFTPPermissionDenied):
+                await files.get(outside, str(tmp_path / "stolen"))
+
+
+async def test_only_the_key_in_the_metadata_opens_the_door(cloud: Cloud) -> None:
+    cloud.create("w0")
+    for refused in ({"client_keys": [asyncssh.generate_private_key("ssh-ed25519")]}, {"username": "root"}):
+        with pytest.raises(asyncssh.PermissionDenied):
+            await cloud.ssh("w0", **refused)
+    with pytest.raises(asyncssh.HostKeyNotVerifiable):
+        await cloud.ssh("w0", known_hosts=([asyncssh.generate_private_key("ssh-ed25519")], [], []))
+
+
+async def test_vms_see_each_other_and_nothing_else(cloud: Cloud) -> None:
+    operations = [cloud.insert(name) for name in ("w0", "w1")]
+    for operation in operations:
+        cloud.wait(operation)
+    other = cloud.get("w1").network_interfaces[0].network_i_p
+    with socket.create_server(("0.0.0.0", 0)) as outside:
+        port = outside.getsockname()[1]
+        targets = [(other, 22), ("127.0.0.1", port), ("10.128.0.1", port), ("8.8.8.8", 53)]
+        script = (
+            "import socket\n"
+            f"for target in {targets!r}:\n"
+            "    try: socket.create_connection(target, 2); print('yes')\n"
+            "    except OSError as error: print(type(error).__name__, error.errno)"
+        )
+        async with await cloud.ssh("w0") as connection:
+            said = str((await connection.run("transient-python -", input=script)).stdout).splitlines()
+            reader, writer = await connection.open_connection(other, 22)
+            assert (await reader.readline()).startswith(b"SSH-2.0")
+            writer.close()
+    assert said[0] == "yes"
+    assert "yes" not in said[1:]
+    # The machine itself has no way to that address (whatever a gateway outside may pretend).
+    try:
+        with socket.create_connection((other, 22), 0.5) as pretended:
+            pretended.settimeout(0.5)
+            assert not pretended.recv(7).startswith(b"SSH")
+    except OSError:
+        pass
+
+
+def test_the_relay_reaches_vms_only(cloud: Cloud) -> None:
+    relay = cloud.running.about()["relay"]
+    assert Path(relay).stat().st_mode & 0o777 == 0o600
+    for address, port in (("10.128.0.1", 80), ("127.0.0.1", 22), ("10.128.9.9", 22)):
+        with pytest.raises(ConnectionError, match="ERROR no running VM"):
+            dial(relay, address, port)
+
+
+def test_nothing_is_left_of_a_deleted_vm(cloud: Cloud) -> None:
+    state = cloud.running.state
+    instance = cloud.create("w0", metadata={"startup-script": "sleep 1000 & setsid sleep 1000 & touch ~/file"})
+    eventually(lambda: (state / "vms/w0/home/file").exists())
+    assert processes(str(instance.id))
+    networks = _networks()
+    cloud.delete("w0")
+    assert processes(str(instance.id)) == []
+    assert not list((state / "vms").iterdir())
+    assert not list((state / "instances").iterdir())
+    eventually(lambda: len(_networks()) < len(networks))
+    with pytest.raises(exceptions.NotFound):
+        cloud.get("w0")
+
+
+def test_a_vm_can_be_deleted_while_it_boots(cloud: Cloud) -> None:
+    insertion = cloud.insert("w0")
+    identity = str(insertion.target_id)
+    cloud.delete("w0")
+    assert cloud.wait(insertion).status == compute_v1.Operation.Status.DONE
+    assert processes(identity) == []
+
+
+async def test_a_stopped_vm_keeps_its_disk(cloud: Cloud) -> None:
+    cloud.create("w0", metadata={"startup-script": "echo boot >> $HOME/boots; echo a line"})
+    arguments = {"project": PROJECT, "zone": ZONE, "instance": "w0"}
+    cloud.wait(cloud.instances.stop_unary(**arguments))
+    assert cloud.get("w0").status == "TERMINATED"
+    cloud.wait(cloud.instances.start_unary(**arguments))
+    boots = cloud.running.state / "vms/w0/home/boots"
+    eventually(lambda: boots.read_text() == "boot\nboot\n")
+    async with await cloud.ssh("w0") as connection:
+        assert (await connection.run("cat boots")).stdout == "boot\nboot\n"
+    assert "a line" in cloud.instances.get_serial_port_output(**arguments).contents
+
+
+def test_a_hundred_vms_are_no_trouble(cloud: Cloud) -> None:
+    operations = [cloud.insert(f"w{number}") for number in range(60)]
+    for operation in operations:
+        assert not cloud.wait(operation).error.errors
+    addresses = {each.network_interfaces[0].network_i_p for each in cloud.instances.list(project=PROJECT, zone=ZONE)}
+    assert len(addresses) == 60
+
+
+def _networks() -> set[str]:
+    found: set[str] = set()
+    for entry in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(str(entry.readlink()))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from emulated_cloud import Cloud, Running, eventually, processes, start
+
+from transient_magics import emulator
+from transient_magics.errors import UnreachableError
+
+
+def end(running: Running) -> None:
+    running.process.terminate()
+    assert running.process.wait(10) == 0
+    assert processes(str(running.state)) == []
+
+
+async def test_vms_survive_an_emulator_that_is_killed(state: Path) -> None:
+    first = start(state)
+    cloud = Cloud(first)
+    for name in ("stays", "dies", "goes"):
+        cloud.create(name, metadata={"emulator-notice-seconds": "2"}, scheduling__instance_termination_action="DELETE")
+    async with await cloud.ssh("stays") as connection:
+        await connection.run("setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > pid")
+    booting = cloud.insert("boots")
+    cloud.preempt("goes")
+    lost = cloud.get("dies")
+    first.process.kill()
+    first.process.wait()
+    for process in processes(f"TRANSIENT_VM={lost.id}"):
+        os.kill(process, signal.SIGKILL)
+
+    second = start(state)
+    assert second.url == first.url, "clients know the port"
+    assert not cloud.wait(booting).error.errors
+    assert cloud.get("boots").status == "RUNNING"
+    async with await cloud.ssh("stays") as connection:
+        assert (await connection.run("kill -0 $(cat pid)")).exit_status == 0, "what ran goes on"
+        other = cloud.get("boots").network_interfaces[0].network_i_p
+        reached = await connection.run(
+            f"transient-python -c 'import socket; socket.create_connection((\"{other}\", 22), 3)'"
+        )
+        assert reached.exit_status == 0, "old and new VMs share the network"
+    eventually(lambda: cloud.names() == {"stays", "boots"})
+    end(second)
+
+
+def test_the_end_of_an_emulator_is_the_end_of_its_vms_unless_they_are_to_be_kept(state: Path) -> None:
+    first = start(state, "--keep")
+    cloud = Cloud(first)
+    identity = cloud.create("w0").id
+    first.process.terminate()
+    assert first.process.wait(10) == 0
+    assert processes(str(identity))
+    second = start(state)
+    assert cloud.get("w0").status == "RUNNING"
+    end(second)
+    assert not list((state / "vms").iterdir())
+
+
+def test_two_emulators_do_not_share_a_state(running: Running) -> None:
+    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(running.state)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert refused.returncode == 1
+    assert f"({running.url})" in refused.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_another_user_of_the_machine_is_refused(running: Running) -> None:
+    script = (
+        "import http.client; c = http.client.HTTPConnection('{}'); c.request('GET', '/emulator/v1');"
+        "print(c.getresponse().status)"
+    ).format(running.url.removeprefix("http://"))
+    command = [getattr(sys, "_base_executable", sys.executable), "-I", "-c", script]
+    ours = subprocess.run(command, capture_output=True, text=True)
+    assert ours.stdout == "200\n"
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else command[0]
+    theirs = subprocess.run([python, *command[1:]], capture_output=True, text=True, user="nobody", cwd="/")
+    assert theirs.stdout == "403\n", theirs.stderr
+
+
+def test_ensure_starts_one_emulator_that_goes_when_nobody_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    with ThreadPoolExecutor(3) as pool:
+        urls = set(pool.map(lambda _: emulator.ensure(linger=0.5, options=("--boot", "0.2")), range(3)))
+    (url,) = urls
+    about = emulator.about(url)
+    assert about["isolated"]
+    cloud = Cloud(Running(None, url, Path(about["state"])))  # type: ignore[arg-type]
+    cloud.create("w0")
+    os.kill(about["pid"], signal.SIGKILL)
+    assert emulator.ensure(linger=0.5) == url, "revived where its clients look for it"
+    assert cloud.names() == {"w0"}
+    cloud.delete("w0")
+    eventually(lambda: not processes(str(tmp_path)), 5)
+
+
+def test_an_emulator_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    with pytest.raises(UnreachableError, match="--nonsense"):
+        emulator.ensure(options=("--nonsense",))
+
+
+async def test_without_namespaces_vms_are_plain_processes(state: Path) -> None:
+    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
+    assert running.about()["isolated"] is False
+    cloud = Cloud(running)
+    instance = cloud.create("w0")
+    address = instance.network_interfaces[0].network_i_p
+    assert address.startswith("127.128.")
+    async with await cloud.ssh("w0") as connection:
+        await connection.run("setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
+        ask = "curl -s -H 'Metadata-Flavor: Google' http://$GCE_METADATA_HOST/computeMetadata/v1/instance/name"
+        assert (await connection.run(ask)).stdout == "w0"
+        assert (await connection.run("tty", term_type="xterm")).exit_status == 0
+    running.process.kill()
+    running.process.wait()
+    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
+    async with await cloud.ssh("w0") as connection:
+        assert (await connection.run("pgrep -f 'sleep 1000'")).exit_status == 0
+    cloud.delete("w0")
+    assert processes(str(instance.id)) == []
+    end(running)

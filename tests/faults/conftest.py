@@ -1,0 +1,184 @@
+"""One emulated cluster with a run that never ends, shared by the fault tests; each hurts it and sees it heal.
+
+Everything is real: the emulator, SSH, TensorFlow processes, a detached controller. Processes are found by what they are
+on the host (a VM's processes have the VM's home in their command line), and only those are hurt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from transient_magics import client, places
+from transient_magics.journal import ClusterState, Event, events
+
+CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
+PACE = 0.15  # seconds per step: three workers leave the two cores some air
+PATIENCE = 90.0
+
+
+def processes(*marks: str) -> list[int]:
+    """Process numbers whose command line holds all the marks, oldest first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if all(mark in line for mark in marks):
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
+class Patient:
+    """A cluster under treatment, and what the tests ask about it."""
+
+    def __init__(self, cluster: client.Cluster, run: client.Run | None = None) -> None:
+        self.cluster = cluster
+        self.run = run
+
+    def process(self, vm: str, role: str) -> int:
+        """The host's number of a role process (`worker`, `parameter_server`, `agent`) on a VM."""
+        found = processes(f"/vms/{self.cluster.name}-{vm}/", f"transient_magics.runtime.{role} ")
+        assert found, f"no {role} on {vm}"
+        return found[-1]
+
+    def kill(self, vm: str, role: str) -> int:
+        """kill -9 of a role process on a VM."""
+        number = self.process(vm, role)
+        os.kill(number, signal.SIGKILL)
+        return number
+
+    def controller(self) -> int:
+        """The process number of the controller."""
+        (number,) = processes("transient_magics.controller", f" {self.cluster.name} ".rstrip())[-1:]
+        return number
+
+    def emulator(self) -> int:
+        """The process number of the emulator."""
+        return processes("transient_magics.emulator", "--inside", str(places.home()))[-1]
+
+    def mark(self) -> int:
+        """A moment in the journal."""
+        return self.cluster.state.seq
+
+    def since(self, mark: int, kind: type[Event]) -> list[Event]:
+        """Events of a kind after a moment."""
+        return [event for event in self.cluster.events() if event.seq > mark and isinstance(event, kind)]
+
+    def until(self, reached: Callable[[ClusterState], object], what: str, timeout: float = PATIENCE) -> ClusterState:
+        """Wait until the state is as it should be."""
+        state = self.cluster.follow(lambda now: bool(reached(now)), timeout)
+        assert state is not None, f"not {what} within {timeout:.0f} s: {_summary(self.cluster)}"
+        return state
+
+    def event(self, mark: int, kind: type[Event], timeout: float = PATIENCE, **fields: object) -> Event:
+        """Wait for an event of a kind, with these fields, after a moment."""
+
+        def found() -> list[Event]:
+            every = self.since(mark, kind)
+            return [each for each in every if all(getattr(each, name) == value for name, value in fields.items())]
+
+        self.until(lambda _: found(), f"{kind.kind} {fields}", timeout)
+        return found()[0]
+
+    def workers(self) -> list[str]:
+        """VMs whose workers take part in the run now."""
+        run = self.cluster.state.active_run
+        return sorted(run.workers) if run else []
+
+    def whole(self, workers: int = 3) -> None:
+        """Wait until as many workers as declared take part again."""
+        self.until(
+            lambda state: state.active_run and len(state.active_run.workers) == workers, f"{workers} workers", 150
+        )
+
+    def goes_on(self, seconds: float = 40.0) -> None:
+        """See the training make steps from now on."""
+        before = _step(self.cluster.state)
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            rows = self._latest_steps()
+            if rows and max(rows) > before + 3:
+                return
+            time.sleep(0.2)
+        raise AssertionError(f"no steps within {seconds:.0f} s after step {before}: {_summary(self.cluster)}")
+
+    def _latest_steps(self) -> list[int]:
+        from transient_magics.journal import metrics
+
+        assert self.run
+        now = time.time_ns()
+        return [
+            row["step"] for row in metrics.read(self.run.directory / "metrics.jsonl") if now - row["time"] < 3 * 10**9
+        ]
+
+
+def _step(state: ClusterState) -> int:
+    run = state.active_run
+    return run.step if run else 0
+
+
+def _summary(cluster: client.Cluster) -> str:
+    state = cluster.state
+    vms = ", ".join(f"{vm.name} {vm.state}" for vm in state.living)
+    run = state.run
+    log = (cluster.directory / "controller.log").read_text().splitlines()[-15:]
+    return (
+        f"{state.phase}; {vms}; {run and (run.phase, run.step, sorted(run.workers), run.reason)}; {state.trouble}\n"
+        + ("\n".join(line[:300] for line in log if "stamina" not in line))
+    )
+
+
+@pytest.fixture(scope="session")
+def home() -> Iterator[Path]:
+    """A home of our own for everything that the product keeps, and nothing left of it at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="tm-"))
+    before = os.environ.get("TRANSIENT_MAGICS_HOME")
+    os.environ["TRANSIENT_MAGICS_HOME"] = str(directory)
+    try:
+        yield directory
+        for cluster in client.clusters():
+            cluster.delete(120)
+        deadline = time.monotonic() + 30
+        while (left := processes(str(directory))) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not left, f"left running: {left}"
+        assert not list((directory / "emulator" / "vms").glob("*")), "files of VMs were left"
+    finally:
+        if before is None:
+            os.environ.pop("TRANSIENT_MAGICS_HOME", None)
+        else:
+            os.environ["TRANSIENT_MAGICS_HOME"] = before
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def training(home: Path) -> Patient:
+    """Three workers that train for ever, saving often."""
+    cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
+    run = client.train(
+        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
+    )  # fmt: skip
+    patient = Patient(cluster, run)
+    patient.whole()
+    return patient
+
+
+@pytest.fixture()
+def patient(training: Patient) -> Patient:
+    """The shared cluster, whole and training."""
+    training.whole()
+    training.goes_on()
+    return training
+
+
+__all__ = ["Patient", "events"]

@@ -1,0 +1,129 @@
+"""Whatever is killed, frozen or taken away, training goes on wherever workers are left, and the cluster heals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.faults.conftest import Patient, processes
+from transient_magics.journal import ClusterState, events
+
+pytestmark = pytest.mark.training
+
+
+def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
+    mark = patient.mark()
+    patient.kill("worker-0", "worker")
+    patient.event(mark, events.WorkerLeft, worker="worker-0")
+    patient.goes_on()
+    joined = patient.event(mark, events.WorkerJoined, worker="worker-0")
+    numbers = [each.number for each in patient.cluster.events("worker.joined")]  # type: ignore[attr-defined]
+    assert len(numbers) == len(set(numbers)), "a number was used twice"
+    assert joined.run == "run-1"  # type: ignore[attr-defined]
+
+
+def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patient) -> None:
+    worker = patient.process("worker-1", "worker")
+    old = patient.kill("worker-1", "agent")
+    deadline = time.monotonic() + 30
+    while not (new := processes("/vms/patient-worker-1/", "runtime.agent ")) or new == [old]:
+        assert time.monotonic() < deadline, "no new agent"
+        time.sleep(0.1)
+    patient.goes_on()
+    assert patient.process("worker-1", "worker") == worker, "the worker was not adopted"
+
+
+def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Patient) -> None:
+    mark = patient.mark()
+    saved = patient.event(mark, events.TrainCheckpoint).step  # type: ignore[attr-defined]
+    mark = patient.mark()
+    patient.kill("ps-0", "parameter_server")
+    resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    assert resumed >= saved
+    patient.whole()
+    patient.goes_on()
+
+
+def test_a_killed_controller_is_revived_with_nothing_lost_and_nothing_doubled(patient: Patient) -> None:
+    before = {vm.name for vm in patient.cluster.state.living}
+    mark = patient.mark()
+    number = patient.controller()
+    end = patient.cluster  # somebody follows the journal: that revives
+    os.kill(number, signal.SIGKILL)
+    recovered = patient.event(mark, events.ControllerRecovered)
+    assert recovered.pid != number  # type: ignore[attr-defined]
+    patient.goes_on()
+    time.sleep(2)
+    history = end.events()
+    assert {vm.name for vm in patient.cluster.state.living} == before
+    assert [event.seq for event in history] == list(range(1, len(history) + 1))
+    told = [(event.kind, event.time) for event in history if event.kind.startswith(("train.", "worker."))]
+    assert len(told) == len(set(told)), "an event is in the journal twice"
+
+
+def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient) -> None:
+    mark = patient.mark()
+    number = patient.process("worker-1", "worker")
+    os.kill(number, signal.SIGSTOP)
+    try:
+        patient.event(mark, events.WorkerLeft, worker="worker-1")
+        patient.goes_on()
+    finally:
+        os.kill(number, signal.SIGCONT)
+    patient.whole()
+
+
+def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patient: Patient) -> None:
+    mark = patient.mark()
+    lost = patient.workers()[:2]
+    for vm in lost:
+        patient.cluster.revoke(vm)
+    for vm in lost:
+        patient.event(mark, events.VmPreemptionNotice, vm=vm)
+    patient.goes_on()
+    assert len({each.by for each in patient.since(mark, events.WorkerReplaced)}) >= 1  # type: ignore[attr-defined]
+    patient.whole()
+    for vm in lost:
+        assert patient.event(mark, events.VmRevoked, vm=vm)
+        assert len([each for each in patient.since(mark, events.VmRevoked) if each.vm == vm]) == 1  # type: ignore[attr-defined]
+
+
+def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Patient) -> None:
+    lost = set(patient.workers())
+    mark = patient.mark()
+    patient.event(mark, events.TrainCheckpoint)
+    for vm in lost:
+        patient.cluster.revoke(vm)
+    patient.until(lambda state: state.active_run and not set(state.active_run.workers) & lost, "without the lost")
+    patient.whole()
+    assert not set(patient.workers()) & lost
+    patient.goes_on()
+
+
+def test_a_worker_revoked_before_its_first_step_is_replaced(patient: Patient) -> None:
+    mark = patient.mark()
+    first = patient.workers()[0]
+    patient.cluster.revoke(first)
+    asked = patient.event(mark, events.VmRequested)
+    early = asked.vm  # type: ignore[attr-defined]
+
+    def running(state: ClusterState) -> bool:
+        return state.vms[early].running_at > 0
+
+    patient.until(running, "running")
+    patient.cluster.revoke(early)
+    patient.event(mark, events.VmRequested, replaces=early)
+    patient.whole()
+    patient.goes_on()
+
+
+def test_the_emulator_killed_and_started_again_changes_nothing_for_the_training(patient: Patient) -> None:
+    vms = {vm.name for vm in patient.cluster.state.living if vm.state == "ready"}
+    os.kill(patient.emulator(), signal.SIGKILL)
+    time.sleep(3)
+    patient.goes_on(60)
+    patient.whole()
+    assert {vm.name for vm in patient.cluster.state.living if vm.state == "ready"} == vms
