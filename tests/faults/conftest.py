@@ -46,9 +46,15 @@ class Patient:
 
     def process(self, vm: str, role: str) -> int:
         """The host's number of a role process (`worker`, `parameter_server`, `agent`) on a VM."""
-        found = processes(f"/vms/{self.cluster.name}-{vm}/", f"transient_magics.runtime.{role} ")
+        found = processes(f"transient_magics.runtime.{role} ", str(self.home(vm)))
         assert found, f"no {role} on {vm}"
         return found[-1]
+
+    def home(self, vm: str) -> Path:
+        """The short path by which the VM's processes know their home."""
+        target = places.emulator() / "vms" / f"{self.cluster.name}-{vm}" / "home"
+        (found,) = [link for link in places.sockets().iterdir() if link.is_symlink() and link.readlink() == target]
+        return found
 
     def kill(self, vm: str, role: str) -> int:
         """kill -9 of a role process on a VM."""
@@ -143,21 +149,22 @@ def home() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="tm-"))
     before = os.environ.get("TRANSIENT_MAGICS_HOME")
     os.environ["TRANSIENT_MAGICS_HOME"] = str(directory)
+    sockets = places.sockets()
     try:
         yield directory
         for cluster in client.clusters():
             cluster.delete(120)
         deadline = time.monotonic() + 30
-        while (left := processes(str(directory))) and time.monotonic() < deadline:
+        while (left := processes(str(directory)) + processes(str(sockets))) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not left, f"left running: {left}"
         assert not list((directory / "emulator" / "vms").glob("*")), "files of VMs were left"
+        shutil.rmtree(directory, ignore_errors=True)
     finally:
         if before is None:
             os.environ.pop("TRANSIENT_MAGICS_HOME", None)
         else:
             os.environ["TRANSIENT_MAGICS_HOME"] = before
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -173,7 +180,7 @@ def training(home: Path) -> Patient:
     return patient
 
 
-@pytest.fixture()
+@pytest.fixture
 def patient(training: Patient) -> Patient:
     """The shared cluster, whole and training."""
     training.whole()

@@ -29,7 +29,7 @@ def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patie
     worker = patient.process("worker-1", "worker")
     old = patient.kill("worker-1", "agent")
     deadline = time.monotonic() + 30
-    while not (new := processes("/vms/patient-worker-1/", "runtime.agent ")) or new == [old]:
+    while not (new := processes(str(patient.home("worker-1")), "runtime.agent ")) or new == [old]:
         assert time.monotonic() < deadline, "no new agent"
         time.sleep(0.1)
     patient.goes_on()

@@ -166,6 +166,27 @@ class Run:
         found = self.cluster.state.runs.get(self.name)
         return found or RunState(self.name, 0, {})
 
+    def reach(self, step: int, timeout: float | None = None) -> int:
+        """Block until the run has made `step` global steps (or is over); returns the step as last reported.
+
+        Raises TrainingError after `timeout` seconds, or where the run failed before.
+        """
+
+        def there(state: ClusterState) -> bool:
+            run = state.runs.get(self.name)
+            return state.over or (run is not None and (run.over or run.step >= step))
+
+        state = self.cluster.follow(there, timeout)
+        if state is None:
+            raise TrainingError(
+                f"{self.name} has not reached step {step} after {timeout:.0f} s", where=self.cluster.name
+            )
+        run = state.runs.get(self.name)
+        if run is None or run.phase == "failed" or run.step < step:
+            reason = run.reason if run and run.reason else f"{self.name} ended before step {step}"
+            raise TrainingError(reason.rstrip("."), where=self.cluster.name)
+        return run.step
+
     def wait(self, timeout: float | None = None) -> Result:
         """Block until the run is over. Raises TrainingError when it failed or `timeout` seconds have passed.
 

@@ -121,6 +121,8 @@ class Controller:
             self._recorder.changed.clear()
 
     def _carry_out(self, fleet: Fleet) -> None:
+        if not self._directory.exists():
+            self._ending = self._ending or "its folder on this machine was removed"
         for decision in decide(Situation(time.time(), self._state, dict(fleet.refusals), self._saved_ahead)):
             match decision:
                 case _ if self._ending and self._state.phase != "deleting":
