@@ -79,15 +79,26 @@ class Lab:
         """Open the notebook in a page of its own and wait until its kernel is idle."""
         page = self._browser.new_page(viewport={"width": width, "height": height})
         self._pages.append(page)
-        page.goto(f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}")
+        page.goto(
+            f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
+            wait_until="commit",
+        )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        page.wait_for_selector(".jp-NotebookPanel-toolbar [data-status='idle']", timeout=60_000)
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", state="attached", timeout=60_000)
         page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
         return page
 
     def run_all(self, page: Page) -> None:
-        """Run all cells and wait until the last one is done."""
+        """Run all cells."""
         page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+
+    def run_last(self, page: Page) -> None:
+        """Run the last cell."""
+        page.evaluate(
+            "() => { const book = jupyterapp.shell.currentWidget.content;"
+            " book.activeCellIndex = book.widgets.length - 1;"
+            " return jupyterapp.commands.execute('notebook:run-cell'); }"
+        )
 
     def close_pages(self) -> None:
         for page in self._pages:
@@ -116,7 +127,7 @@ def running_lab(tmp_path_factory: pytest.TempPathFactory, chrome: Browser) -> It
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
         "TRANSIENT_MAGICS_HOME": str(home / "transient"),
-        "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS / "panels")]),
+        "PYTHONPATH": str(TESTS.parent),
     }
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",

@@ -144,6 +144,8 @@ class _Watched:
             return
         try:
             await reader.read()
+        except ConnectionError:
+            return  # killed with our connection still waiting in its queue
         finally:
             writer.close()
 

@@ -32,6 +32,8 @@ def run(argv: list[str] | None = None) -> int:
     """Parse the command line and serve. Returns the exit code."""
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # What these two tell is that clients left in the middle of something.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     logging.getLogger("asyncssh").setLevel(logging.ERROR)
     try:
         if options.inside:

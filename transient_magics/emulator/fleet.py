@@ -29,17 +29,19 @@ _MOST_VMS = 1000
 
 
 class Fleet:
-    """The emulated project's VMs. `on_change` is told whenever one appears or is gone."""
+    """The emulated project's VMs. `on_change` is told whenever one appears or is deleted, `on_gone`
+    the address of each that does not run any more."""
 
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
-        *, boot_seconds: float, notice_seconds: float, on_change: Callable[[], None],
+        *, boot_seconds: float, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._store = Store(state / "instances")
         self._operations = operations
         self._boot_seconds, self._notice_seconds, self._on_change = boot_seconds, notice_seconds, on_change
+        self._on_gone = on_gone
         self._isolation = isolated
         self._around = Surroundings(self._folder, isolated, owner_only, self._save)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
@@ -253,6 +255,7 @@ class Fleet:
     async def _power_off(self, record: Record) -> None:
         if host := self._hosts.pop(record.identity, None):
             await host.power_off()
+            self._on_gone(record.address)
 
     async def _remove(self, record: Record) -> None:
         await self._power_off(record)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import isolation, netlink
+from .descriptors import readable
 from .isolation import Isolation
 
 BRIDGE, BRIDGE_ADDRESS, PREFIX = "transient0", "10.128.0.1", 20
@@ -124,7 +125,7 @@ class Machine:
             raise
         finally:
             os.close(inform)
-        await _readable(news)
+        await readable(news)
         arrived = os.read(news, 1)
         os.close(news)
         if not arrived:
@@ -288,17 +289,8 @@ async def _gone(process: int) -> None:
         descriptor = os.pidfd_open(process)
         try:
             async with asyncio.timeout(_DEATH_SECONDS):
-                await _readable(descriptor)
+                await readable(descriptor)
         except TimeoutError:
             pass  # Held by the kernel (a hung disk): nothing more can be done about it from here.
         finally:
             os.close(descriptor)
-
-
-async def _readable(descriptor: int) -> None:
-    loop, event = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(descriptor, event.set)
-    try:
-        await event.wait()
-    finally:
-        loop.remove_reader(descriptor)

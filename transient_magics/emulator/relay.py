@@ -22,6 +22,7 @@ class Relay:
     def __init__(self, path: Path, reach: Reach) -> None:
         self._path, self._reach = path, reach
         self._server: asyncio.Server | None = None
+        self._connections: dict[str, set[asyncio.Task[None]]] = {}
 
     async def start(self) -> None:
         """Serve; a socket that a dead emulator left is replaced."""
@@ -37,33 +38,51 @@ class Relay:
         if self._server:
             self._server.close()
         self._path.unlink(missing_ok=True)
+        for address in list(self._connections):
+            self.drop(address)
+
+    def drop(self, address: str) -> None:
+        """Break off all connections to a VM that is no more: from there, nobody would."""
+        for task in self._connections.pop(address, ()):
+            task.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            answer, way = await self._open(await reader.readline())
-            writer.write(answer.encode() + b"\n")
-            if way:
-                await _splice(reader, writer, *way)
+            match (await reader.readline()).decode(errors="replace").split():
+                case ["CONNECT", address, port] if port.isdigit():
+                    await self._connect(reader, writer, address, int(port))
+                case _:
+                    writer.write(b"ERROR say CONNECT, an address and a port\n")
         except (ConnectionError, ValueError):
             pass  # One side is gone (or never spoke our language): there is nobody to tell.
+        except asyncio.CancelledError:
+            writer.transport.abort()
         finally:
             writer.close()
 
-    async def _open(self, line: bytes) -> tuple[str, tuple[asyncio.StreamReader, asyncio.StreamWriter] | None]:
-        match line.decode(errors="replace").split():
-            case ["CONNECT", address, port] if port.isdigit():
-                place = self._reach(address, int(port))
-            case _:
-                return "ERROR say CONNECT, an address and a port", None
+    async def _connect(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, port: int
+    ) -> None:
+        place = self._reach(address, port)
         if place is None:
-            return f"ERROR no running VM has the address {address}", None
+            writer.write(f"ERROR no running VM has the address {address}\n".encode())
+            return
+        task = asyncio.current_task()
+        assert task
+        # Kept here, because the event loop alone would let a connection that rests be collected.
+        connections = self._connections.setdefault(address, set())
+        connections.add(task)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                return "OK", await asyncio.open_connection(*place)
+                far = await asyncio.open_connection(*place)
+            writer.write(b"OK\n")
+            await _splice(reader, writer, *far)
         except TimeoutError:
-            return f"ERROR {address} port {port} does not answer", None
+            writer.write(f"ERROR {address} port {port} does not answer\n".encode())
         except OSError as error:
-            return f"ERROR {address} port {port}: {error.strerror or error}", None
+            writer.write(f"ERROR {address} port {port}: {error.strerror or error}\n".encode())
+        finally:
+            connections.discard(task)
 
 
 async def _splice(
@@ -74,7 +93,7 @@ async def _splice(
         async with asyncio.TaskGroup() as group:
             group.create_task(_pump(reader, far_writer))
             group.create_task(_pump(far_reader, writer))
-    except* ConnectionError:
+    except* OSError:
         pass  # Either side broke off; both are closed below and by the caller.
     finally:
         far_writer.close()

@@ -1,33 +1,28 @@
 """The SSH server of a VM: commands, shells, file transfer and socket forwarding, for the keys in its metadata only.
 
-It is served by the emulator's own event loop on a socket that lives in the VM's network; what it starts runs in the VM.
-Output, exit codes and the closing of a session follow OpenSSH: a session lasts as long as something holds its output.
+It is served by the emulator's own event loop on a socket that lives in the VM's network; what it starts runs in the VM
+(see `shell_session`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import signal
 import socket
-import struct
-import subprocess
-import termios
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncssh
+from asyncssh.channel import SSHChannel
 from asyncssh.forward import SSHForwarder
 
 from . import isolation
-from .machine import Command, Machine
+from .machine import Machine
+from .shell_session import Files, ShellSession
 
 Keys = Callable[[], str]
-_FAREWELL_SECONDS = 5
-_CHUNK = 1 << 16
 _CANNOT_CONNECT = 2  # RFC 4254's code for a connection that could not be made
 
 
@@ -49,14 +44,13 @@ class SecureShell:
         """Serve."""
         home = str(self._machine.plan.home).encode()
 
-        def files(channel: asyncssh.SSHServerChannel[bytes]) -> asyncssh.SFTPServer:
+        def files(channel: SSHChannel[bytes]) -> asyncssh.SFTPServer:
             return _Files(channel, home)
 
         self._acceptor = await asyncssh.listen(
             sock=self._machine.sockets["ssh"], server_host_keys=[self._key], config=None, encoding=None,
-            server_factory=lambda: _Door(self._machine, self._keys, self._connections, self._network),
-            process_factory=self._serve, sftp_factory=files, allow_scp=True, line_editor=False,
-            keepalive_interval=15, login_timeout=30,
+            server_factory=lambda: _Door(self._machine, self._keys, self._connections, self._network, files),
+            line_editor=False, keepalive_interval=15, login_timeout=30,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -66,106 +60,15 @@ class SecureShell:
         for connection in list(self._connections):
             connection.abort()
 
-    async def _serve(self, session: asyncssh.SSHServerProcess[bytes]) -> None:
-        shell = ["/bin/sh", "-c", session.command] if session.command else ["/bin/sh", "-l"]
-        try:
-            if session.term_type:
-                await self._with_terminal(session, shell)
-            else:
-                await self._with_pipes(session, shell)
-        except OSError as error:
-            session.stderr.write(f"cannot start a program on {self._machine.plan.name}: {error}\n".encode())
-            session.exit(255)
-
-    async def _with_pipes(self, session: asyncssh.SSHServerProcess[bytes], shell: list[str]) -> None:
-        # The library passes signals on only if the input is a pipe that it writes to itself.
-        theirs, ours = os.pipe()
-        try:
-            command = await self._machine.run(*shell, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-        process = command.process
-        assert process.stdout
-        assert process.stderr
-        session.set_redirect_pid(-command.group)
-        await session.redirect(stdin=ours)
-        outputs = [_pass_on(process.stdout, session.stdout), _pass_on(process.stderr, session.stderr)]
-
-        async def finish() -> None:
-            await asyncio.gather(*outputs)
-            code = await process.wait()
-            session.set_redirect_pid(None)
-            _report(session, code)
-
-        await _until_closed(session, command, finish())
-
-    async def _with_terminal(self, session: asyncssh.SSHServerProcess[bytes], shell: list[str]) -> None:
-        ours, theirs = os.openpty()
-        columns, rows, *_ = session.term_size
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows or 24, columns or 80, 0, 0))
-        try:
-            command = await self._machine.run(
-                "env", f"TERM={session.term_type}", *shell, terminal=True, stdin=theirs, stdout=theirs, stderr=theirs
-            )
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
-        session.set_redirect_pid(-command.group)
-        await session.redirect(stdin=os.dup(ours), stdout=ours, send_eof=False)
-
-        async def finish() -> None:
-            code = await command.process.wait()
-            session.set_redirect_pid(None)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_FAREWELL_SECONDS):
-                    await session.stdout.drain()
-            _report(session, code)
-
-        await _until_closed(session, command, finish())
-
-
-async def _pass_on(output: asyncio.StreamReader, client: asyncssh.SSHWriter[bytes]) -> None:
-    # By hand: the library's own redirection starts a second reader when the client is slow, and loses what comes then.
-    with contextlib.suppress(BrokenPipeError):
-        while data := await output.read(_CHUNK):
-            client.write(data)
-            await client.drain()
-
-
-def _report(session: asyncssh.SSHServerProcess[bytes], code: int) -> None:
-    if code < 0:
-        session.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
-    else:
-        session.exit(code)
-
-
-async def _until_closed(
-    session: asyncssh.SSHServerProcess[bytes], command: Command, finish: Coroutine[None, None, None]
-) -> None:
-    """Until the program has ended; if the client leaves before, hang up on the program."""
-    ending, leaving = asyncio.ensure_future(finish), asyncio.ensure_future(session.wait_closed())
-    try:
-        await asyncio.wait([ending, leaving], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([leaving], timeout=_FAREWELL_SECONDS)
-    finally:
-        ending.cancel()
-        leaving.cancel()
-        if command.process.returncode is None:
-            command.signal(signal.SIGHUP)
-
 
 class _Door(asyncssh.SSHServer):
     """Who may come in, and what may be forwarded."""
 
     def __init__(
-        self, machine: Machine, keys: Keys, connections: set[asyncssh.SSHServerConnection], network: bool
+        self, machine: Machine, keys: Keys, connections: set[asyncssh.SSHServerConnection], network: bool, files: Files
     ) -> None:
         self._machine, self._keys, self._connections, self._network = machine, keys, connections, network
+        self._files = files
         self._connection: asyncssh.SSHServerConnection | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -190,6 +93,9 @@ class _Door(asyncssh.SSHServer):
                     if asyncssh.import_public_key(text.strip()) == key:
                         return True
         return False
+
+    def session_requested(self) -> ShellSession:
+        return ShellSession(self._machine, self._files)
 
     def unix_connection_requested(self, dest_path: str) -> Any:
         home = self._machine.plan.home
@@ -233,8 +139,8 @@ async def _forward_tcp(
 class _Files(asyncssh.SFTPServer):
     """Files of the VM: relative paths start at home, and nothing outside the VM's folder can be reached."""
 
-    def __init__(self, channel: asyncssh.SSHServerChannel[bytes], home: bytes) -> None:
-        super().__init__(channel)
+    def __init__(self, channel: SSHChannel[bytes], home: bytes) -> None:
+        super().__init__(cast(asyncssh.SSHServerChannel[bytes], channel))
         self._home = home
         self._folder = os.path.dirname(os.path.realpath(home))
 

@@ -53,6 +53,7 @@ class _Emulator:
         self._fleet = Fleet(
             self._state, Path(settings.homes), self._isolation, guard.allows, self._operations,
             boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._reconsider,
+            on_gone=lambda address: self._relay.drop(address),
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
         self._application = web.Application(middlewares=[errors, guard.middleware, self._note_activity])

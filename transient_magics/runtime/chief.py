@@ -56,8 +56,8 @@ class Chief:
 
     async def run(self) -> int:
         """Serve until the run has ended."""
-        if self._kept.get("ended"):
-            return DONE
+        if self._kept.get("finished", 0) >= self._spec.train_steps:
+            return DONE  # killed between the last event and its exit
         host, port = host_and_port(self._assignment.chief)
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
@@ -170,6 +170,7 @@ class Chief:
         match instruction:
             case events.Emit(kind, values):
                 if kind == "train.finished":
+                    self._kept["finished"] = values["step"]
                     values = {**values, "seconds": round(time.time() - self._kept.get("started", time.time()), 3)}
                 self._folder.event(kind, **values)
             case events.Record(line):
@@ -185,7 +186,7 @@ class Chief:
             case events.Persist():
                 self._keep()
             case events.Finish(code):
-                self._keep(ended=True)
+                self._keep()
                 if not self._finished.done():
                     self._finished.set_result(code)
 
@@ -195,10 +196,9 @@ class Chief:
         except FileNotFoundError:
             return {}
 
-    def _keep(self, ended: bool = False) -> None:
-        started = {"started": self._kept["started"]} if "started" in self._kept else {}
-        text = json.dumps({**self._state.to_dict(), **started, **({"ended": True} if ended else {})})
-        write_atomically(self._folder.chief, text)
+    def _keep(self) -> None:
+        more = {key: self._kept[key] for key in ("started", "finished") if key in self._kept}
+        write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **more}))
 
     # --- talking to workers ------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

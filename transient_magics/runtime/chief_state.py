@@ -99,6 +99,7 @@ class ChiefState:
             int(number): Member(name, int(number), None, now + REJOIN_WITHIN - SILENCE, active=True)
             for number, name in kept.get("members", {}).items()
         }
+        self._given = {int(number): name for number, name in kept.get("given", {}).items()}
         self.step = 0
         self.loss: float | None = None
         self._saving = ""
@@ -121,7 +122,8 @@ class ChiefState:
     def to_dict(self) -> dict[str, Any]:
         """What a restarted chief must know."""
         members = {str(member.number): member.name for member in self.members.values() if member.active}
-        return {"next_number": self.next_number, "members": members}
+        given = {str(number): name for number, name in self._given.items()}
+        return {"next_number": self.next_number, "given": given, "members": members}
 
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
@@ -167,18 +169,24 @@ class ChiefState:
     def _join(self, event: Joined, now: float) -> list[Instruction]:
         if self.phase is Phase.FINISHING or self._stopping:
             return [Tell(event.connection, {"do": "leave", "reason": "finished"})]
+        claimed = event.number if event.number is not None and self._given.get(event.number) == event.name else None
         done: list[Instruction] = []
         for other in [member for member in self.members.values() if member.name == event.name]:
-            if other.number != event.number:  # a new process of the same VM: the old one is no more
+            if claimed is not None and other.number > claimed:  # it was frozen, and its successor is there already
+                return [Tell(event.connection, {"do": "leave", "reason": "told to leave"})]
+            if other.number != claimed:  # a new process of the same VM: the old one is no more
                 done += self._leave(other, "lost", now)
-        known = self.members.get(event.number) if event.number is not None else None
-        if known is not None and known.name == event.name:
+        known = self.members.get(claimed) if claimed is not None else None
+        if known is not None and not known.lost:
             known.connection, known.heard = event.connection, now
             return [*done, self._welcome(known)]
+        if known is not None:
+            del self.members[known.number]
         if self._full():
             return [*done, Tell(event.connection, {"do": "leave", "reason": "told to leave"})]
-        number = event.number if event.number is not None and known is None else self.next_number
+        number = self.next_number if claimed is None else claimed
         self.next_number = max(self.next_number, number + 1)
+        self._given[number] = event.name
         member = Member(event.name, number, event.connection, now, accelerator=event.accelerator)
         self.members[number] = member
         return [*done, Persist(), self._welcome(member)]
@@ -195,8 +203,8 @@ class ChiefState:
 
     def _heard(self, connection: int, now: float, stepping: bool = False) -> list[Instruction]:
         member = self._of(connection)
-        if member is None:
-            return []
+        if member is None:  # another process has taken its name, or its place
+            return [Tell(connection, {"do": "leave", "reason": "told to leave"})]
         member.heard = now
         if member.lost:  # it was frozen, and is back
             if self._full():
@@ -211,7 +219,7 @@ class ChiefState:
         return [self._membership("worker.joined", member), Persist(), *self._tell_active()]
 
     def _leave(self, member: Member | None, reason: str, now: float) -> list[Instruction]:
-        """Take a member out. One that fell silent is kept aside under its number: it may only have been frozen."""
+        """Take a member out."""
         if member is None:
             return []
         was_active, member.active = member.active, False

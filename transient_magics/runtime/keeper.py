@@ -19,6 +19,8 @@ from .protocol import Assignment
 from .t2t.bridges import cross
 
 _TRIES = 5
+_AT_ONCE = 256 << 20
+"""Bytes restored with one call: a message must stay below 2 GB."""
 
 
 class Keeper:
@@ -67,13 +69,16 @@ class Keeper:
         servers = len(self._assignment.ps)
         with bridges.autograph_off(), self._graph.as_default():
             graph.prepare(self._definition)
+            ready = placement.ready_flag()
             with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
                 built = graph.training_graph(self._definition, data.placeholders(self._definition))
                 self._step = tf.identity(built.global_step.read_value())
-                self._uninitialised = tf.report_uninitialized_variables(tf.global_variables())
+                self._uninitialised = tf.report_uninitialized_variables([ready, *tf.global_variables()])
                 self._initialise = tf.global_variables_initializer()
                 self._saver = tf.train.Saver(tf.global_variables(), max_to_keep=0)
-                self._assign = {variable.name: _assignment(tf, variable) for variable in tf.global_variables()}
+                self._assign = [_assignment(tf, variable) for variable in tf.global_variables()]
+            self._ready = ready.initializer
+            self._not_ready = tf.raw_ops.DestroyResourceOp(resource=ready.handle, ignore_lookup_error=True)
             self._graph.finalize()
 
     def prepare(self) -> int:
@@ -123,20 +128,33 @@ class Keeper:
 
     def _prepare(self) -> int:
         if len(self._session.run(self._uninitialised)):
+            self._session.run(self._not_ready)
             newest = self._checkpoints.newest()
-            if newest is None:
-                self._session.run(self._initialise)
-            else:
+            self._session.run(self._initialise)
+            if newest is not None:
                 self._restore(newest[1])
+            step = self._read_step()
+            self._session.run(self._ready)
+            return step
         return self._read_step()
 
     def _restore(self, values: dict[str, Any]) -> None:
-        """Load every value that a variable has in the checkpoint; variables that it lacks are initialised."""
-        self._session.run(self._initialise)
-        for operation, placeholder, name, part in self._assign.values():
-            if name in values:
-                value = values[name] if part is None else values[name][part]
-                self._session.run(operation, {placeholder: value})
+        """Load every value that a variable has in the checkpoint, some at a time; what it lacks stays initialised."""
+        operations: list[Any] = []
+        feeds: dict[Any, Any] = {}
+        size = 0
+        for operation, placeholder, name, part in self._assign:
+            if name not in values:
+                continue
+            value = values[name] if part is None else values[name][part]
+            operations.append(operation)
+            feeds[placeholder] = value
+            size += value.nbytes
+            if size > _AT_ONCE:
+                self._session.run(operations, feeds)
+                operations, feeds, size = [], {}, 0
+        if operations:
+            self._session.run(operations, feeds)
 
     def _read_step(self) -> int:
         return int(self._session.run(self._step))

@@ -46,6 +46,17 @@ def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
         yield
 
 
+def ready_flag() -> Any:
+    """A variable on ps/0 that exists only while all others hold what they should.
+
+    The chief makes it last, after initialising or restoring, and destroys it before it restores. Workers step only
+    while it exists; without it they would train on values that the chief is still replacing.
+    """
+    tf = cross()
+    with tf.device("/job:ps/task:0"):
+        return tf.Variable(True, trainable=False, collections=[], name="transient_ready", use_resource=True)
+
+
 def worker_device(number: int) -> str:
     """The device of the worker with this number."""
     return f"/job:worker/task:{number}"

@@ -67,9 +67,10 @@ class Training:
             graph.prepare(self._definition)
             with tf.device(f"{device}/cpu:0"):
                 features = self._queue(tf, number)
+            ready = placement.ready_flag()
             with placement.placed(device, servers, self._spec.ps_shards or servers):
                 built = graph.training_graph(self._definition, features)
-                self._missing = tf.report_uninitialized_variables(tf.global_variables())
+                self._missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
             self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
             self._divisor = built.divisor
             self._graph.finalize()
