@@ -1,0 +1,162 @@
+"""Several agents on this machine, each with its own metadata server, in a network namespace where there is one.
+
+Run as a program it is the inside: it serves metadata and does what the lines on its input say. `MachineRoom` is the
+outside, which tests talk to. TensorFlow listens on every interface, so it must not run in the machine's own network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).parents[2]
+
+
+async def inside() -> None:
+    from tests.runtime.metadata_server import MetadataServer
+
+    servers: dict[str, MetadataServer] = {}
+    agents: dict[str, asyncio.subprocess.Process] = {}
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        command = json.loads(line)
+        name = command["name"]
+        if command["do"] == "agent":
+            if name not in servers:
+                servers[name] = MetadataServer()
+                await servers[name].start()
+            environment = {**os.environ, "GCE_METADATA_HOST": f"127.0.0.1:{servers[name].port}"}
+            program = [sys.executable, "-m", "transient_magics.runtime.agent", "--root", command["root"]]
+            agents[name] = await asyncio.create_subprocess_exec(*program, env=environment, start_new_session=True)
+        elif command["do"] == "preempt":
+            await servers[name].preempt()
+        print(json.dumps({"pid": agents[name].pid, "time": time.time_ns()}), flush=True)
+
+
+class MachineRoom:
+    """Machines below one folder, by name; all of them end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._agents: dict[str, int] = {}
+        program = f"exec {sys.executable} -m tests.runtime.machine_room"
+        wrapped = ["unshare", "-Urn", "sh", "-c", f"ip link set lo up; {program}"]
+        command = wrapped if _has_namespaces() else ["sh", "-c", program]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT, bufsize=1
+        )
+
+    def root(self, name: str) -> Path:
+        return self._folder / name
+
+    def run_folder(self, name: str, run: str = "run-1") -> Path:
+        return self.root(name) / "runs" / run
+
+    def start_agent(self, name: str) -> int:
+        """Start (again) the agent of a machine, and return its pid once it answers."""
+        self.root(name).mkdir(parents=True, exist_ok=True)
+        self._agents[name] = self._do({"do": "agent", "name": name, "root": str(self.root(name))})["pid"]
+        until(lambda: self.alive(name), 10, f"agent of {name}")
+        return self._agents[name]
+
+    def alive(self, name: str) -> bool:
+        try:
+            return self.say(name, {"do": "ping"})["pid"] == self._agents[name]
+        except OSError:
+            return False
+
+    def kill_agent(self, name: str) -> None:
+        os.kill(self._agents[name], signal.SIGKILL)
+
+    def preempt(self, name: str) -> int:
+        """Flip the machine's metadata; returns when (ns)."""
+        return self._do({"do": "preempt", "name": name})["time"]
+
+    def say(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
+        """One command to an agent, and its answer."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(str(self.root(name) / "agent.sock"))
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            with connection.makefile() as answers:
+                return json.loads(answers.readline())
+
+    def put(self, name: str, declaration: dict[str, Any], cell: str) -> Path:
+        """Place a run's declaration and cell on a machine."""
+        folder = self.run_folder(name, declaration["name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(declaration))
+        (folder / "cell.py").write_text(cell)
+        return folder
+
+    def pids(self, name: str) -> dict[str, int]:
+        """Role processes that run on a machine, by name."""
+        return {process["name"]: process["pid"] for process in self.say(name, {"do": "ping"})["processes"]}
+
+    def reports(self, name: str, kind: str = "") -> list[dict[str, Any]]:
+        """What the agent of a machine has written."""
+        return [line for line in lines(self.root(name) / "agent.jsonl") if not kind or line["kind"] == kind]
+
+    def close(self) -> None:
+        """End every role, every agent and the room."""
+        for name in self._agents:
+            if not self.alive(name):
+                self.start_agent(name)
+            for run in {process["run"] for process in self.say(name, {"do": "ping"})["processes"]}:
+                self.say(name, {"do": "stop", "run": run})
+            os.kill(self._agents[name], signal.SIGTERM)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+    def _do(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file that may not exist yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Wait until `condition` gives something true, and return it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def _has_namespaces() -> bool:
+    return bool(shutil.which("unshare")) and not subprocess.run(["unshare", "-Urn", "true"], check=False).returncode
+
+
+if __name__ == "__main__":
+    asyncio.run(inside())

@@ -1,0 +1,61 @@
+"""A small real metadata server: one value, its etag, and long polls, as a VM sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from urllib.parse import parse_qs, urlsplit
+
+
+class MetadataServer:
+    """Serves `instance/preempted`. `busy` makes it answer 503 so many times first."""
+
+    def __init__(self, busy: int = 0) -> None:
+        self.value = "FALSE"
+        self.version = 1
+        self.busy = busy
+        self.polls = 0
+        self.port = 0
+        self._changed = asyncio.Condition()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._talk, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Die as a killed process would: every connection breaks."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def preempt(self) -> None:
+        async with self._changed:
+            self.value, self.version = "TRUE", self.version + 1
+            self._changed.notify_all()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.polls += 1
+            query = parse_qs(urlsplit(head.split()[1]).query)
+            assert "Metadata-Flavor: Google" in head
+            if self.busy:
+                self.busy -= 1
+                writer.write(
+                    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nMetadata-Flavor: Google\r\n\r\n"
+                )
+            else:
+                async with self._changed:
+                    if query["last_etag"] == [f"e{self.version}"]:
+                        known = self.version
+                        await self._changed.wait_for(lambda: self.version != known)
+                body = self.value.encode()
+                head_lines = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nETag: e{self.version}\r\n"
+                writer.write(head_lines.encode() + b"Metadata-Flavor: Google\r\n\r\n" + body)
+            await writer.drain()
+        self._writers.discard(writer)
+        writer.close()

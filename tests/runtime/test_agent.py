@@ -1,0 +1,107 @@
+"""The agent as the controller sees it: its socket, its lines, and what it does when roles or itself die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.machine_room import MachineRoom, free_ports, until
+
+DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[MachineRoom]:
+    room = MachineRoom(tmp_path)
+    yield room
+    room.close()
+
+
+def worker(ports: list[int], run: str = "run-1") -> dict[str, object]:
+    """A worker that waits for a chief that never comes: it lives without TensorFlow for a while."""
+    place = f"127.0.0.1:{ports[0]}"
+    return {
+        "do": "assign",
+        "run": run,
+        "role": "worker",
+        "name": "worker-1",
+        "address": "127.0.0.1",
+        "ps": [place],
+        "chief": place,
+    }
+
+
+def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
+    pid = room.start_agent("vm")
+    assert room.say("vm", {"do": "ping"}) == {"ok": True, "pid": pid, "processes": []}
+    assert stat.S_IMODE((room.root("vm") / "agent.sock").stat().st_mode) == 0o600
+    assert [line["pid"] for line in room.reports("vm", "agent.started")] == [pid]
+    for message, said in (
+        ({"do": "dance"}, "knows no command"),
+        ({"do": "assign", "run": "../x"}, "not an assignment"),
+        (worker(free_ports(1)), "run.json"),
+        ({"do": "save", "run": "run-1"}, "no chief"),
+    ):
+        answer = room.say("vm", message)
+        assert answer["ok"] is False
+        assert said in answer["error"]
+
+
+def test_the_same_assignment_changes_nothing_and_another_place_restarts_the_role(room: MachineRoom):
+    room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    first, second = worker(free_ports(1)), worker(free_ports(1))
+    assert room.say("vm", first) == {"ok": True}
+    before = until(lambda: room.pids("vm"), 5, "a process")
+    assert room.say("vm", first) == {"ok": True}
+    assert room.pids("vm") == before
+    assert room.say("vm", second) == {"ok": True}
+    until(lambda: room.pids("vm") and room.pids("vm") != before, 5, "another process")
+    assert room.say("vm", {"do": "stop", "run": "run-1"}) == {"ok": True}
+    assert room.pids("vm") == {}
+
+
+def test_a_killed_agent_is_followed_by_one_that_adopts_the_roles(room: MachineRoom):
+    room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    room.say("vm", worker(free_ports(1)))
+    before = until(lambda: room.pids("vm"), 5, "a process")
+    room.kill_agent("vm")
+    room.start_agent("vm")
+    assert room.pids("vm") == before
+    os.kill(before["worker-1"], signal.SIGKILL)
+    until(lambda: room.reports("vm", "process.exited"), 5, "the exit of an adopted process")
+    until(lambda: room.pids("vm") and room.pids("vm") != before, 5, "its successor")
+
+
+def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: MachineRoom):
+    room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    room.say("vm", worker(free_ports(1)))
+    until(lambda: room.pids("vm"), 5, "a process")
+    flipped = room.preempt("vm")
+    notice = until(lambda: room.reports("vm", "vm.preemption_notice"), 5, "the notice")[0]
+    assert notice["time"] - flipped < 100_000_000
+    exit_ = until(lambda: room.reports("vm", "process.exited"), 8, "the worker's exit")[0]
+    assert exit_["name"] == "worker-1"
+    assert room.pids("vm") == {}
+    answer = room.say("vm", worker(free_ports(1)))
+    assert answer["ok"] is False
+    assert "taken away" in answer["error"]
+
+
+def test_a_frozen_process_is_ended_too(room: MachineRoom):
+    room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    room.say("vm", worker(free_ports(1)))
+    pid = until(lambda: room.pids("vm"), 5, "a process")["worker-1"]
+    os.kill(pid, signal.SIGSTOP)
+    room.say("vm", {"do": "stop", "run": "run-1"})
+    assert room.pids("vm") == {}
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -1,0 +1,267 @@
+"""What the chief decides, told as stories of events and instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transient_magics.runtime import chief_events as events
+from transient_magics.runtime.chief_state import ChiefState, Phase, Plan
+
+
+class Story:
+    """Feeds events to a chief and remembers what came out."""
+
+    def __init__(self, kept: dict[str, Any] | None = None, **plan: Any) -> None:
+        settings_ = {"run": "run-1", "train_steps": 100, "checkpoint_steps": 40, "checkpoint_seconds": None, **plan}
+        self.state = ChiefState(Plan(**settings_), kept)
+        self.now = 0.0
+        self.done: list[Any] = []
+
+    def __call__(self, event: Any, after: float = 0.1) -> list[Any]:
+        self.now += after
+        done = self.state.handle(event, self.now)
+        self.done += done
+        return done
+
+    def joins(self, connection: int, name: str, number: int | None = None) -> Any:
+        """A worker joins and applies its first gradient; returns what it was told first."""
+        answers = self(events.Joined(connection, name, number=number))
+        self(events.Stepping(connection, 2.0))
+        return next(item.message for item in answers if isinstance(item, events.Tell) and item.connection == connection)
+
+    def emitted(self, kind: str) -> list[dict[str, Any]]:
+        return [dict(item.values) for item in self.done if isinstance(item, events.Emit) and item.kind == kind]
+
+
+def kinds(done: Iterable[Any]) -> list[str]:
+    return [item.kind for item in done if isinstance(item, events.Emit)]
+
+
+def test_a_worker_counts_from_its_first_gradient_on():
+    story = Story()
+    story(events.Prepared(0))
+    assert "worker.joined" not in kinds(story(events.Joined(1, "worker-1")))
+    assert kinds(story(events.Stepping(1, 2.0))) == ["worker.joined"]
+    assert story.emitted("worker.joined") == [{"run": "run-1", "worker": "worker-1", "number": 0, "active": 1}]
+
+
+def test_numbers_are_never_used_twice_even_by_a_restarted_chief():
+    first = Story()
+    first(events.Prepared(0))
+    assert [first.joins(1, "worker-1")["number"], first.joins(2, "worker-2")["number"]] == [0, 1]
+    first(events.Disconnected(2))
+    second = Story(kept=first.state.to_dict())
+    second(events.Prepared(40))
+    assert second.joins(7, "worker-3")["number"] == 2
+
+
+def test_a_worker_that_finds_the_restarted_chief_keeps_its_number_without_joining_twice():
+    first = Story()
+    first(events.Prepared(0))
+    first.joins(1, "worker-1")
+    second = Story(kept=first.state.to_dict())
+    second(events.Prepared(40))
+    assert second.joins(1, "worker-1", number=0)["number"] == 0
+    assert second.emitted("worker.joined") == []
+
+
+def test_a_worker_that_a_restarted_chief_never_sees_again_is_lost():
+    first = Story()
+    first(events.Prepared(0))
+    first.joins(1, "worker-1")
+    second = Story(kept=first.state.to_dict())
+    second(events.Prepared(40))
+    second(events.Tick(), after=10)
+    assert second.emitted("worker.left") == []
+    second(events.Tick(), after=15)
+    assert [left["reason"] for left in second.emitted("worker.left")] == ["lost"]
+
+
+def test_silence_for_five_seconds_is_a_loss_and_a_thawed_worker_goes_on_under_its_number():
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story.joins(2, "worker-2")
+    for _ in range(12):
+        story(events.Heard(1), after=0.5)
+        story(events.Tick(), after=0)
+    assert story.emitted("worker.left") == [
+        {"run": "run-1", "worker": "worker-2", "number": 1, "active": 1, "reason": "lost"}
+    ]
+    assert kinds(story(events.Heard(2))) == ["worker.joined"]
+    assert story.state.active == 2
+
+
+def test_a_thawed_worker_is_told_to_leave_when_its_place_is_taken():
+    story = Story(max_workers=2)
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story.joins(2, "worker-2")
+    for _ in range(12):
+        story(events.Heard(1), after=0.5)
+        story(events.Tick(), after=0)
+    story.joins(3, "worker-3")
+    assert story(events.Heard(2)) == [events.Tell(2, {"do": "leave", "reason": "told to leave"})]
+    assert story.state.active == 2
+
+
+def test_an_old_process_of_a_restarted_worker_cannot_push_its_successor_out():
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    assert story.joins(2, "worker-1")["number"] == 1
+    assert story(events.Heard(1)) == [events.Tell(1, {"do": "leave", "reason": "told to leave"})]
+    assert story(events.Joined(3, "worker-1", number=0)) == [events.Tell(3, {"do": "leave", "reason": "told to leave"})]
+    assert story.state.active == 1
+
+
+def test_more_workers_than_allowed_are_sent_away():
+    story = Story(max_workers=1)
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    assert story.joins(2, "worker-2") == {"do": "leave", "reason": "told to leave"}
+
+
+def test_everybody_hears_how_many_are_active():
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story(events.Joined(2, "worker-2"))
+    told = [item for item in story(events.Stepping(2)) if isinstance(item, events.Tell)]
+    assert {(item.connection, item.message["active"]) for item in told} == {(1, 2), (2, 2)}
+
+
+def test_checkpoints_come_every_so_many_steps_and_never_two_at_once():
+    story = Story()
+    assert events.Save() in story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    assert events.Save() not in story(events.StepSeen(39))
+    assert events.Save() in story(events.StepSeen(40))
+    assert events.Save() not in story(events.StepSeen(90))
+    story(events.SaveDone(41, "checkpoints/model.ckpt-41", 0.1, 10))
+    assert events.Save() in story(events.StepSeen(91))
+
+
+def test_a_save_that_fails_is_tried_again_and_training_goes_on():
+    story = Story()
+    story(events.Prepared(0))
+    assert story(events.SaveFailed("disk full")) == []
+    assert events.Save() in story(events.StepSeen(50))
+
+
+def test_the_end_saves_evaluates_and_finishes_with_zero():
+    story = Story()
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story.joins(1, "worker-1")
+    assert events.Tell(1, {"do": "stop"}) in story(events.StepSeen(100))
+    assert events.Save() in story(events.Leaving(1, "finished"))
+    assert events.Evaluate(101) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
+    done = story(events.EvaluationDone(101, {"accuracy": 0.95}))
+    assert kinds(done) == ["train.evaluated", "train.finished"]
+    assert done[-1] == events.Finish(0)
+    assert story.emitted("train.finished")[0]["checkpoint"] == "checkpoints/model.ckpt-101"
+
+
+def test_a_frozen_worker_does_not_hold_up_the_end():
+    story = Story()
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story.joins(1, "worker-1")
+    story(events.StepSeen(100))
+    assert events.Save() in story(events.Tick(), after=6)
+
+
+def test_the_end_during_a_save_and_an_evaluation_still_evaluates_the_last_checkpoint():
+    story = Story(eval_steps=50)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story(events.StepSeen(50))
+    assert events.Evaluate(50) in story(events.SaveDone(50, "checkpoints/model.ckpt-50", 0.1, 10))
+    story(events.StepSeen(95))
+    story(events.StepSeen(100))
+    story(events.SaveDone(95, "checkpoints/model.ckpt-95", 0.1, 10))
+    story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
+    assert events.Evaluate(100) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
+    assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+def test_the_same_error_three_times_fails_the_run_and_user_code_at_once(fatal: bool):
+    story = Story()
+    times = 1 if fatal else 3
+    for _ in range(times):
+        assert story.emitted("train.failed") == []
+        story(events.Trouble("cell line 3: NameError: x", fatal))
+    assert story.emitted("train.failed") == [{"run": "run-1", "step": 0, "reason": "cell line 3: NameError: x"}]
+    assert story.done[-1] == events.Finish(65)
+
+
+def test_a_loss_that_is_no_number_fails_the_run():
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    for step in (1, 2, 3):
+        story(events.Heard(1, {"step": step, "steps": 1, "loss": None}))
+    assert "learning_rate" in story.emitted("train.failed")[0]["reason"]
+
+
+def test_a_run_that_is_stopped_saves_first():
+    story = Story()
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story(events.StepSeen(20))
+    assert events.Save() in story(events.StopAsked())
+    assert story(events.SaveDone(20, "checkpoints/model.ckpt-20", 0.1, 10))[-1] == events.Finish(0)
+
+
+anything = st.one_of(
+    st.builds(
+        events.Joined,
+        st.integers(1, 6),
+        st.sampled_from(["worker-1", "worker-2", "worker-3"]),
+        st.just(""),
+        st.one_of(st.none(), st.integers(0, 6)),
+    ),
+    st.builds(events.Stepping, st.integers(1, 6), st.just(1.0)),
+    st.builds(events.Heard, st.integers(1, 6)),
+    st.builds(events.Leaving, st.integers(1, 6), st.sampled_from(["revoked", "finished", "told to leave"])),
+    st.builds(events.Disconnected, st.integers(1, 6)),
+    st.builds(events.StepSeen, st.integers(0, 110)),
+    st.builds(events.SaveDone, st.integers(0, 110), st.just("c"), st.just(0.1), st.just(1)),
+    st.builds(events.SaveFailed, st.just("full")),
+    st.builds(events.EvaluationDone, st.integers(0, 110), st.just({"accuracy": 0.5})),
+    st.just(events.SaveAsked()),
+    st.just(events.StopAsked()),
+    st.just(events.Tick()),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(anything, st.floats(0, 7)), max_size=40))
+def test_whatever_happens_the_events_agree_with_each_other(happenings: list[tuple[Any, float]]):
+    story = Story(max_workers=2)
+    story(events.Prepared(0))
+    holders: dict[int, str] = {}
+    training: set[str] = set()
+    for event, after in happenings:
+        for item in story(event, after):
+            if (
+                isinstance(item, events.Tell)
+                and item.message.get("do") == "joined"
+                and isinstance(event, events.Joined)
+            ):
+                assert holders.setdefault(item.message["number"], event.name) == event.name
+            if isinstance(item, events.Emit) and item.kind in ("worker.joined", "worker.left"):
+                who = f"{item.values['worker']}/{item.values['number']}"
+                assert (who in training) == (item.kind == "worker.left")
+                training ^= {who}
+                assert item.values["active"] == len(training)
+    assert story.state.active == len(training) or story.state.phase is Phase.ENDED
+    ends = [item for item in story.done if isinstance(item, events.Finish)]
+    assert len(ends) == (story.state.phase is Phase.ENDED)

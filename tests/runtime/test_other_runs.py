@@ -1,0 +1,136 @@
+"""Runs that fail, that are stopped and go on, with text and with two parameter servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
+from tests.runtime.test_training import DECLARATION, DIGITS, assignment
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(200)]
+
+REVERSE = """
+from tensor2tensor.data_generators import algorithmic
+from tensor2tensor.models import transformer
+from tensor2tensor.utils import registry
+
+
+@registry.register_problem
+class ReverseBits(algorithmic.AlgorithmicReverseBinary40):
+    num_shards = 2
+    train_length = 12
+    dev_length = 12
+    train_size = 2000
+    dev_size = 60
+
+
+@registry.register_hparams
+def transformer_bits():
+    hparams = transformer.transformer_tiny()
+    hparams.hidden_size = 32
+    hparams.filter_size = 64
+    hparams.batch_size = 256
+    return hparams
+"""
+TEXT = {
+    **DECLARATION,
+    "model": "transformer",
+    "hparams_set": "transformer_bits",
+    "problem": "reverse_bits",
+    "train_steps": 100_000,
+    "pace_seconds": 0.1,
+}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[MachineRoom]:
+    room = MachineRoom(tmp_path)
+    yield room
+    room.close()
+
+
+def events(room: MachineRoom, kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines(room.run_folder("ps-0") / "events.jsonl") if line["kind"] == kind]
+
+
+def test_an_error_in_the_cell_fails_the_run_with_its_line(room: MachineRoom):
+    room.start_agent("ps-0")
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    cell = DIGITS.replace("        digits = load_digits()", "        digits = load_digitz()")
+    line = next(number for number, text in enumerate(cell.splitlines(), 2) if "load_digitz()" in text)
+    room.put("ps-0", DECLARATION, cell)
+    room.say("ps-0", assignment("ps-0", [server], chief))
+    failed = until(lambda: events(room, "train.failed"), 40, "the failure")[0]
+    assert failed["reason"].startswith(f"cell line {line}: NameError: name 'load_digitz' is not defined")
+    exited = until(lambda: room.reports("ps-0", "process.exited"), 10, "the end")
+    assert exited[0]["code"] == 65
+    assert len(room.reports("ps-0", "process.started")) == 1
+
+
+def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: MachineRoom):
+    servers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    chief = f"127.0.0.1:{free_ports(1)[0]}"
+    names = ("ps-0", "ps-1", "worker-1")
+
+    def start(**changes: Any) -> None:
+        for name in names:
+            room.put(name, {**TEXT, **changes}, REVERSE)
+            room.say(name, assignment(name, servers, chief))
+
+    for name in names:
+        room.start_agent(name)
+    start()
+    until(lambda: events(room, "train.progress"), 60, "steps")
+    room.say("ps-0", {"do": "save", "run": "run-1"})
+    saved = until(lambda: events(room, "train.checkpoint")[1:], 5, "a checkpoint")[0]
+
+    os.kill(room.pids("ps-1")["ps-1"], signal.SIGKILL)
+    killed = room.reports("worker-1")  # the worker's process must stay the same
+    metrics = room.run_folder("ps-0") / "metrics.jsonl"
+    before = lines(metrics)[-1]
+    until(lambda: lines(metrics)[-1]["time"] - before["time"] > 10**10, 60, "steps after ps-1 came back")
+    restored = min(line["step"] for line in lines(metrics) if line["time"] - before["time"] > 3 * 10**9)
+    assert saved["step"] <= restored <= before["step"] + 40  # the old variables are gone, but for the checkpoint
+    assert room.reports("worker-1") == killed
+
+    step = lines(metrics)[-1]["step"]
+    for name in ("worker-1", "ps-0", "ps-1"):
+        assert room.say(name, {"do": "stop", "run": "run-1"})["ok"]
+    last = events(room, "train.checkpoint")[-1]
+    assert last["step"] >= step
+    assert events(room, "worker.left")[-1]["reason"] == "told to leave"
+
+    start(train_steps=last["step"] + 10, pace_seconds=None)
+    finished = until(lambda: events(room, "train.finished") or events(room, "train.failed"), 90, "the end")[0]
+    assert finished["step"] >= last["step"] + 10
+    assert events(room, "train.started")[-1]["step"] == last["step"]
+    assert 0 <= events(room, "train.evaluated")[0]["metrics"]["accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "cell", "error", "line"),
+    [
+        ({}, DIGITS, None, None),
+        ({"model": "resnett"}, DIGITS, "Did you mean resnet", None),
+        ({}, DIGITS.replace("hparams.layer_sizes", "hparams.layer_size"), "cell line", "hparams.layer_size "),
+    ],
+)
+def test_a_run_is_checked_without_data_or_cluster(
+    tmp_path: Path, changes: dict[str, Any], cell: str, error: str | None, line: str | None
+):
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}))
+    (tmp_path / "cell.py").write_text(cell + ("" if line is None else "\nresnet_digits().nonsense()\n"))
+    program = [sys.executable, "-m", "transient_magics.runtime.check", "--run", str(tmp_path)]
+    answer = json.loads(subprocess.run(program, capture_output=True, check=False, cwd=PROJECT).stdout)
+    assert answer["ok"] is (error is None)
+    if error is not None:
+        assert error in answer["error"]

@@ -1,0 +1,248 @@
+"""A real run through every fault: one parameter server, two paced workers, and what happens to them on the way.
+
+One story is played once; the tests look at what it left behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+
+DIGITS = (PROJECT / "templates" / "digits.py").read_text()
+DECLARATION: dict[str, Any] = {
+    "name": "run-1",
+    "model": "resnet",
+    "hparams_set": "resnet_digits",
+    "problem": "image_digits",
+    "train_steps": 900,
+    "hparams": "",
+    "data_dir": None,
+    "checkpoint_steps": 100,
+    "checkpoint_seconds": 600,
+    "mode": "async",
+    "batching": "uniform",
+    "lr_policy": "active",
+    "max_workers": 4,
+    "wire": "fp32",
+    "pace_seconds": 0.15,
+    "line_offset": 1,
+    "threads": 1,
+    "token": "0123456789abcdef",
+}
+
+
+@dataclass
+class Story:
+    """What the run left behind, and what was noted on the way."""
+
+    room: MachineRoom
+    marks: dict[str, Any] = field(default_factory=dict)
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [line for line in lines(self.room.run_folder("ps-0") / "events.jsonl") if line["kind"] in kinds]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return lines(self.room.run_folder("ps-0") / "metrics.jsonl")
+
+    def wait(self, seconds: float, what: str, *kinds: str, **values: Any) -> dict[str, Any]:
+        """Wait for one more event of `kinds` with these values than there was when it was last waited for."""
+        key = f"{kinds}{sorted(values.items())}"
+        seen = self.marks.get(key, 0)
+
+        def more() -> list[dict[str, Any]]:
+            found = [line for line in self.events(*kinds) if all(line.get(k) == v for k, v in values.items())]
+            return found if len(found) > seen else []
+
+        found = until(more, seconds, what)
+        self.marks[key] = len(found)
+        return found[-1]
+
+
+def assignment(name: str, servers: list[str], chief: str, run: str = "run-1") -> dict[str, Any]:
+    role, _, index = name.partition("-")
+    given = {"do": "assign", "run": run, "role": role, "name": name, "address": "127.0.0.1", "ps": servers}
+    return {**given, "chief": chief, "index": int(index) if role == "ps" else 0}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    room = MachineRoom(tmp_path_factory.mktemp("vms"))
+    try:
+        yield play(room)
+    finally:
+        room.close()
+
+
+def play(room: MachineRoom) -> Story:
+    story = Story(room)
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    for name in ("ps-0", "worker-1", "worker-2"):
+        room.start_agent(name)
+        room.put(name, DECLARATION, DIGITS)
+        room.say(name, assignment(name, [server], chief))
+    for name in ("worker-1", "worker-2"):
+        story.wait(60, f"{name} joined", "worker.joined", worker=name)
+
+    # Somebody asks for a checkpoint, twice.
+    for _ in range(2):
+        story.wait(5, "steps", "train.progress") if not story.marks.get("saves") else time.sleep(1)
+        saves = story.marks["saves"] = len(story.events("train.checkpoint"))
+        room.say("ps-0", {"do": "save", "run": "run-1"})
+        until(lambda saves=saves: len(story.events("train.checkpoint")) > saves, 5, "a checkpoint on request")
+
+    # A VM hangs and comes back.
+    frozen = room.pids("worker-2")["worker-2"]
+    story.marks["frozen"] = time.time_ns()
+    os.kill(frozen, signal.SIGSTOP)
+    story.wait(12, "the frozen worker is lost", "worker.left", worker="worker-2", reason="lost")
+    os.kill(frozen, signal.SIGCONT)
+    story.wait(12, "the thawed worker is back", "worker.joined", worker="worker-2")
+    story.marks["thawed"] = time.time_ns()
+
+    # The parameter server dies, and its newest checkpoint is damaged; every agent dies too.
+    for name in ("ps-0", "worker-1", "worker-2"):
+        room.kill_agent(name)
+    os.kill(json.loads((room.run_folder("ps-0") / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
+    saved = story.events("train.checkpoint")
+    damaged = room.run_folder("ps-0") / f"{saved[-1]['path']}.data-00000-of-00001"
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    story.marks["damaged"], story.marks["whole"] = saved[-1]["step"], saved[-2]["step"]
+    story.marks["killed"] = story.metrics()[-1]["step"]
+    workers = {name: json.loads((room.run_folder(name) / "logs" / f"{name}.pid").read_text())["pid"]
+               for name in ("worker-1", "worker-2")}  # fmt: skip
+    for name in ("ps-0", "worker-1", "worker-2"):
+        room.start_agent(name)
+    story.marks["started"] = len(story.events("train.started"))
+    restarted = until(lambda: story.events("train.started")[1:], 40, "training restarted")[-1]
+    story.marks["restored"] = restarted["step"]
+    for name in workers:
+        after = restarted["time"]
+        stepping = lambda name=name, after=after: [  # noqa: E731
+            line for line in story.metrics() if line["worker"] == name and line["time"] > after
+        ]
+        story.marks[f"{name} resumed"] = (until(stepping, 30, f"{name} steps again")[0]["time"] - after) / 1e9
+    story.marks["same processes"] = workers == {name: room.pids(name)[name] for name in workers}
+
+    # One worker is revoked, the other killed; the successor of that one is not paced, and ends the run.
+    story.marks["flipped"] = room.preempt("worker-1")
+    story.wait(10, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
+    room.put("worker-2", {**DECLARATION, "pace_seconds": None}, DIGITS)
+    os.kill(workers["worker-2"], signal.SIGKILL)
+    story.wait(5, "the killed worker is lost", "worker.left", worker="worker-2", reason="lost")
+    story.wait(40, "its successor", "worker.joined", worker="worker-2")
+    story.wait(90, "the end", "train.finished", "train.failed")
+    until(lambda: not room.pids("ps-0") and not room.pids("worker-2"), 10, "every role has ended")
+    return story
+
+
+def test_the_run_ends_with_a_model_that_reads_digits(story: Story):
+    finished = story.events("train.finished")[0]
+    assert finished["step"] >= 900
+    assert finished["seconds"] > 10
+    evaluated = story.events("train.evaluated")[0]
+    assert evaluated["step"] == finished["step"]
+    assert evaluated["metrics"]["accuracy"] > 0.9
+    assert evaluated["metrics"]["loss"] < 1.0
+    last = story.events("train.checkpoint")[-1]
+    assert last["path"] == finished["checkpoint"]
+    files = story.room.run_folder("ps-0")
+    assert last["bytes"] == sum(path.stat().st_size for path in files.glob(f"{last['path']}.*"))
+    exits = story.room.reports("ps-0", "process.exited")
+    assert exits[-1]["code"] == 0
+
+
+def test_checkpoints_are_few_and_the_state_file_names_the_last(story: Story):
+    folder = story.room.run_folder("ps-0") / "checkpoints"
+    last = story.events("train.finished")[0]["checkpoint"].removeprefix("checkpoints/")
+    assert f'model_checkpoint_path: "{last}"' in (folder / "checkpoint").read_text()
+    assert len(list(folder.glob("model.ckpt-*.index"))) <= 5
+
+
+def test_numbers_are_never_used_twice(story: Story):
+    joined = story.events("worker.joined")
+    holders: dict[int, set[str]] = {}
+    for line in joined:
+        holders.setdefault(line["number"], set()).add(line["worker"])
+    assert all(len(names) == 1 for names in holders.values())
+    assert joined[-1]["worker"] == "worker-2"
+    assert joined[-1]["number"] > 1
+
+
+def test_nobody_else_notices_a_frozen_worker(story: Story):
+    times = [
+        line["time"]
+        for line in story.metrics()
+        if line["worker"] == "worker-1" and story.marks["frozen"] < line["time"] < story.marks["thawed"]
+    ]
+    gaps = [(after - before) / 1e9 for before, after in itertools.pairwise(times)]
+    assert len(times) >= 4
+    assert max(gaps) < 2.5
+
+
+def test_a_damaged_checkpoint_is_passed_over_when_the_parameter_server_restarts(story: Story):
+    assert 0 < story.marks["whole"] < story.marks["damaged"] <= story.marks["killed"]
+    assert story.marks["restored"] == story.marks["whole"]
+    assert list((story.room.run_folder("ps-0") / "checkpoints").glob("broken-*"))
+
+
+def test_workers_outlive_the_parameter_server_and_all_agents(story: Story):
+    assert story.marks["same processes"]
+    assert max(story.marks["worker-1 resumed"], story.marks["worker-2 resumed"]) < 20
+
+
+def test_a_revoked_worker_is_noticed_in_milliseconds_and_ends_with_zero(story: Story):
+    notice = story.room.reports("worker-1", "vm.preemption_notice")[0]
+    assert (notice["time"] - story.marks["flipped"]) / 1e9 < 0.15
+    assert story.room.reports("worker-1", "process.exited")[-1]["code"] == 0
+    left = [line for line in story.events("worker.left") if line["reason"] == "revoked"]
+    assert (left[0]["time"] - notice["time"]) / 1e9 < 5
+
+
+def test_progress_is_sparse_and_metrics_are_per_second(story: Story):
+    times = [line["time"] / 1e9 for line in story.events("train.progress")]
+    assert len(times) >= 3
+    assert len(times) <= 3 + (times[-1] - times[0]) / 8
+    line = story.metrics()[-1]
+    assert set(line) == {
+        "time",
+        "worker",
+        "step",
+        "steps",
+        "samples",
+        "loss",
+        "batch_size",
+        "compute_seconds",
+        "wait_seconds",
+        "staleness",
+    }
+    assert line["batch_size"] == 32
+    assert line["samples"] == 32 * line["steps"]
+
+
+def test_workers_have_the_records_of_the_chief(story: Story):
+    def records(name: str) -> dict[str, int]:
+        folder: Path = story.room.run_folder(name) / "data"
+        return {path.name: path.stat().st_size for path in folder.iterdir() if not path.name.startswith(".")}
+
+    assert records("worker-1") == records("worker-2") == records("ps-0")
+    assert len(records("ps-0")) == 5
+
+
+def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
+    log = (story.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
+    assert "first gradient after" in log
+    for part in ("tensorflow", "t2t", "data", "graph", "session", "step"):
+        assert f"{part} " in log
