@@ -27,8 +27,7 @@ def shared_cloud(running: Running) -> Cloud:
 def cloud(shared_cloud: Cloud) -> Iterator[Cloud]:
     """Google's clients for it; what a test leaves is deleted."""
     yield shared_cloud
-    for name in shared_cloud.names():
-        shared_cloud.delete(name)
+    shared_cloud.delete(*shared_cloud.names())
 
 
 @pytest.fixture

@@ -83,8 +83,10 @@ class Cloud:
     def names(self) -> set[str]:
         return {each.name for each in self.instances.list(project=PROJECT, zone=ZONE)}
 
-    def delete(self, name: str) -> None:
-        self.wait(self.instances.delete_unary(project=PROJECT, zone=ZONE, instance=name))
+    def delete(self, *names: str) -> None:
+        begun = [self.instances.delete_unary(project=PROJECT, zone=ZONE, instance=name) for name in names]
+        for operation in begun:
+            self.wait(operation)
 
     def preempt(self, name: str) -> None:
         self.wait(self.instances.simulate_maintenance_event_unary(project=PROJECT, zone=ZONE, instance=name))

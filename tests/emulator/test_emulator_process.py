@@ -108,21 +108,25 @@ def test_an_emulator_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pyt
         emulator.ensure(options=("--nonsense",))
 
 
-async def test_without_namespaces_vms_are_plain_processes(state: Path) -> None:
-    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
-    assert running.about()["isolated"] is False
+@pytest.mark.parametrize("isolation", ["off", "network"])
+async def test_with_fewer_namespaces_vms_still_end_completely(state: Path, isolation: str) -> None:
+    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION=isolation)
+    assert running.about()["isolated"] is (isolation == "network")
     cloud = Cloud(running)
     instance = cloud.create("w0")
     address = instance.network_interfaces[0].network_i_p
-    assert address.startswith("127.128.")
+    assert address.startswith("10.128." if isolation == "network" else "127.128.")
     async with await cloud.ssh("w0") as connection:
         await connection.run("setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
         ask = "curl -s -H 'Metadata-Flavor: Google' http://$GCE_METADATA_HOST/computeMetadata/v1/instance/name"
         assert (await connection.run(ask)).stdout == "w0"
         assert (await connection.run("tty", term_type="xterm")).exit_status == 0
+        process = await connection.create_process("sleep 1000")
+        process.terminate()
+        assert (await process.wait()).exit_signal
     running.process.kill()
     running.process.wait()
-    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
+    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION=isolation)
     async with await cloud.ssh("w0") as connection:
         assert (await connection.run("pgrep -f 'sleep 1000'")).exit_status == 0
     cloud.delete("w0")

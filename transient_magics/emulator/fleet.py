@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -21,7 +19,7 @@ from .host import Host, PeerCheck, Surroundings
 from .instances import Record, new_record
 from .isolation import Isolation
 from .operations import Operations
-from .store import Store
+from .store import Store, remove_folder
 
 _LOG = logging.getLogger(__name__)
 _STAGING_PART = 0.3
@@ -178,7 +176,7 @@ class Fleet:
         known = {each.folder for each in self._records.values()}
         for folder in self._folder.iterdir():
             if folder.name not in known:
-                _remove_folder(folder)
+                remove_folder(folder)
 
     async def close(self, keep: bool) -> None:
         """End all VMs (or leave them to the next emulator)."""
@@ -261,7 +259,7 @@ class Fleet:
         await self._power_off(record)
         if timer := self._timers.pop(record.identity, None):
             timer.cancel()
-        await asyncio.to_thread(_remove_folder, self._folder / record.folder)
+        await asyncio.to_thread(remove_folder, self._folder / record.folder)
         self._records.pop(record.key, None)
         self._store.drop(record.identity)
         self._settle(record)
@@ -394,15 +392,3 @@ class Fleet:
 
 def _path(record: Record) -> str:
     return f"projects/{record.project}/zones/{record.zone}/instances/{record.name}"
-
-
-def _remove_folder(folder: Path) -> None:
-    """Remove a VM's folder, even if its programs took the permissions from parts of it."""
-    for _attempt in range(10):
-        # A program that was killed a moment ago may still have finished a file.
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        for place, _folders, _files in os.walk(folder):
-            os.chmod(place, 0o700)
-    _LOG.error("the folder %s cannot be removed", folder)

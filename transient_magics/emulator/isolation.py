@@ -37,12 +37,13 @@ class Isolation(enum.Enum):
 
 
 def available() -> Isolation:
-    """What this system allows, found out by trying."""
-    if os.environ.get(VARIABLE, "").lower() in ("off", "none", "0"):
+    """What this system allows, found out by trying; the variable can ask for less (`network`, `off`)."""
+    asked = os.environ.get(VARIABLE, "").lower()
+    if asked in ("off", "none", "0"):
         return Isolation.NONE
     if not sys.platform.startswith("linux") or not all(map(shutil.which, ("unshare", "nsenter"))):
         return Isolation.NONE
-    if _works("unshare", "-Urn", "unshare", "-npm", "--fork", "--mount-proc", "true"):
+    if asked != "network" and _works("unshare", "-Urn", "unshare", "-npm", "--fork", "--mount-proc", "true"):
         return Isolation.FULL
     return Isolation.NETWORK if _works("unshare", "-Urn", "unshare", "-n", "true") else Isolation.NONE
 

@@ -6,10 +6,14 @@ A caller writes before it answers, so whatever a client was told is still true a
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+_LOG = logging.getLogger(__name__)
 
 
 class Store:
@@ -39,3 +43,15 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     scratch.replace(path)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a VM's folder, even if its programs took the permissions from parts of it."""
+    for _attempt in range(10):
+        # A program that was killed a moment ago may still have finished a file.
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        for place, _folders, _files in os.walk(folder):
+            os.chmod(place, 0o700)
+    _LOG.error("the folder %s cannot be removed", folder)
