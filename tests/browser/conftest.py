@@ -77,6 +77,7 @@ class Lab:
 
     def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
         """Open the notebook in a page of its own and wait until its kernel is idle."""
+        self._start_kernel(name)
         page = self._browser.new_page(viewport={"width": width, "height": height})
         self._pages.append(page)
         page.goto(
@@ -85,20 +86,34 @@ class Lab:
         )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
         page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", state="attached", timeout=60_000)
-        page.evaluate("jupyterapp.commands.execute('application:toggle-left-area')")
+        self.command(page, "application:toggle-left-area")
         return page
+
+    def _start_kernel(self, name: str) -> None:
+        """With a session that runs already, the page never asks which kernel it should take."""
+        wanted = {"path": f"{name}.ipynb", "name": name, "type": "notebook", "kernel": {"name": "python3"}}
+        headers = {"Authorization": f"token {self._token}", "Content-Type": "application/json"}
+        url = f"{self.url}/api/sessions"
+        with urllib.request.urlopen(
+            urllib.request.Request(url, json.dumps(wanted).encode(), headers), timeout=60
+        ) as answer:
+            answer.read()
 
     def run_all(self, page: Page) -> None:
         """Run all cells."""
-        page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+        self.command(page, "notebook:run-all-cells")
 
     def run_last(self, page: Page) -> None:
         """Run the last cell."""
         page.evaluate(
             "() => { const book = jupyterapp.shell.currentWidget.content;"
-            " book.activeCellIndex = book.widgets.length - 1;"
-            " return jupyterapp.commands.execute('notebook:run-cell'); }"
+            " book.activeCellIndex = book.widgets.length - 1; }"
         )
+        self.command(page, "notebook:run-cell")
+
+    def command(self, page: Page, name: str) -> None:
+        """Have JupyterLab carry out one of its commands."""
+        page.evaluate("name => { jupyterapp.commands.execute(name); }", name)  # its answer is no plain value
 
     def close_pages(self) -> None:
         for page in self._pages:

@@ -151,7 +151,8 @@ def test_a_save_that_fails_is_tried_again_and_training_goes_on():
     story = Story()
     story(events.Prepared(0))
     assert story(events.SaveFailed("disk full")) == []
-    assert events.Save() in story(events.StepSeen(50))
+    assert events.Save() not in story(events.StepSeen(50))
+    assert events.Save() in story(events.StepSeen(60), after=11)
 
 
 def test_the_end_saves_evaluates_and_finishes_with_zero():

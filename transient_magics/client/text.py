@@ -34,9 +34,11 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def place(vm: VmState) -> str:
-    """What is in the VM: its GPU, or the machine type where it has none."""
-    return vm.accelerator.upper() if vm.accelerator and vm.accelerator != "cpu" else vm.machine_type
+def machine(state: ClusterState, vm: VmState) -> str:
+    """What the VM is: its GPU, or how many vCPUs it has where it has none."""
+    if vm.role == "ps" and state.spec:
+        return f"{state.spec.parameter_server_cores} vCPU"
+    return "4 vCPU" if vm.accelerator == "cpu" else vm.accelerator.upper() or vm.machine_type
 
 
 def leaves_at(state: ClusterState, vm: VmState) -> float:
@@ -57,6 +59,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     run = state.active_run
     if vm.state == "ready" and run and vm.name in run.workers:
         return "training"
+    if vm.state == "ready" and vm.role == "ps" and run and run.phase == "running":
+        return "serving"
     if vm.state == "leaving":
         left = leaves_at(state, vm) - now
         return f"leaving in {left:.0f} s" if left > 0 else "leaving"
@@ -121,7 +125,7 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
-        lines += ["", *table(("VM", "GPU", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
+        lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
     if state.revocations:
         lines.append(f"{count(state.revocations, 'revocation')} so far")
     return "\n".join([*lines, "", bill_words(bill, emulated=spec.emulated)])
@@ -193,9 +197,9 @@ def event_words(event: Event) -> str:
         case events.VmDeleted():
             return f"{event.vm} was deleted: {event.reason}"
         case events.WorkerJoined():
-            return f"{event.worker} joined {event.run} as number {event.number}: {count(event.active, 'worker')} active"
+            return f"{event.worker} joined {event.run}: {count(event.active, 'worker')}"
         case events.WorkerLeft():
-            return f"{event.worker} left {event.run} ({event.reason}): {count(event.active, 'worker')} active"
+            return f"{event.worker} left {event.run}, {event.reason}: {count(event.active, 'worker')}"
         case events.WorkerReplaced():
             return f"{event.by} takes the place of {event.worker}"
         case events.ControllerTrouble():
@@ -237,4 +241,4 @@ def _unknown_words(values: Mapping[str, object]) -> str:
 
 
 def _vm_row(state: ClusterState, vm: VmState, now: float) -> tuple[str, str, str, str]:
-    return vm.name, place(vm), vm.zone, vm_words(state, vm, now)
+    return vm.name, machine(state, vm), vm.zone, vm_words(state, vm, now)

@@ -49,8 +49,6 @@ class Access:
         async with self._opening:
             if time.monotonic() - self._opened_at < _ANEW_SECONDS:
                 return  # several calls failed at once; one of them opened it again
-            stack, self._stack = self._stack, AsyncExitStack()
-            await stack.aclose()
             await self._open()
             self._opened_at = time.monotonic()
 
@@ -74,6 +72,9 @@ class Access:
             self.dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
         else:
             self.dialler = Direct()
+        if self._opened_at > 0 and endpoint == self.engine.endpoint:
+            return
+        # The one before stays open to the end: calls that are under way in it fail by themselves.
         project = self._spec.project or EMULATED_PROJECT
         self.engine = await self._stack.enter_async_context(ComputeEngine(project, endpoint))
 

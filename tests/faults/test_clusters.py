@@ -1,0 +1,193 @@
+"""Clusters without training: names, side by side, deleting, revocations while booting, a full disk, a lost folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Patient, processes
+from transient_magics import client
+from transient_magics.errors import ClusterError, DeclarationError
+from transient_magics.journal import events
+
+
+@pytest.fixture(scope="module")
+def pair(home: Path) -> Iterator[tuple[Patient, Patient]]:
+    """Two small clusters side by side, ready."""
+    clusters = [client.declare(client.Declaration("k80", name=name)) for name in ("left", "right")]
+    for cluster in clusters:
+        cluster.wait(90)
+    yield Patient(clusters[0]), Patient(clusters[1])
+    for cluster in clusters:
+        cluster.delete()
+
+
+def test_two_clusters_side_by_side_keep_to_themselves(pair: tuple[Patient, Patient]) -> None:
+    left, right = pair
+    mark = right.mark()
+    left.cluster.revoke("worker-0")
+    left.event(0, events.WorkerReplaced, worker="worker-0")
+    left.until(lambda state: state.vms["worker-1"].state == "ready", "replaced")
+    assert not right.since(mark, events.VmPreemptionNotice)
+    assert {cluster.name for cluster in client.clusters()} >= {"left", "right"}
+
+
+def test_the_same_name_twice_is_refused_and_harms_nothing(pair: tuple[Patient, Patient]) -> None:
+    left, _ = pair
+    seq = left.mark()
+    with pytest.raises(ClusterError, match=r"a cluster left already.*attach left"):
+        client.declare(client.Declaration("v100", name="left"))
+    assert left.mark() == seq
+
+
+def test_commands_that_cannot_be_meant_are_refused_in_one_sentence(pair: tuple[Patient, Patient]) -> None:
+    left, _ = pair
+    with pytest.raises(ClusterError, match="no VM worker-77"):
+        left.cluster.revoke("worker-77")
+    with pytest.raises(ClusterError, match="on demand"):
+        left.cluster.revoke("ps-0")
+    with pytest.raises(DeclarationError, match="more than the 2"):
+        left.cluster.resize("k80x9")
+    with pytest.raises(ClusterError, match="There is no cluster nowhere"):
+        client.cluster("nowhere")
+
+
+def test_a_resize_brings_and_takes_workers(pair: tuple[Patient, Patient]) -> None:
+    _, right = pair
+    right.cluster.resize("k80x2")
+    state = right.until(lambda now: sum(vm.state == "ready" for vm in now.living) == 3, "three ready")
+    assert state.spec
+    assert state.spec.spec == "k80x2"
+    right.cluster.resize("k80")
+    right.until(lambda now: sum(vm.role == "worker" for vm in now.living) == 1, "one worker")
+
+
+def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Patient, Patient]) -> None:
+    left, _ = pair
+    path = left.cluster.directory / "journal.jsonl"
+    worker = next(vm.name for vm in left.cluster.state.living if vm.role == "worker" and vm.state == "ready")
+    before, number = left.mark(), left.controller()
+    limits = resource.prlimit(number, resource.RLIMIT_FSIZE)
+    resource.prlimit(number, resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        left.cluster.revoke(worker)
+        answer: dict[str, object] = {}
+        deadline = time.monotonic() + 20
+        while "journal" not in str(answer.get("trouble")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+            answer = client.commands.send(left.cluster.directory, {"do": "ping"})
+        assert "The journal cannot be written" in str(answer["trouble"])
+        assert left.mark() == before
+    finally:
+        resource.prlimit(number, resource.RLIMIT_FSIZE, limits)
+    left.event(before, events.VmPreemptionNotice, vm=worker)
+    left.event(before, events.WorkerReplaced, worker=worker)
+    assert left.controller() == number
+    left.until(lambda now: any(vm.replaces == worker and vm.state == "ready" for vm in now.living), "replaced")
+    history = left.cluster.events()
+    assert [event.seq for event in history] == list(range(1, len(history) + 1))
+
+
+def test_a_vm_taken_away_while_it_boots_is_asked_for_again(home: Path) -> None:
+    cluster = client.declare(client.Declaration("k80x2", name="early"))
+    patient = Patient(cluster)
+    patient.event(0, events.VmRequested, vm="worker-1")
+    code = (
+        "import asyncio, sys\n"
+        "from transient_magics import emulator\nfrom transient_magics.cloud import ComputeEngine\n"
+        "async def main():\n"
+        "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
+        "        while await engine.get(sys.argv[1], 'early-worker-1') is None: await asyncio.sleep(0.02)\n"
+        "        await engine.delete(sys.argv[1], 'early-worker-1')\n"
+        "asyncio.run(main())"
+    )
+    zone = cluster.state.vms["worker-1"].zone
+    subprocess.run([sys.executable, "-c", code, zone], check=True, timeout=60)
+    state = patient.until(lambda now: sum(vm.state == "ready" for vm in now.living) == 3, "three ready")
+    assert state.vms["worker-1"].state in ("revoked", "refused")
+    cluster.delete()
+    cluster.delete()
+    assert cluster.state.over
+
+
+def test_a_name_is_free_again_after_deletion_and_the_old_journal_is_kept(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpu", name="again"))
+    cluster.delete()
+    again = client.declare(client.Declaration("cpu", name="again"))
+    assert again.state.phase in ("unknown", "provisioning")
+    again.delete()
+    assert list((home / "past").glob("again-*/journal.jsonl"))
+
+
+def test_a_script_killed_right_after_declaring_leaves_a_cluster_that_comes_up(home: Path) -> None:
+    code = (
+        "import os, signal\nfrom transient_magics import client\n"
+        "client.declare(client.Declaration('cpu', name='orphan'))\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    cluster = client.cluster("orphan")
+    cluster.wait(90)
+    cluster.delete()
+
+
+def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path) -> None:
+    cluster = client.declare(client.Declaration("k80x2", name="twice"))
+    patient = Patient(cluster)
+    patient.event(0, events.VmRequested, vm="worker-1")
+    os.kill(patient.controller(), signal.SIGKILL)
+    state = cluster.wait(90)
+    assert sorted(vm.name for vm in state.living) == ["ps-0", "worker-0", "worker-1"]
+    listed = json.loads(_list_instances())
+    assert sorted(name for name in listed if name.startswith("twice-")) == [
+        "twice-ps-0", "twice-worker-0", "twice-worker-1",
+    ]  # fmt: skip
+    cluster.delete()
+
+
+def test_a_cluster_whose_folder_is_thrown_away_ends_itself(home: Path) -> None:
+    import shutil
+
+    cluster = client.declare(client.Declaration("cpu", name="thrown"))
+    cluster.wait(90)
+    number = Patient(cluster).controller()
+    shutil.rmtree(cluster.directory)
+    deadline = time.monotonic() + 60
+    while number in processes("transient_magics.controller", "thrown") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not [name for name in json.loads(_list_instances()) if name.startswith("thrown-")]
+
+
+def test_waiting_can_be_interrupted_and_the_cluster_goes_on(pair: tuple[Patient, Patient]) -> None:
+    left, _ = pair
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            left.cluster.wait(20, until="deleted")
+            pytest.fail("was not interrupted")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert left.cluster.state.phase == "ready"
+
+
+def _list_instances() -> str:
+    code = (
+        "import asyncio, json\n"
+        "from transient_magics import emulator\nfrom transient_magics.cloud import ComputeEngine\n"
+        "async def main():\n"
+        "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
+        "        print(json.dumps([vm.name for vm in await engine.list({})]))\n"
+        "asyncio.run(main())"
+    )
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

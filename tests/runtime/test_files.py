@@ -1,0 +1,123 @@
+"""Files that are followed, replaced and copied, through crashes and full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import lines
+from transient_magics.errors import TrainingError
+from transient_magics.runtime import data_files, protocol
+from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.folder import Lines, RunSpec, append, write_atomically
+from transient_magics.runtime.protocol import Assignment
+
+
+def test_a_torn_line_is_closed_before_the_next(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"whole":1}\n{"torn":')
+    append(path, {"next": 2})
+    assert [json.loads(line) for line in path.read_text().splitlines() if "torn" not in line] == [
+        {"whole": 1},
+        {"next": 2},
+    ]
+
+
+def test_events_wait_in_order_until_the_disk_takes_them(tmp_path: Path):
+    place = tmp_path / "not there yet" / "events.jsonl"
+    waiting = Lines(place)
+    waiting.write("first", {"a": 1})
+    waiting.write("second", {})
+    place.parent.mkdir()
+    waiting.flush()
+    assert [line["kind"] for line in lines(place)] == ["first", "second"]
+
+
+def test_a_file_is_replaced_whole_and_only_for_us(tmp_path: Path):
+    path = tmp_path / "chief.json"
+    write_atomically(path, "old")
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_declaration_of_a_newer_controller_is_read_and_what_is_not_built_is_refused():
+    declared: dict[str, Any] = {"name": "r", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 5}
+    spec = RunSpec.from_dict({**declared, "something_new": 1, "checkpoint_steps": None, "max_workers": None})
+    assert (spec.checkpoint_steps, spec.checkpoint_seconds, spec.max_workers) == (None, 600, 0)
+    spec.refuse_what_is_missing()
+    with pytest.raises(TrainingError, match="--mode sync is not available yet"):
+        RunSpec.from_dict({**declared, "mode": "sync"}).refuse_what_is_missing()
+    with pytest.raises(TrainingError, match="incomplete"):
+        RunSpec.from_dict({"name": "r"})
+
+
+@pytest.mark.parametrize("change", [{"role": "king"}, {"run": "../etc"}, {"ps": "10.0.0.1:1"}, {"name": None}])
+def test_an_assignment_that_makes_no_sense_is_refused(change: dict[str, Any]):
+    message = {"run": "r", "role": "ps", "name": "ps-0", "address": "a", "ps": ["a:1"], "chief": "a:2", "index": 0}
+    assert Assignment.from_message(Assignment.from_message(message).to_dict()).ps == ("a:1",)
+    with pytest.raises(TrainingError, match="not an assignment"):
+        Assignment.from_message({**message, **change})
+
+
+def test_only_the_last_checkpoints_are_kept_and_the_state_file_is_relative(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    for step in (0, 9, 10):
+        saved = checkpoints.write(step, lambda prefix: [Path(prefix + end).write_text("x") for end in (".index", ".d")])
+    assert (saved.step, saved.name, saved.bytes) == (10, "checkpoints/model.ckpt-10", 2)
+    assert checkpoints.steps() == [10, 9]
+    assert (tmp_path / "checkpoints" / "checkpoint").read_text().splitlines() == [
+        'model_checkpoint_path: "model.ckpt-10"',
+        'all_model_checkpoint_paths: "model.ckpt-9"',
+        'all_model_checkpoint_paths: "model.ckpt-10"',
+    ]
+
+
+def test_half_made_records_are_made_again_and_finished_ones_are_not(tmp_path: Path):
+    made: list[int] = []
+
+    def generate(directory: Path, _temporary: Path) -> None:
+        made.append(1)
+        (directory / "train-0").write_bytes(b"records")
+
+    directory = tmp_path / "data"
+    directory.mkdir()
+    (directory / "half").write_bytes(b"rec")
+    files = data_files.make(directory, generate)
+    assert [file["name"] for file in files] == ["train-0"]
+    assert data_files.make(directory, generate) == files
+    assert made == [1]
+
+
+async def test_records_are_copied_whole_and_a_damaged_copy_is_fetched_again(tmp_path: Path):
+    source, target = tmp_path / "data", tmp_path / "copy"
+    content = bytes(range(256)) * 4000
+    files = data_files.make(source, lambda directory, _: (directory / "train-0").write_bytes(content) and None)
+
+    async def chief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert protocol.token_fits(protocol.decode(await reader.readline()), "secret")
+        writer.write(protocol.encode({"ok": True, "files": files}))
+        while line := await reader.readline():
+            await data_files.serve(source, files, protocol.decode(line)["name"], writer)
+        writer.close()
+
+    server = await asyncio.start_server(chief, "127.0.0.1", 0)
+    place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.to_thread(data_files.copy, place, "secret", target)
+    assert (target / "train-0").read_bytes() == content
+    (target / "train-0").write_bytes(b"\0" * len(content))
+    await asyncio.to_thread(data_files.copy, place, "secret", target)
+    assert (target / "train-0").read_bytes() == content
+    server.close()
+
+
+def test_a_token_must_be_the_run_s_own():
+    assert protocol.token_fits({"token": "abc"}, "abc")
+    for message in ({}, {"token": "abd"}, {"token": 3}, {"token": ""}):
+        assert not protocol.token_fits(message, "abc")
+    assert not protocol.token_fits({"token": ""}, "")

@@ -1,0 +1,52 @@
+"""The wheel holds everything that the package needs, and importing the extension stays light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("google.cloud", "tensorflow", "asyncssh", "aiohttp", "anywidget", "pandas")
+
+
+def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("widgets", "templates", "locks"):
+        for path in (ROOT / folder).iterdir():
+            assert f"transient_magics/_{folder}/{path.name}" in names
+    assert "transient_magics/py.typed" in names
+
+
+def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
+    from transient_magics.controller.startup import startup_script
+
+    script = startup_script(with_gpu=True)
+    assert "tensor2tensor==1.15.7" in script
+    assert "--hash=sha256:" in script
+    assert len(script.encode()) < 256 * 1024
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_the_extension_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, IPython; shell = IPython.InteractiveShell.instance()\n"
+        "shell.run_line_magic('load_ext', 'transient_magics')\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_no_file_names_a_registry_or_a_place_on_one_machine() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    words = ["pypi" + ".org", "files.python" + "hosted", "registry.npm" + "js", "/ro" + "ot/", "/wo" + "rk/"]
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix not in (".png", ".ipynb") and path.exists():
+            content = path.read_text(errors="replace")
+            assert not [word for word in words if word in content], name

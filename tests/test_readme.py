@@ -1,0 +1,69 @@
+"""The README is true: its tour runs as a notebook, and its commands exist."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+from transient_magics import client
+from transient_magics.client import arguments
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    home = Path(tempfile.mkdtemp(prefix="tm-"))
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(home))
+    yield home
+    for cluster in client.clusters():
+        cluster.delete()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.mark.training
+@pytest.mark.timeout(420)
+def test_the_tour_runs_from_its_first_cell_to_its_last(own_home: Path) -> None:
+    cells = [new_code_cell(block.rstrip()) for block in blocks("python")]
+    notebook = new_notebook(cells=cells)
+    NotebookClient(
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(own_home)}}
+    ).execute()
+    said = "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"
+    )
+    assert re.search(r"^2\d\d 0\.\d+ .*model\.ckpt-2\d\d$", said, re.MULTILINE), said
+    assert re.search(r"\$0\.\d{4}, on demand \$0\.\d{4}", said)
+    assert client.cluster("tour").state.over
+    assert client.cluster("tour").state.revocations == 1
+    assert nbformat.validate(notebook) is None
+
+
+def test_every_make_target_that_it_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets
+
+
+def test_every_magic_line_that_it_shows_is_understood() -> None:
+    lines = re.findall(r"^%transient_cluster (.*)$", "\n".join(blocks("text") + blocks("python")), re.MULTILINE)
+    assert lines
+    for line in lines:
+        assert arguments.parse("cluster", arguments.split(line), called="%transient_cluster").verb
+
+
+def test_the_picture_is_there() -> None:
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", README)
+    assert (ROOT / picture).stat().st_size > 10_000
