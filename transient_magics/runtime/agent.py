@@ -14,13 +14,12 @@ import fcntl
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import TransientError
-from .folder import append, write_atomically
+from .folder import Lines, write_atomically
 from .metadata import watch_preemption
 from .protocol import LONGEST_LINE, Assignment, decode, encode
 from .supervise import RoleProcess, recorded
@@ -32,6 +31,7 @@ class Agent:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
+        self._lines = Lines(root / "agent.jsonl")
         self._preempted = False
         self._changing = asyncio.Lock()
         self._over = asyncio.Event()
@@ -62,7 +62,7 @@ class Agent:
                 role.let_go()
 
     def _report(self, kind: str, values: Mapping[str, Any]) -> None:
-        append(self._root / "agent.jsonl", {"time": time.time_ns(), "kind": kind, **values})
+        self._lines.write(kind, values)
 
     def _notice(self) -> None:
         """The VM will be taken away: say so before anything else, then let the step in flight finish."""

@@ -56,7 +56,12 @@ class Checkpoints:
         """Let `save` write the checkpoint of `step`, then point the state file to it and drop the oldest."""
         started = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
-        save(str(self.prefix(step)))
+        try:
+            save(str(self.prefix(step)))
+        except BaseException:
+            for path in self.files(step):  # a part of a checkpoint only takes the room that the next one needs
+                path.unlink(missing_ok=True)
+            raise
         size = sum(path.stat().st_size for path in self.files(step))
         kept = self.steps()[: self._keep]
         lines = [f'model_checkpoint_path: "{self.prefix(step).name}"']

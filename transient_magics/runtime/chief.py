@@ -19,7 +19,7 @@ from typing import Any
 from . import chief_events as events
 from . import data_files
 from .chief_state import ChiefState, Phase, Plan
-from .folder import RunFolder, RunSpec, append, write_atomically
+from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from .usercode import reason
@@ -46,6 +46,7 @@ class Chief:
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._lines = Lines(folder.events)
         self._connections = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -107,6 +108,7 @@ class Chief:
         trouble = 0
         while True:
             await asyncio.sleep(_TICK)
+            self._lines.flush()
             if self._state.phase is Phase.TRAINING:
                 try:
                     step = await self._on_thread(self._keeper.step)
@@ -172,9 +174,10 @@ class Chief:
                 if kind == "train.finished":
                     self._kept["finished"] = values["step"]
                     values = {**values, "seconds": round(time.time() - self._kept.get("started", time.time()), 3)}
-                self._folder.event(kind, **values)
+                self._lines.write(kind, values)
             case events.Record(line):
-                append(self._folder.metrics, line)
+                with contextlib.suppress(OSError):  # a full disk costs metrics, not training
+                    append(self._folder.metrics, line)
             case events.Tell(connection, message):
                 writer = self._writers.get(connection)
                 if writer is not None and not writer.is_closing():
@@ -198,7 +201,10 @@ class Chief:
 
     def _keep(self) -> None:
         more = {key: self._kept[key] for key in ("started", "finished") if key in self._kept}
-        write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **more}))
+        try:
+            write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **more}))
+        except OSError as error:  # a full disk: training goes on, this process still knows every number
+            print(f"the chief's state cannot be written: {error}", file=sys.stderr, flush=True)
 
     # --- talking to workers ------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

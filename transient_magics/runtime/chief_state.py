@@ -50,6 +50,8 @@ FIRST_PROGRESS = 1.0
 REJOIN_WITHIN = 20.0
 """Seconds that a restarted chief waits for the workers it knew."""
 FINISH_WITHIN = 5.0
+SAVE_AGAIN = 10.0
+"""Seconds after a failed save."""
 SAME_ERRORS = 3
 
 
@@ -103,7 +105,7 @@ class ChiefState:
         self.step = 0
         self.loss: float | None = None
         self._saving = ""
-        self._saved_step, self._saved_time = -1, now
+        self._saved_step, self._saved_time, self._save_again = -1, now, now
         self._last_checkpoint = ""
         self._evaluating, self._evaluation_due = False, False
         self._progress_time: float | None = None
@@ -279,6 +281,8 @@ class ChiefState:
 
     def _save_is_due(self, now: float) -> bool:
         steps, seconds = self.plan.checkpoint_steps, self.plan.checkpoint_seconds
+        if now < self._save_again:
+            return False
         new = self.step - self._saved_step
         return bool(new > 0 and ((steps and new >= steps) or (seconds and now - self._saved_time >= seconds)))
 
@@ -333,7 +337,7 @@ class ChiefState:
         return done
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
-        why, self._saving, self._saved_time = self._saving, "", now
+        why, self._saving, self._save_again = self._saving, "", now + SAVE_AGAIN
         if why == "final" or self._stopping:
             return self._fail(f"the last checkpoint could not be written: {reason}")
         return self._all_left(now)  # training goes on; the next save tries again

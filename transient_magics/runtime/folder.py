@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -93,11 +95,28 @@ class RunFolder:
         """Where the problem's records are: the declared place, or the run's own folder."""
         return spec.data_dir or str(self.data)
 
-    def event(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Append one event and return it."""
-        line = {"time": time.time_ns(), "kind": kind, **values}
-        append(self.events, line)
-        return line
+
+class Lines:
+    """Lines that must not be lost when the disk is full for a while: they wait, in order, until they can be written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting: deque[Mapping[str, Any]] = deque()
+
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Append an event, now or as soon as there is room."""
+        self._waiting.append({"time": time.time_ns(), "kind": kind, **values})
+        self.flush()
+
+    def flush(self) -> None:
+        """Try again what waits."""
+        while self._waiting:
+            try:
+                append(self._path, self._waiting[0])
+            except OSError as error:
+                print(f"{self._path.name} cannot be written: {error}", file=sys.stderr, flush=True)
+                return
+            self._waiting.popleft()
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:

@@ -18,7 +18,10 @@ from .folder import RunFolder, RunSpec
 from .protocol import Assignment
 from .t2t.bridges import cross
 
-_TRIES = 5
+_PATIENCE = 600.0
+"""Seconds that another parameter server may take to come back (its VM may have to start)."""
+_PATIENCE_SAVING = 20.0
+"""A full disk looks like a lost server at times; a save is tried again later anyway."""
 _AT_ONCE = 256 << 20
 """Bytes restored with one call: a message must stay below 2 GB."""
 
@@ -91,7 +94,7 @@ class Keeper:
 
     def save(self) -> Saved:
         """Write a checkpoint of the variables as they are now."""
-        return self._again(self._save)
+        return self._again(self._save, _PATIENCE_SAVING)
 
     def close(self) -> None:
         """Give the session up."""
@@ -99,25 +102,26 @@ class Keeper:
             placement.close(self._session)
             self._session = None
 
-    def _again(self, work: Any) -> Any:
+    def _again(self, work: Any, patience: float = _PATIENCE) -> Any:
         """Do `work`.
 
         When a parameter server was lost meanwhile, open a new session, restore what is missing, try again.
         """
         lost = placement.transient_errors()
-        for attempt in range(_TRIES):
+        pause, since = 0.2, time.monotonic()
+        while True:
             try:
                 if self._session is None:
                     self._open()
-                    if work is not self._prepare:
+                    if work != self._prepare:
                         self._prepare()
                 return work()
             except lost:
                 self.close()
-                if attempt == _TRIES - 1:
+                if time.monotonic() - since > patience:
                     raise
-                time.sleep(min(0.2 * 2**attempt, 2))
-        raise AssertionError("unreachable")
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
 
     def _open(self) -> None:
         tf = cross()

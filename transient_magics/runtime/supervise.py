@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .folder import RunFolder, write_atomically
+from .folder import Lines, RunFolder, write_atomically
 from .protocol import DONE, FAILED, Assignment
 from .role import environment, exit_file
 
@@ -187,7 +187,8 @@ class RoleProcess:
             lines = [line for line in _tail(self.log).splitlines() if line.strip()]
             said = lines[-1].strip()[:200] if lines else "without a word"
             reason = f"{self.assignment.name} ended {len(_PAUSES) + 1} times: {said}"
-            self.folder.event("train.failed", run=self.assignment.run, step=0, reason=reason)
+            failed = {"run": self.assignment.run, "step": 0, "reason": reason}
+            Lines(self.folder.events).write("train.failed", failed)
 
 
 def recorded(root: Path) -> list[dict[str, Any]]:
