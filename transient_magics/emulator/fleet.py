@@ -251,8 +251,10 @@ class Fleet:
         await self._boot(record)
 
     async def _power_off(self, record: Record) -> None:
-        if host := self._hosts.pop(record.identity, None):
+        if host := self._hosts.get(record.identity):
+            # Forgotten only when it is off: this may be cancelled by a second request, which then does it again.
             await host.power_off()
+            self._hosts.pop(record.identity, None)
             self._on_gone(record.address)
 
     async def _remove(self, record: Record) -> None:
