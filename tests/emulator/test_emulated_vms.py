@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import asyncssh
@@ -141,6 +143,21 @@ def test_nothing_is_left_of_a_deleted_vm(cloud: Cloud) -> None:
     eventually(lambda: len(_networks()) < len(networks))
     with pytest.raises(exceptions.NotFound):
         cloud.get("w0")
+
+
+def test_nothing_is_left_of_a_vm_whose_deletion_is_asked_for_twice(cloud: Cloud) -> None:
+    metadata = {"startup-script": "transient-python -c 'import time; time.sleep(1000)' & touch ~/file"}
+    instance = cloud.create("w0", metadata=metadata)
+    eventually(lambda: (cloud.running.state / "vms/w0/home/file").exists())
+    with ThreadPoolExecutor(4) as pool:
+        for asked in [pool.submit(_delete_quietly, cloud) for _ in range(8)]:
+            asked.result()
+    eventually(lambda: processes(str(instance.id)) == [])
+
+
+def _delete_quietly(cloud: Cloud) -> None:
+    with contextlib.suppress(exceptions.NotFound):
+        cloud.instances.delete_unary(project=PROJECT, zone=ZONE, instance="w0")
 
 
 def test_a_vm_can_be_deleted_while_it_boots(cloud: Cloud) -> None:
