@@ -80,9 +80,9 @@ function asking({ label, question, yes, act }) {
   return node;
 }
 
-function fact(name, small = false) {
-  const value = element("dd", small ? { class: "transient-small" } : {});
-  const node = element("div", {}, element("dt", { text: name }), value);
+function fact(name) {
+  const value = element("span", { class: "transient-value" });
+  const node = element("div", {}, element("span", { class: "transient-label", text: name }), value);
   node.set = (text) => setText(value, text);
   return node;
 }
@@ -114,14 +114,15 @@ function trainingSection() {
   const words = element("span", { class: "transient-run-words" });
   const fill = element("div");
   const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": "Training steps", "aria-valuemin": 0 }, fill);
-  const facts = element("dl", { class: "transient-facts" });
+  const facts = element("div", { class: "transient-facts" });
   const charts = element("div", { class: "transient-charts" });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
     element("div", { class: "transient-run-head" }, state, title, words), bar, facts, charts);
-  node.update = (training) => {
+  node.update = (training, focus) => {
     node.hidden = !training;
     if (!training) return;
+    state.hidden = title.hidden = focus;
     const tone = TONES[training.phase] ?? "quiet";
     setAttribute(state, "data-tone", tone);
     setText(name, training.name);
@@ -147,7 +148,7 @@ function trainingSection() {
 function vmRow(send, now) {
   return (first) => {
     const name = element("th", { scope: "row" });
-    const gpu = element("td");
+    const machine = element("td");
     const zone = element("td");
     const state = element("span", { class: "transient-state" });
     const revoke = element("button", {
@@ -155,13 +156,13 @@ function vmRow(send, now) {
       "aria-label": `Revoke ${first.name}`, title: "Have the emulator take this VM back, with the 30-second notice",
       onclick: () => { revoke.disabled = true; send({ do: "revoke", worker: first.name }); },
     });
-    const node = element("tr", {}, name, gpu, zone, element("td", {}, state), element("td", {}, revoke));
+    const node = element("tr", {}, name, machine, zone, element("td", {}, state), element("td", {}, revoke));
     let vm = first;
     node.update = (next) => {
       if (next.state !== vm.state) revoke.disabled = false;
       vm = next;
       setText(name, vm.name);
-      setText(gpu, vm.gpu);
+      setText(machine, vm.machine);
       setText(zone, vm.zone);
       setAttribute(node, "data-state", vm.state);
       setAttribute(state, "data-tone", TONES[vm.state] ?? "quiet");
@@ -179,15 +180,12 @@ function vmRow(send, now) {
 
 function vmTable(send, now) {
   const body = element("tbody");
-  const words = element("span");
-  const heads = ["VM", "GPU", "Zone", "State"].map((text) => element("th", { scope: "col", text }));
-  const last = element("th", { scope: "col" }, words);
+  const heads = ["VM", "Machine", "Zone", "State", ""].map((text) => element(text ? "th" : "td", text ? { scope: "col", text } : {}));
   const node = element("table", { class: "transient-vms", "aria-label": "Virtual machines" },
-    element("thead", {}, element("tr", {}, ...heads, last)), body);
+    element("thead", {}, element("tr", {}, ...heads)), body);
   const make = vmRow(send, now);
   node.update = (view) => {
     node.hidden = !view.vms.length;
-    setText(words, view.vms_words);
     keyed(body, view.vms, (vm) => vm.name, make);
   };
   node.tick = () => { for (const row of body.children) row.tick(); };
@@ -201,7 +199,7 @@ function costSection() {
   const saved = fact("saved");
   const foot = element("div", { class: "transient-foot" });
   const node = element("section", { "aria-label": "Cost" },
-    element("dl", { class: "transient-facts" }, total, rate, onDemand, saved), foot);
+    element("div", { class: "transient-facts" }, total, rate, onDemand, saved), foot);
   node.update = (view, elapsed) => {
     const cost = view.cost;
     const hours = view.over ? 0 : elapsed / 3600;
@@ -220,7 +218,7 @@ function costSection() {
 function eventSection() {
   const list = element("ol", { class: "transient-events" });
   const node = element("section", { "aria-label": "Latest events" },
-    element("h4", { class: "transient-label", text: "latest events" }), list);
+    element("div", { class: "transient-label", text: "latest events" }), list);
   node.update = (events) => {
     node.hidden = !events.length;
     keyed(list, events, (event) => `${event.at} ${event.text}`, (event) =>
@@ -280,9 +278,10 @@ function render({ model, el }) {
     const focus = Boolean(view.focus);
     setAttribute(panel, "aria-label", focus ? `Run ${view.focus} on ${view.name}` : `Cluster ${view.name}`);
     setText(name, focus ? view.focus : view.name);
-    setText(phase, focus ? `on ${view.name}, ${view.vms_words}` : view.phase_words);
-    setAttribute(phase, "data-tone", TONES[view.phase] ?? "quiet");
-    setText(about, focus ? "" : view.about);
+    const run = focus ? view.training?.phase : "";
+    setText(phase, focus ? run ?? "" : view.phase_words);
+    setAttribute(phase, "data-tone", TONES[focus ? run : view.phase] ?? "quiet");
+    setText(about, view.about);
     setText(trouble, view.trouble);
     trouble.hidden = !view.trouble;
     setText(notice, view.notice?.text ?? "");
@@ -291,7 +290,7 @@ function render({ model, el }) {
     remove.hidden = focus || view.over;
     remove.disable(view.phase === "deleting");
     stop.hidden = !view.training?.stoppable;
-    training.update(view.training);
+    training.update(view.training, focus);
     table.update(view);
     table.hidden ||= focus;
     cost.hidden = focus;

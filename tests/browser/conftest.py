@@ -77,7 +77,6 @@ class Lab:
 
     def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
         """Open the notebook in a page of its own and wait until its kernel is idle."""
-        self._start_kernel(name)
         page = self._browser.new_page(viewport={"width": width, "height": height})
         self._pages.append(page)
         page.goto(
@@ -85,19 +84,14 @@ class Lab:
             wait_until="commit",
         )
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", state="attached", timeout=60_000)
+        # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything.
+        page.wait_for_function(
+            "() => globalThis.jupyterapp?.shell.currentWidget?.context?.sessionContext?"
+            ".session?.kernel?.status == 'idle'",
+            timeout=60_000,
+        )
         self.command(page, "application:toggle-left-area")
         return page
-
-    def _start_kernel(self, name: str) -> None:
-        """With a session that runs already, the page never asks which kernel it should take."""
-        wanted = {"path": f"{name}.ipynb", "name": name, "type": "notebook", "kernel": {"name": "python3"}}
-        headers = {"Authorization": f"token {self._token}", "Content-Type": "application/json"}
-        url = f"{self.url}/api/sessions"
-        with urllib.request.urlopen(
-            urllib.request.Request(url, json.dumps(wanted).encode(), headers), timeout=60
-        ) as answer:
-            answer.read()
 
     def run_all(self, page: Page) -> None:
         """Run all cells."""

@@ -45,7 +45,7 @@ def _dot(state: str) -> str:
 
 def _head(view: Mapping[str, Any]) -> str:
     if view["focus"]:
-        return f"<div><b>{escape(view['focus'])}</b> <span style='{_FAINT}'>on {escape(view['name'])}</span></div>"
+        return f"<div><b>{escape(view['focus'])}</b> <span style='{_FAINT}'>{escape(view['about'])}</span></div>"
     return (
         f"<div><b>{escape(view['name'])}</b> {_dot(view['phase'])}{escape(view['phase_words'])} "
         f"<span style='{_FAINT}'>{escape(view['about'])}</span></div>"
@@ -82,11 +82,11 @@ def _chart(chart: Mapping[str, Any]) -> str:
 
 def _vms(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = "".join(
-        f"<tr><td>{escape(row['name'])}<td>{escape(row['gpu'])}<td>{escape(row['zone'])}"
+        f"<tr><td>{escape(row['name'])}<td>{escape(row['machine'])}<td>{escape(row['zone'])}"
         f"<td>{_dot(row['state'])}{escape(row['words'])}"
         for row in list(rows)[:12]
     )
-    return f"<table style='font-size:13px'><tr><th>VM<th>GPU<th>Zone<th>State{lines}</table>" if lines else ""
+    return f"<table style='font-size:13px'><tr><th>VM<th>Machine<th>Zone<th>State{lines}</table>" if lines else ""
 
 
 def _cost(view: Mapping[str, Any]) -> str:

@@ -38,16 +38,29 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) ->
         "focus": run,
         "phase": state.phase,
         "phase_words": text.phase_words(state),
-        "about": " · ".join([spec.spec, *spec.zones, _MODELS.get(spec.provisioning_model, "")]) if spec else "",
+        "about": " · ".join(_about(state, shown, run)),
         "over": state.over,
         "emulated": spec.emulated if spec else True,
         "trouble": state.trouble,
         "vms": _rows(state, now),
-        "vms_words": _vms_words(state),
         "training": _training(state, shown, run) if shown else None,
         "cost": _cost(state, bill),
         "events": _events(state, run),
     }
+
+
+def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> list[str]:
+    spec = state.spec
+    if spec is None:
+        return []
+    if focus:
+        return [*([_title(shown)] if shown else []), f"on {state.name}", _vms_words(state)]
+    declared = [spec.spec] if spec.spec != state.name else []
+    return [_vms_words(state), *declared, ", ".join(spec.zones), _MODELS.get(spec.provisioning_model, "")]
+
+
+def _title(run: RunState) -> str:
+    return f"{run.spec.get('model', '')} on {run.spec.get('problem', '')}"
 
 
 def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
@@ -83,7 +96,7 @@ def _row(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
     return {
         "name": vm.name,
         "role": "parameter server" if vm.role == "ps" else "worker",
-        "gpu": text.place(vm),
+        "machine": text.machine(state, vm),
         "zone": vm.zone,
         "state": "training" if words == "training" else vm.state,
         "words": words,
@@ -117,14 +130,13 @@ def _vms_words(state: ClusterState) -> str:
 
 
 def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str, Any]:
-    spec = run.spec
     revoked = [vm.ended_at for vm in state.vms.values() if vm.state == "revoked"]
     speed = [(time, rate) for time, _, _, rate in run.series]
     loss = [(time, value) for time, _, value, _ in run.series if value is not None]
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
     return {
         "name": run.name,
-        "title": f"{spec.get('model', '')} on {spec.get('problem', '')}",
+        "title": _title(run),
         "phase": run.phase,
         "words": text.run_words(run),
         "step": run.step,

@@ -1,0 +1,39 @@
+"""The whole path as a person sees it: the quickstart notebook in a real JupyterLab, from its first cell to the bill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import Lab
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.browser, pytest.mark.training, pytest.mark.timeout(600)]
+
+
+def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", lab.folder / "quickstart.ipynb")
+    pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page = lab.open("quickstart", width=1180, height=1020)
+    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    panel.wait_for(state="visible", timeout=60_000)
+    panel.get_by_text("worker-4").first.wait_for(state="visible", timeout=240_000)
+    page.locator(".transient-panel").first.scroll_into_view_if_needed()
+    panel.get_by_text("revoked").first.wait_for(state="visible", timeout=60_000)
+    page.wait_for_timeout(1500)
+    page.screenshot(path=pictures / "quickstart.png")
+    page.get_by_text("is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
+    page.screenshot(path=pictures / "quickstart-end.png")
+    page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_timeout(1500)
+    saved = json.loads((lab.folder / "quickstart.ipynb").read_text())
+    outputs = [output for cell in saved["cells"] for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    said = json.dumps(outputs)
+    assert "saved" in said
+    assert "on demand: $0." in said
