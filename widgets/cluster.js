@@ -208,6 +208,8 @@ function costSection() {
     total.set(money(now));
     rate.set(money(cost.hourly));
     onDemand.set(money(full));
+    rate.hidden = view.over;
+    saved.hidden = !full;
     saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))} %` : "-");
     const notes = [view.emulated ? "Emulated, nothing is billed." : "", cost.source ? `Prices: ${cost.source}.` : ""];
     setText(foot, notes.filter(Boolean).join(" "));
@@ -278,8 +280,8 @@ function render({ model, el }) {
     const focus = Boolean(view.focus);
     setAttribute(panel, "aria-label", focus ? `Run ${view.focus} on ${view.name}` : `Cluster ${view.name}`);
     setText(name, focus ? view.focus : view.name);
-    const run = focus ? view.training?.phase : "";
-    setText(phase, focus ? run ?? "" : view.phase_words);
+    const run = view.training?.phase ?? "declared";
+    setText(phase, focus ? view.training?.phase_words ?? "starting" : view.phase_words);
     setAttribute(phase, "data-tone", TONES[focus ? run : view.phase] ?? "quiet");
     setText(about, view.about);
     setText(trouble, view.trouble);

@@ -158,6 +158,14 @@ def test_a_cluster_that_is_deleted_gets_rid_of_everything_and_asks_for_nothing()
     assert story.decisions() == []
 
 
+def test_a_cluster_that_is_deleted_waits_for_its_run_to_bring_its_checkpoint_home() -> None:
+    story = Story().all_ready().happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    story.happens(events.ClusterDeleting(reason="asked by the user"))
+    assert story.decisions() == []
+    story.happens(events.TrainFinished(run="run-1", step=5, stopped=True))
+    assert len(story.decisions()) == 3
+
+
 happenings = st.lists(
     st.tuples(st.sampled_from(["notice", "revoked", "refused", "deleted", "ready"]), st.integers(0, 9)), max_size=25
 )

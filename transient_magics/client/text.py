@@ -170,6 +170,53 @@ def event_line(event: Event, *, dated: bool = False) -> str:
     return f"{day}{clock(event.at)}  {event_words(event)}"
 
 
+def grouped(history: Iterable[Event]) -> list[list[Event]]:
+    """Events that come one behind the other and say the same of several VMs, together."""
+    groups: list[list[Event]] = []
+    for event in history:
+        if groups and (key := _alike(event)) and key == _alike(groups[-1][-1]):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return groups
+
+
+def group_words(alike: Sequence[Event]) -> str:
+    """One clause for a group of events: `4 workers joined run-1`, or what `event_words` says of a single one."""
+    last, many = alike[-1], len(alike)
+    if many == 1:
+        return event_words(last)
+    match last:
+        case events.VmRequested():
+            return f"{many} VMs requested in {last.zone}"
+        case events.VmRunning():
+            return f"{many} VMs boot"
+        case events.VmReady():
+            return f"{many} VMs are ready"
+        case events.VmDeleted():
+            return f"{many} VMs were deleted: {last.reason}"
+        case events.WorkerJoined():
+            return f"{many} workers joined {last.run}: {count(last.active, 'worker')}"
+        case events.WorkerLeft():
+            return f"{many} workers left {last.run}, {last.reason}: {count(last.active, 'worker')}"
+    return event_words(last)
+
+
+def _alike(event: Event) -> tuple[object, ...] | None:
+    match event:
+        case events.VmRequested(replaces=None):
+            return event.kind, event.zone
+        case events.VmRunning() | events.VmReady():
+            return (event.kind,)
+        case events.VmDeleted():
+            return event.kind, event.reason
+        case events.WorkerJoined():
+            return event.kind, event.run
+        case events.WorkerLeft():
+            return event.kind, event.run, event.reason
+    return None
+
+
 def event_words(event: Event) -> str:
     """What happened, as a clause that a person would say."""
     match event:

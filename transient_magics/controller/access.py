@@ -22,6 +22,7 @@ from ..spec import ClusterSpec
 
 EMULATED_PROJECT = "emulated-project"
 _ANEW_SECONDS = 2.0
+_PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
@@ -76,7 +77,9 @@ class Access:
             return
         # The one before stays open to the end: calls that are under way in it fail by themselves.
         project = self._spec.project or EMULATED_PROJECT
-        self.engine = await self._stack.enter_async_context(ComputeEngine(project, endpoint))
+        self.engine = await self._stack.enter_async_context(
+            ComputeEngine(project, endpoint, patience=_EMULATED_PATIENCE if endpoint else _PATIENCE)
+        )
 
 
 def _ask(url: str) -> dict[str, str]:

@@ -42,7 +42,6 @@ class Controller:
         self._declared = ClusterSpec.from_dict(json.loads((directory / "spec.json").read_text()))
         self._trainings: dict[str, Training] = {}
         self._saved_ahead = False
-        self._ending = ""
         self._fleet: Fleet | None = None
         self._recorder: Recorder
         self._tasks: Tasks
@@ -85,8 +84,7 @@ class Controller:
             else:
                 self._recorder.note("access", "")
                 return True
-            if self._ending and not self._state.living:
-                self._recorder.record(events.ClusterDeleting(reason=self._ending))
+            if self._state.phase == "deleting" and not self._state.living:
                 self._recorder.record(events.ClusterDeleted())
                 return False
             await self._change(wait)
@@ -104,6 +102,8 @@ class Controller:
                 self._carry_out(fleet)
                 fleet.keep_links()
                 self._keep_training(fleet)
+                if self._state.phase == "deleting" and self._state.active_run:
+                    self._tasks.do("end", self._end_runs)
                 self._note_readiness()
                 if self._state.phase == "deleting" and not self._state.living:
                     await fleet.verify_gone()
@@ -122,39 +122,39 @@ class Controller:
 
     def _carry_out(self, fleet: Fleet) -> None:
         if not self._directory.exists():
-            self._ending = self._ending or "its folder on this machine was removed"
+            self._delete("its folder on this machine was removed")
         for decision in decide(Situation(time.time(), self._state, dict(fleet.refusals), self._saved_ahead)):
             match decision:
-                case _ if self._ending and self._state.phase != "deleting":
-                    break  # the last checkpoint is on its way home; nothing new begins
                 case RequestVm():
                     fleet.request(decision)
                 case DeleteVm():
                     fleet.delete(self._state.vms[decision.vm], decision.reason)
                 case BeginDeletion():
-                    self._ending = decision.reason
+                    self._delete(decision.reason)
                 case SaveAhead():
                     self._saved_ahead = True
                     for name, training in self._trainings.items():
                         self._tasks.do(f"save {name}", training.save)
-        if self._ending and self._state.phase != "deleting":
-            self._tasks.do("end", self._end)
 
-    async def _end(self) -> None:
-        """Runs first, so that their last checkpoint comes home; then the VMs."""
-        for name, training in self._trainings.items():
-            run = self._state.runs[name]
-            if not run.over:
+    def _delete(self, reason: str) -> None:
+        if self._state.phase not in ("deleting", "deleted"):
+            self._recorder.record(events.ClusterDeleting(reason=reason))
+
+    async def _end_runs(self) -> None:
+        """Stop what still trains, its last checkpoint brought home if it can be had."""
+        for run in list(self._state.runs.values()):
+            if training := self._trainings.get(run.name):
                 await training.stop(run)
-                await self._tasks.finished(f"run {name}", _END_OF_RUN_SECONDS)
-        for run in self._state.runs.values():
-            if not run.over:
-                self._recorder.record(events.TrainFinished(run=run.name, step=run.step, stopped=True))
-        self._recorder.record(events.ClusterDeleting(reason=self._ending))
+                await self._tasks.finished(f"run {run.name}", _END_OF_RUN_SECONDS)
+            if not self._state.runs[run.name].over:
+                self._recorder.record(
+                    events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
+                )
 
     def _keep_training(self, fleet: Fleet) -> None:
         run = next((each for each in self._state.runs.values() if not each.over), None)  # the first in the queue
-        if run is None or self._ending or self._state.phase == "deleting":
+        # A run that is ending is still followed, also by a controller that took over, until its results are home.
+        if run is None or (self._state.phase == "deleting" and run.phase != "running"):
             return
         if run.name not in self._trainings:
             self._begin_run(fleet, run)
@@ -214,8 +214,7 @@ class Controller:
             case "stop":
                 self._stop_run(str(request["run"]))
             case "delete":
-                self._ending = self._ending or str(request.get("reason") or "asked by the user")
-                self._recorder.changed.set()
+                self._delete(str(request.get("reason") or "asked by the user"))
             case "revoke":
                 await self._revoke(str(request["vm"]), float(request.get("seconds", 0)))
             case "resize":
@@ -230,7 +229,7 @@ class Controller:
         return {}
 
     def _refuse_when_ending(self) -> None:
-        if self._ending or self._state.phase in ("deleting", "deleted"):
+        if self._state.phase in ("deleting", "deleted"):
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
     def _declare_waiting_runs(self) -> None:

@@ -3,7 +3,7 @@
 Nothing here does I/O or remembers anything, so a controller that was killed decides the same from the journal as one
 that was not, and every decision can be replayed from the journal in a test. The rules, in order:
 
-- a cluster that is being deleted gets rid of every VM;
+- a cluster that is being deleted gets rid of every VM, once its runs are over;
 - limits on hours and cost end it, idleness sends the workers home and then everything;
 - each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used;
 - VMs in places that are no longer declared are deleted.
@@ -96,6 +96,8 @@ def decide(situation: Situation) -> list[Decision]:
     if state.spec is None or state.over:
         return []
     if state.phase == "deleting":
+        if any(not run.over for run in state.runs.values()):
+            return []  # their last checkpoint comes home first
         return [DeleteVm(vm.name, state.reason) for vm in state.living]
     if reason := _reason_to_end(situation, state.spec):
         return [BeginDeletion(reason)]

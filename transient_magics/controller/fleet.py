@@ -126,6 +126,8 @@ class Fleet:
             try:
                 found = await self._access.engine.list(labels(self._spec))
             except CloudError as error:
+                # Whoever cannot reach Google either learns nothing from the silence of a VM.
+                self._lost_at = dict.fromkeys(self._lost_at, time.monotonic())
                 await self._unreachable("poll", error)
             else:
                 self._recorder.note("poll", "")
@@ -145,12 +147,14 @@ class Fleet:
             del self._links[name]
             self._tasks.cancel(f"link {name}")
             self._lost_at.pop(name, None)
+            self._recorder.note(name, "")
         for name, vm in living.items():
             if name not in self._links:
                 hooks = Hooks(self._ready, self._lost, self._agent_line, self._recorder.note)
                 self._links[name] = Link(name, self._connector(name), hooks)
             self._tasks.do(f"link {name}", self._links[name].run)
-            silent = time.time() - self._lost_at.get(name, time.time()) > _SILENT_SECONDS
+            # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
+            silent = time.monotonic() - self._lost_at.get(name, time.monotonic()) > _SILENT_SECONDS
             never = not vm.ready_at and time.time() - vm.running_at > _BOOT_SECONDS
             if silent or never:
                 self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
@@ -241,9 +245,10 @@ class Fleet:
         self._lost_at.pop(name, None)
         if self._state.vms[name].state == "booting":
             self._recorder.record(events.VmReady(vm=name))
+        self._recorder.note(name, "")
         self._recorder.changed.set()
 
     def _lost(self, name: str) -> None:
         if self._state.vms[name].ready_at:
-            self._lost_at.setdefault(name, time.time())
+            self._lost_at.setdefault(name, time.monotonic())
         self._suspicion.set()

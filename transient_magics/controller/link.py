@@ -196,8 +196,8 @@ class Link:
                 self._pushed.add(run)
             try:
                 await self.ask({"do": "assign", **work.assignment}, timeout=30.0)
-            except TrainingError as error:
-                self._hooks.trouble(self.vm, str(error))
+            except TrainingError as error:  # as from a VM that is about to be taken away
+                log.warning("%s: %s", self.vm, error)
 
     async def _reach_agent(self) -> tuple[Reader, Writer]:
         assert self._connection

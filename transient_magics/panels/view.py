@@ -133,21 +133,15 @@ def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str
     revoked = [vm.ended_at for vm in state.vms.values() if vm.state == "revoked"]
     speed = [(time, rate) for time, _, _, rate in run.series]
     loss = [(time, value) for time, _, value, _ in run.series if value is not None]
-    saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
     return {
         "name": run.name,
         "title": _title(run),
         "phase": run.phase,
+        "phase_words": "starting" if run.phase == "declared" else run.phase,
         "words": text.run_words(run),
         "step": run.step,
         "steps": run.train_steps,
-        "facts": [
-            ["steps/s", text.number(run.steps_per_second) if run.phase == "running" else "-"],
-            ["loss", text.number(run.loss)],
-            ["workers", str(len(run.workers)) if not run.over else "-"],
-            ["checkpoint", saved],
-            *([name, text.number(value)] for name, value in list(run.metrics.items())[:3]),
-        ],
+        "facts": _facts(run),
         "charts": [
             chart("steps per second", speed, revoked, from_zero=True),
             chart("loss", loss, revoked, from_zero=False),
@@ -156,17 +150,23 @@ def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str
     }
 
 
+def _facts(run: RunState) -> list[list[str]]:
+    saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
+    now = [["steps/s", text.number(run.steps_per_second)], ["workers", str(len(run.workers))]]
+    measured = [[f"dev {name}", text.number(value)] for name, value in list(run.metrics.items())[:3]]
+    return [*([] if run.over else now), ["loss", text.number(run.loss)], ["checkpoint", saved], *measured]
+
+
 def _events(state: ClusterState, run: str | None) -> list[dict[str, Any]]:
     chosen = [event for event in state.recent if event.kind not in text.QUIET and _concerns(event, run)]
-    return [
-        {
-            "at": event.at,
-            "clock": text.clock(event.at),
-            "text": text.event_words(event),
-            "tone": _TONES.get(type(event), ""),
-        }
-        for event in reversed(chosen[-MOST_EVENTS:])
-    ]
+    lines = []
+    for alike in reversed(text.grouped(chosen)):
+        event = alike[-1]
+        tone = _TONES.get(type(event), "")
+        lines.append({"at": event.at, "clock": text.clock(event.at), "text": text.group_words(alike), "tone": tone})
+        if len(lines) == MOST_EVENTS:
+            break
+    return lines
 
 
 def _concerns(event: Event, run: str | None) -> bool:

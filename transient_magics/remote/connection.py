@@ -7,6 +7,7 @@ ConnectionLostError. All paths are relative to the user's home on the VM unless 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import posixpath
 import shlex
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -92,8 +93,9 @@ class Connection:
         with explained(self.name, f"running `{text}`"):
             async with self._sessions:
                 process = await self._ssh.create_process(text, encoding=None)
-                process.stdin.write(input)
-                process.stdin.write_eof()
+                with contextlib.suppress(BrokenPipeError):  # a quick command has ended already
+                    process.stdin.write(input)
+                    process.stdin.write_eof()
                 try:
                     async with asyncio.timeout(timeout):
                         output, complaints = await process.communicate()
