@@ -1,13 +1,14 @@
-"""What `list` and `status` give back: values with an HTML face for notebooks and a text face for terminals."""
+"""What `list`, `status` and `--dry-run` give back: values that show themselves as HTML, or as text in a terminal."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from html import escape
+from typing import Any
 
 from .. import panels
-from ..client import Cluster, text
+from ..client import Cluster, Preview, text
 from ..journal import Bill, ClusterState, bill
 
 
@@ -30,12 +31,7 @@ class Listing(Sequence[Cluster]):
         rows = [text.listing_row(state, costs) for state, costs in self._states()]
         if not rows:
             return "<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>"
-        head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in rows[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{escape(value)}</td>" for value in row.values()) + "</tr>"
-            for row in rows
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return _table(list(rows[0]), [list(row.values()) for row in rows])
 
     def _states(self) -> Iterator[tuple[ClusterState, Bill]]:
         now = time.time()
@@ -56,3 +52,28 @@ class Snapshot:
 
     def _repr_html_(self) -> str:
         return panels.html(panels.view(self.state, bill(self.state, self._at), self._at))
+
+
+def preview_html(preview: Preview) -> str:
+    """What a declaration would create, as HTML."""
+    rows = [
+        [str(row["count"]), row["role"], row["zone"], row["machine_type"], row["accelerator"].upper() or "-",
+         row["model"], text.money(row["hourly"]), text.money(row["on_demand_hourly"])]
+        for row in preview.rows
+    ]  # fmt: skip
+    head = ["VMs", "role", "zone", "machine", "GPU", "model", "per hour each", "on demand"]
+    words = str(preview).splitlines()
+    return f"<div>{escape(words[0])}{_table(head, rows)}{escape(' '.join(words[1 + len(rows) :]))}</div>"
+
+
+def preview_text(preview: Preview, printer: Any, cycle: bool) -> None:
+    """What a declaration would create, for IPython's text printer."""
+    printer.text(str(preview))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "".join(f"<{tag} style='text-align:left'>{escape(cell)}</{tag}>" for cell in cells)
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"

@@ -10,9 +10,10 @@ import sys
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, Run
+from ..client import Cluster, Preview, Run
 from ..client.handles import set_display
 from ..errors import TransientError
+from .answers import preview_html, preview_text
 from .cells import TransientMagics
 from .completion import matcher
 
@@ -35,6 +36,8 @@ def load(shell: Any) -> None:
     set_display(panels.bundle)
     for handle in (Cluster, Run):
         shell.display_formatter.ipython_display_formatter.for_type(handle, panels.show_handle)
+    shell.display_formatter.formatters["text/html"].for_type(Preview, preview_html)
+    shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)
 

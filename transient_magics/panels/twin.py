@@ -21,6 +21,8 @@ TONES = {
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
 _EVENTS = 5
+_SAID = ("steps/s", "workers", "loss")  # by the run's sentence
+_CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
 _FAINT = "opacity:.7"
 
 
@@ -58,7 +60,7 @@ def _training(training: Mapping[str, Any]) -> str:
         f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
-    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if value != "-")
+    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID)
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
         f"{escape(training['words'])}{bar}<div style='{_FAINT}'>{facts}</div>"
@@ -82,11 +84,13 @@ def _chart(chart: Mapping[str, Any]) -> str:
 
 def _vms(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = "".join(
-        f"<tr><td>{escape(row['name'])}<td>{escape(row['machine'])}<td>{escape(row['zone'])}"
-        f"<td>{_dot(row['state'])}{escape(row['words'])}"
+        "<tr>"
+        + "".join(_CELL + escape(row[name]) for name in ("name", "machine", "zone"))
+        + f"{_CELL}{_dot(row['state'])}{escape(row['words'])}"
         for row in list(rows)[:12]
     )
-    return f"<table style='font-size:13px'><tr><th>VM<th>Machine<th>Zone<th>State{lines}</table>" if lines else ""
+    head = "".join(f"{_CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "State"))
+    return f"<table cellpadding=3 style='font-size:13px;margin:4px 0'><tr>{head}{lines}</table>" if lines else ""
 
 
 def _cost(view: Mapping[str, Any]) -> str:
