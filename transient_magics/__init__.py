@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .version import VERSION as __version__
+
 if TYPE_CHECKING:
     from .client import (
         Cluster,
@@ -24,13 +26,12 @@ if TYPE_CHECKING:
         train,
     )
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Cluster",
     "Declaration",
     "Result",
     "Run",
+    "__version__",
     "cluster",
     "clusters",
     "declare",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from emulated_cloud import Cloud, Running, eventually, processes, start
+from emulated_cloud import PROJECT, ZONE, Cloud, Running, eventually, processes, start
+from google.api_core import exceptions
 
 from transient_magics import emulator
 from transient_magics.errors import UnreachableError
@@ -48,6 +50,56 @@ async def test_vms_survive_an_emulator_that_is_killed(state: Path) -> None:
         assert reached.exit_status == 0, "old and new VMs share the network"
     eventually(lambda: cloud.names() == {"stays", "boots"})
     end(second)
+
+
+def test_vms_whose_network_is_lost_have_failed(state: Path) -> None:
+    first = start(state)
+    cloud = Cloud(first)
+    cloud.create("demand", spot=False)
+    cloud.create("spot", scheduling__instance_termination_action="DELETE")
+    holder = json.loads((state / "emulator.json").read_text())["holder"][0]
+    first.process.kill()
+    first.process.wait()
+    os.kill(holder, signal.SIGKILL)
+    (state / "instances" / "torn.json").write_text("{")
+    second = start(state)
+    eventually(lambda: cloud.names() == {"demand"} and cloud.get("demand").status == "TERMINATED")
+    kinds = {each.operation_type: each.target_link for each in cloud.operations.list(project=PROJECT, zone=ZONE)}
+    assert kinds["compute.instances.hostError"].endswith("/demand")
+    assert kinds["compute.instances.preempted"].endswith("/spot")
+    cloud.wait(cloud.instances.start_unary(project=PROJECT, zone=ZONE, instance="demand"))
+    assert cloud.get("demand").status == "RUNNING"
+    end(second)
+
+
+def test_a_vm_that_dies_is_noticed(cloud: Cloud) -> None:
+    instance = cloud.create("w0")
+    for process in processes(f"TRANSIENT_VM={instance.id}"):
+        os.kill(process, signal.SIGKILL)
+    eventually(lambda: cloud.get("w0").status == "TERMINATED", 3)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a small disk")
+def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], check=True)
+    try:
+        running = start(disk / "state")
+        cloud = Cloud(running)
+        cloud.create("w0")
+        with pytest.raises(OSError, match="No space"), (disk / "filler").open("wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        with pytest.raises(exceptions.ServiceUnavailable, match="No space"):
+            cloud.insert("w1")
+        assert cloud.names() == {"w0"}
+        (disk / "filler").unlink()
+        cloud.create("w1")
+        end(running)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_the_end_of_an_emulator_is_the_end_of_its_vms_unless_they_are_to_be_kept(state: Path) -> None:

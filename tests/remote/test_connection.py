@@ -166,8 +166,8 @@ async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -
 def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
     sha, files = bundle()
     assert bundle() == (sha, files)
-    assert {"transient_magics/__init__.py", "transient_magics/errors.py"} <= set(files)
-    others = set(files) - {"transient_magics/__init__.py", "transient_magics/errors.py"}
+    assert {"transient_magics/__init__.py", "transient_magics/errors.py", "transient_magics/version.py"} <= set(files)
+    others = set(files) - {"transient_magics/__init__.py", "transient_magics/errors.py", "transient_magics/version.py"}
     assert all(path.startswith("transient_magics/runtime/") and path.endswith(".py") for path in others)
 
 

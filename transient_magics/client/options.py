@@ -209,7 +209,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "logs": (_CLUSTER_NAME, _WORKER, _flag("--lines", "how many of the last lines (200)", _whole("--lines"))),
         "events": (
             _ANY_CLUSTER,
-            _flag("--kind", "only this kind, as vm.revoked, or a group of kinds, as vm"),
+            _flag("--kind", "only this kind, as vm.revoked, or a group of kinds, as vm", str),
             _flag("--follow", "go on until interrupted"),
         ),
         "delete": (

@@ -49,9 +49,9 @@ def _run(words: list[str]) -> int:
         print(_USAGE.format(verbs=", ".join(arguments.verbs())))
         return 0
     if first == "--version":
-        from .. import __version__
+        from ..version import VERSION
 
-        print(f"transient {__version__}")
+        print(f"transient {VERSION}")
         return 0
     if first == "emulator":
         from ..emulator.__main__ import run

@@ -5,7 +5,7 @@ one of the typed errors of `transient_magics.errors`. Nothing of Google's is imp
 some 2.8 seconds, and `preload()` lets a process spend them in a thread while it does something else.
 """
 
-from transient_magics.cloud.engine import ComputeEngine, preload
-from transient_magics.cloud.values import Vm, VmRequest, request_id
+from .engine import ComputeEngine, preload
+from .values import Vm, VmRequest, request_id
 
 __all__ = ["ComputeEngine", "Vm", "VmRequest", "preload", "request_id"]

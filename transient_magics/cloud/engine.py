@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import stamina
 
-from transient_magics.cloud import failures
-from transient_magics.cloud.clients import Clients
-from transient_magics.cloud.translation import instance_of, vm_of
-from transient_magics.cloud.values import Vm, VmRequest
-from transient_magics.errors import AccessError, AlreadyExistsError, CloudError, GoneError
+from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
+from . import failures
+from .clients import Clients
+from .translation import instance_of, vm_of
+from .values import Vm, VmRequest
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1

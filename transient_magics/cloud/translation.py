@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from transient_magics.cloud.values import Vm, VmRequest
+from .values import Vm, VmRequest
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1

@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, places
+from .. import places
 from ..errors import CloudError, ClusterError
 from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..spec import ClusterSpec
+from ..version import VERSION
 from .access import Access
 from .commands import serve
 from .core import WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
@@ -63,7 +64,7 @@ class Controller:
             if any(event.kind == "controller.started" for event in history):
                 self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
             else:
-                self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=__version__))
+                self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
             self._declare_waiting_runs()
             async with (
                 serve(places.command_socket(self._declared.name), self._command),

@@ -37,6 +37,10 @@ async def errors(
         reason = {403: "forbidden", 404: "notFound", 405: "httpMethodNotAllowed"}.get(error.status, "invalid")
         known = wire.ApiError(error.status, reason, (error.text or error.reason).strip())
         return web.json_response(known.body(), status=error.status)
+    except OSError as error:
+        _LOG.exception("%s %s failed", request.method, request.path)
+        known = wire.ApiError(503, "backendError", f"The emulator could not do it: {error.strerror or error}")
+        return web.json_response(known.body(), status=503)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         # A body whose parts are of the wrong type: the client's mistake, not ours, but worth a line in the log.
         _LOG.warning("%s %s was not understood", request.method, request.path, exc_info=error)

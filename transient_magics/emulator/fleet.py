@@ -95,8 +95,8 @@ class Fleet:
         home = self._homes / f"{self._tag}-{number}"
         record = new_record(project, zone, body, number, pattern.format(number >> 8, number & 255), folder, home)
         self._latest = number
-        self._records[record.key] = record
         operation = self._begin(record, "insert", request)
+        self._records[record.key] = record
         self._go(record, self._boot(record))
         self._on_change()
         return operation
@@ -283,7 +283,11 @@ class Fleet:
 
     async def _continue(self, record: Record) -> None:
         host = Host(record, self._around, lambda: self._died(record))
-        lives = await host.adopt()
+        try:
+            lives = await host.adopt()
+        except OSError:
+            _LOG.exception("VM %s cannot be taken over", record.name)
+            lives = False
         if lives:
             self._hosts[record.identity] = host
         else:
@@ -352,7 +356,7 @@ class Fleet:
         operation = self._operations.start(record.project, scope, kind, own, record.identity, request=request)
         if keep:
             record.operations.append(operation["name"])
-        self._save(record)
+        self._store.put(record.identity, record.to_dict())
         return operation
 
     def _settle(
@@ -380,7 +384,11 @@ class Fleet:
         self._save(record)
 
     def _save(self, record: Record) -> None:
-        self._store.put(record.identity, record.to_dict())
+        try:
+            self._store.put(record.identity, record.to_dict())
+        except OSError:
+            # A full disk must not stop what is under way; what clients are promised is written before (see _begin).
+            _LOG.exception("the record of VM %s cannot be written", record.name)
 
     def _free_number(self) -> int:
         # The next one rather than the lowest: an address that was just given up is not handed to a stranger at once.

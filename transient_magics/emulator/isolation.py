@@ -135,3 +135,10 @@ def end(process: int) -> None:
     """SIGKILL. No error if it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
+
+
+def let_go(holder: int) -> None:
+    """End what `hold` started, here or in an earlier emulator."""
+    end(holder)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(holder, 0)

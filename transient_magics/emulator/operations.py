@@ -6,6 +6,7 @@ Kept in memory and on disk; the oldest finished ones are forgotten. A repeated r
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 from . import wire
 from .store import Store
 
+_LOG = logging.getLogger(__name__)
 _KEEP = 2000
 _LONGEST_WAIT = 120.0
 
@@ -44,8 +46,8 @@ class Operations:
         place, _, where = scope.partition("/")
         if where:
             resource[place.removesuffix("s")] = wire.link(project, scope)
-        self._remember(project, scope, resource, request)
         self._save(project, scope, resource, request)
+        self._remember(project, scope, resource, request)
         self._forget_old()
         return resource
 
@@ -62,7 +64,10 @@ class Operations:
             operation["httpErrorStatusCode"], operation["httpErrorMessage"] = http
         project, scope = _place(operation)
         request = next((key[1] for key, known in self._requests.items() if known is operation), None)
-        self._save(project, scope, operation, request)
+        try:
+            self._save(project, scope, operation, request)
+        except OSError:
+            _LOG.exception("the end of operation %s cannot be written", operation["name"])
         if event := self._finished.pop(operation["name"], None):
             event.set()
         return operation

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import __version__
+from ..version import VERSION
 from . import isolation, netlink
 from .api import Api, errors
 from .api_tables import TablesApi
@@ -89,7 +89,7 @@ class _Emulator:
             if self._settings.keep:
                 self._announce(holder)
             elif holder:
-                isolation.end(holder[0])
+                isolation.let_go(holder[0])
 
     def _lay_network(self) -> list[Any] | None:
         """The bridge that all VMs are plugged into, and the process that keeps it there."""
@@ -105,7 +105,7 @@ class _Emulator:
     def _announce(self, holder: list[Any] | None) -> None:
         about = {
             "url": self._url, "pid": os.getpid(), "relay": self._settings.relay, "isolation": self._isolation.value,
-            "holder": holder, "version": __version__,
+            "holder": holder, "version": VERSION,
         }  # fmt: skip
         write_atomically(self._state / "emulator.json", json.dumps(about))
 
@@ -113,7 +113,7 @@ class _Emulator:
         # Who asks this is about to make VMs, and may have seconds of imports before him.
         self._expected_until = time.monotonic() + _EXPECTED_SECONDS
         return web.json_response({
-            "relay": self._settings.relay, "state": self._settings.state, "version": __version__, "project": PROJECT,
+            "relay": self._settings.relay, "state": self._settings.state, "version": VERSION, "project": PROJECT,
             "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
             "pid": os.getpid(), "vms": len(self._fleet),
         })  # fmt: skip

@@ -33,7 +33,14 @@ class Store:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for path in sorted(self._directory.glob("*.json")):
-            yield json.loads(path.read_text())
+            try:
+                value = json.loads(path.read_text())
+            except ValueError:
+                # Left by a machine that lost its power: better without it than never to start again.
+                _LOG.error("%s cannot be read and is forgotten", path)
+                path.unlink()
+            else:
+                yield value
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:

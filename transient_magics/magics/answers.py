@@ -1,4 +1,4 @@
-"""What `list`, `status` and `--dry-run` give back: values that show themselves as HTML, or as text in a terminal."""
+"""What `list`, `status` and `--dry-run` give back: values with an HTML face for notebooks, text for terminals."""
 
 from __future__ import annotations
 

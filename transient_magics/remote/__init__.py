@@ -5,13 +5,13 @@ gives a `Connection`. Everything that goes wrong is a typed error of `transient_
 frozen is noticed within about four seconds. Nothing reconnects by itself except `follow_across`, which is asked to.
 """
 
-from transient_magics.remote.bundle import bundle, push_bundle
-from transient_magics.remote.connecting import connect
-from transient_magics.remote.connection import Connection
-from transient_magics.remote.dialling import Dialler, Direct, ProxyCommand, Relay
-from transient_magics.remote.following import follow_across
-from transient_magics.remote.keys import generate_key
-from transient_magics.remote.streams import Reader, Writer
+from .bundle import bundle, push_bundle
+from .connecting import connect
+from .connection import Connection
+from .dialling import Dialler, Direct, ProxyCommand, Relay
+from .following import follow_across
+from .keys import generate_key
+from .streams import Reader, Writer
 
 __all__ = [
     "Connection",

@@ -14,17 +14,16 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import transient_magics
-from transient_magics.errors import RemoteError
-from transient_magics.remote.connection import Connection
+from ..errors import RemoteError
+from .connection import Connection
 
 _CODE = "transient/code"
 
 
 def bundle() -> tuple[str, dict[str, bytes]]:
     """The name of the code (a hash of all of it) and the files: relative path, content."""
-    package = Path(transient_magics.__file__).parent
-    chosen = [package / "__init__.py", package / "errors.py", *package.glob("runtime/**/*.py")]
+    package = Path(__file__).parent.parent
+    chosen = [package / "__init__.py", package / "errors.py", package / "version.py", *package.glob("runtime/**/*.py")]
     files = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in sorted(chosen)}
     digest = hashlib.sha256()
     for path, content in files.items():

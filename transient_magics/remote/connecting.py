@@ -14,10 +14,10 @@ from pathlib import Path
 import asyncssh
 import stamina
 
-from transient_magics.errors import ConnectionLostError, HostKeyError, RemoteError
-from transient_magics.remote.connection import Connection, Watch
-from transient_magics.remote.dialling import Dialler
-from transient_magics.remote.keys import read_key
+from ..errors import ConnectionLostError, HostKeyError, RemoteError
+from .connection import Connection, Watch
+from .dialling import Dialler
+from .keys import read_key
 
 _PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
 _ATTEMPT_SECONDS = 10.0

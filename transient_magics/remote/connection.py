@@ -18,11 +18,11 @@ from typing import Self
 
 import asyncssh
 
-from transient_magics.errors import CommandError, RemoteError
-from transient_magics.remote import following
-from transient_magics.remote.failures import explained, lost
-from transient_magics.remote.streams import Reader, Writer
-from transient_magics.remote.transfer import Transfer
+from ..errors import CommandError, RemoteError
+from . import following
+from .failures import explained, lost
+from .streams import Reader, Writer
+from .transfer import Transfer
 
 _SESSIONS = 4  # commands at once; a stock sshd allows ten sessions, and followed files and SFTP need some too
 

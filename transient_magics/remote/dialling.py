@@ -20,7 +20,7 @@ from typing import Protocol
 
 import asyncssh
 
-from transient_magics.errors import RemoteError
+from ..errors import RemoteError
 
 _REPLY_LIMIT = 4096
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import asyncssh
 
-from transient_magics.errors import ConnectionLostError, RemoteError
+from ..errors import ConnectionLostError, RemoteError
 
 _LOST = (
     asyncssh.ConnectionLost,

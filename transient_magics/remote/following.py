@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from transient_magics.errors import CommandError, ConnectionLostError
-from transient_magics.remote.failures import explained, lost
+from ..errors import CommandError, ConnectionLostError
+from .failures import explained, lost
 
 if TYPE_CHECKING:
-    from transient_magics.remote.connection import Connection
+    from .connection import Connection
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
 _FAILURES = 20  # lost connections in a row, each within seconds, before following is given up

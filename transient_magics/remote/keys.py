@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asyncssh
 
-from transient_magics.errors import RemoteError
+from ..errors import RemoteError
 
 
 def generate_key(path: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import asyncssh
 
-from transient_magics.remote.failures import explained
+from .failures import explained
 
 
 class Reader:

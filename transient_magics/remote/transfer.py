@@ -18,8 +18,8 @@ from pathlib import Path
 
 import asyncssh
 
-from transient_magics.errors import RemoteError
-from transient_magics.remote.failures import explained
+from ..errors import RemoteError
+from .failures import explained
 
 _AT_ONCE = 8
 

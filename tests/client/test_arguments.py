@@ -1,0 +1,192 @@
+"""What can be typed, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.client import Declaration, arguments
+from transient_magics.client.arguments import parse, split
+from transient_magics.errors import DeclarationError
+
+TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
+
+
+def declared(line: str) -> dict[str, object]:
+    return dict(parse("cluster", split(line)).values)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("k80x4 --name a  # four of them", ["k80x4", "--name", "a"]),
+        ("k80x4 ;", ["k80x4"]),
+        ("k80x4;", ["k80x4"]),
+        ("--name 'two words' \"and 'more'\"", ["--name", "two words", "and 'more'"]),
+        ("a#b '# no comment'", ["a#b", "# no comment"]),
+        ('--hparams="a=1,b=2"', ["--hparams=a=1,b=2"]),
+        ("''", [""]),
+        ("", []),
+    ],
+)
+def test_a_line_falls_into_words(line: str, words: list[str]) -> None:
+    assert split(line) == words
+
+
+def test_an_open_quote_is_named_by_its_column() -> None:
+    with pytest.raises(DeclarationError, match=r"never closed.*column 8"):
+        split("--name 'abc")
+
+
+@pytest.mark.parametrize("line", ["k80x$n", "k80x{n}", "--hparams batch_size={batch}"])
+def test_what_ipython_could_not_evaluate_is_no_value(line: str) -> None:
+    with pytest.raises(DeclarationError, match="cannot be evaluated"):
+        split(line)
+
+
+def test_what_is_not_given_is_left_to_the_client() -> None:
+    command = parse("cluster", ["k80x4"])
+    assert command.verb == "declare"
+    assert command.values == {"spec": "k80x4"}
+    Declaration(**command.values)
+
+
+def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None:
+    line = (
+        "k80x2@us-west1-b+p100 --name demo --ps 2 --ps-cores 8 --zone us-west1-b,us-west1-a "
+        "--provisioning-model preemptible --max-workers 9 --no-replace --chief ps --max-hours 3 --max-cost $4.50 "
+        "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
+        "--controller local --dry-run --wait -o c"
+    )
+    command = parse("cluster", split(line))
+    assert (command.dry_run, command.wait, command.output) == (True, True, "c")
+    assert Declaration(**command.values) == Declaration(
+        spec="k80x2@us-west1-b+p100", name="demo", ps=2, ps_cores=8, zone=("us-west1-b", "us-west1-a"),
+        provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3 * 3600.0,
+        max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
+        external_ip=False, controller="local",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["k80 x 4 + p100 --ps 1", "--ps 1 k80x4+p100", "K80x4 --ps 1 +p100"])
+def test_blanks_and_order_do_not_matter(line: str) -> None:
+    assert "".join(str(declared(line)["spec"]).lower().split()) == "k80x4+p100"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("3", 10800.0), ("24h", 86400.0), ("90m", 5400.0), ("2d", 172800.0)])
+def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float) -> None:
+    assert declared(f"k80 --max-hours {text}")["max_hours"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("k80x4 --max-hour 3", "'--max-hour' is no option of transient cluster. Did you mean --max-hours?"),
+        ("k80x", "column 5: expected a count"),
+        ("v10x2", "Did you mean v100?"),
+        ("lst", "'lst' is no sub-command of transient cluster. Did you mean list?"),
+        ("k80x4 --ps zwei", "--ps takes a whole number from 1 on, not 'zwei'"),
+        ("k80x4 --ps 0", "--ps takes a whole number"),
+        ("k80x4 --ps", "--ps: a value must follow"),
+        ("k80x4 --idle soon", "'soon' is no duration (--idle)"),
+        ("k80x4 --zone us-west1-x", "Did you mean us-west1-b?"),
+        ("k80x4 --provisioning-model sport", "Did you mean spot?"),
+        ("k80x4 --max-cost -3", "--max-cost takes a number above zero"),
+        ("k80x4 --name 'a b'", "cannot be a name"),
+        ("k80x4 -o 3d", "-o takes a variable's name"),
+        ("k80x4 --fallback on-demand=10m", "--fallback is not available yet"),
+        ("k80x4 --chief worker", "--chief worker is not available yet"),
+        ("k80x4 --controller cluster", "--controller cluster is not available yet"),
+        ("k80x4 --bucket b", "A bucket is not available yet"),
+        ("", "at least one group of workers"),
+        ("delete", "needs the cluster's name, or --all"),
+        ("revoke demo", "it needs WORKER"),
+        ("status a b", "'b' is one word too many"),
+        ("resize demo k80y", "no GPU that we know"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_clear_line(line: str, said: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        parse("cluster", split(line))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "verb", "values"),
+    [
+        ("list --all", "list", {"all": True}),
+        ("list", "list", {}),
+        ("status demo", "status", {"name": "demo"}),
+        ("attach", "attach", {}),
+        ("resize demo k80x6", "resize", {"name": "demo", "spec": "k80x6"}),
+        ("revoke demo worker-1 --in 30", "revoke", {"name": "demo", "worker": "worker-1", "seconds": 30.0}),
+        ("logs demo ps-0 --lines 5", "logs", {"name": "demo", "worker": "ps-0", "lines": 5}),
+        ("events demo --follow --kind vm", "events", {"name": "demo", "follow": True, "kind": "vm"}),
+        ("delete --all", "delete", {"all": True}),
+        ("sweep", "sweep", {}),
+    ],
+)
+def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
+    command = parse("cluster", split(line))
+    assert (command.verb, command.values) == (verb, values)
+
+
+def test_a_run_reads_its_options() -> None:
+    line = TRAIN + "--include a.py b --pip x y --checkpoint-every 5m --eval-every 50 --no-check --pace .2 --wait -o run"
+    command = parse("train", split(line))
+    assert (command.wait, command.output) == (True, "run")
+    assert command.values == {
+        "model": "resnet", "hparams_set": "resnet_cifar_32", "problem": "image_digits", "train_steps": 2000,
+        "include": ("a.py", "b"), "pip": ("x", "y"), "checkpoint_steps": None, "checkpoint_seconds": 300.0,
+        "eval_steps": 50, "check": False, "pace_seconds": 0.2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--model resnet", "needs --hparams-set and --problem and --train-steps"),
+        (TRAIN + "--mode sync", "--mode sync is not available yet"),
+        (TRAIN + "--batching dynamic", "--batching dynamic is not available yet"),
+        (TRAIN + "--wire bf16", "--wire bf16 is not available yet"),
+        (TRAIN + "--checkpoint-every auto", "--checkpoint-every auto is not available yet"),
+        (TRAIN + "--hparams 64", "overrides nothing"),
+        (TRAIN + "--lr-policy activ", "Did you mean active?"),
+        (TRAIN + "--hparam a=1", "Did you mean --hparams?"),
+    ],
+)
+def test_a_mistake_in_a_run_is_answered_with_one_clear_line(line: str, said: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        parse("train", split(line), called="%%train")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("verb", [*arguments.verbs(), ""])
+def test_everything_explains_itself(verb: str) -> None:
+    command = parse("cluster", [*([verb] if verb else []), "--help"], called="%transient_cluster")
+    assert command.verb == "help"
+    assert command.values["text"].startswith(f"usage: %transient_cluster {verb}".rstrip())
+
+
+def test_a_table_says_the_same_as_a_line() -> None:
+    table = tomllib.loads(
+        'name = "demo"\nmax-hours = "3h"\nps_cores = 8\nreplace = false\nzone = ["us-west1-b", "us-west1-a"]\n'
+        '[[group]]\ngpu = "k80"\ncount = 2\nzone = "us-west1-b"\n[[group]]\ngpu = "p100"\n'
+    )
+    command = parse("cluster", arguments.words_of_table(table))
+    assert Declaration(**command.values) == Declaration(
+        spec="k80x2@us-west1-b+p100x1", name="demo", max_hours=10800.0, ps_cores=8, replace=False,
+        zone=("us-west1-b", "us-west1-a"),
+    )  # fmt: skip
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_by_our_own_error(line: str) -> None:
+    for verb in ("cluster", "train"):
+        with contextlib.suppress(DeclarationError):
+            assert parse(verb, split(line)).verb

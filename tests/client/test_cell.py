@@ -1,0 +1,97 @@
+"""What is found out about a training cell before anything is launched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transient_magics.client.cell import check, included
+from transient_magics.errors import CellError, DeclarationError
+
+DIGITS = Path(__file__).parents[2] / "templates" / "digits.py"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        DIGITS.read_text(),
+        "xs = [1]\nys = [x for x in xs if x]\nclass A:\n    def m(self):\n        return super().m(), __class__\n",
+        "def f():\n    global g\n    g = 1\ndef h():\n    return g\n",
+        "def f():\n    return later\nlater = 3\n",
+        "from x import *\nfoo()\n",
+        "if (n := 3) > 2:\n    print(n, __name__)\n",
+        "import a.b as c, d.e\nmatch c:\n case [p, *q]:\n  print(p, q, d)\n case {'k': v, **r}:\n  v, r\n",
+        "exec('name = 1')\nprint(name)\n",
+        "from __future__ import annotations\ndef f(a: Unknown) -> Also: ...\n",
+        "try:\n    pass\nexcept ValueError as e:\n    print(e)\nwith open('x') as f, open('y') as g:\n    f, g\n",
+        "def outer():\n    x = 1\n    def inner():\n        nonlocal x\n        x += 1\n    return inner\n",
+        "f = lambda z, *a, k=1, **kw: z + a + k + kw\n",
+    ],
+)
+def test_a_cell_that_brings_what_it_uses_passes(source: str) -> None:
+    check(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("x = 1\ny = (1,\n", "cell line 3: '(' was never closed"),
+        ("import os\n!pip install x\n", "cell line 3: invalid syntax. Lines with % and ! are the notebook's own"),
+        ("def f():\n  return 1\n return 2\n", "cell line 4: unindent"),
+        ("\x00", "null bytes"),
+        ("  \n", "has no body"),
+        ("def f():\n    return lerning\n", "cell line 3: 'lerning' is defined nowhere"),
+        ("display(3)\n", "The VMs run plain Python"),
+        ("from . import helpers\n", "belongs to no package"),
+    ],
+)
+def test_a_fault_names_the_line_of_the_notebooks_cell(source: str, said: str) -> None:
+    with pytest.raises(CellError) as error:
+        check(source)
+    assert said in str(error.value)
+
+
+def test_a_name_of_the_notebook_is_reported_with_a_way_to_bring_it() -> None:
+    def helper() -> None: ...
+
+    notebook = {"batch": 64, "js": json, "helper": helper}
+    source = "a = [batch for batch in range(3)]\n\nprint(batch)\n"
+    with pytest.raises(CellError, match=r"cell line 4: 'batch' exists in this notebook.*--hparams batch={batch}"):
+        check(source, notebook)
+    with pytest.raises(CellError, match=r"cell line 2: 'js' exists.*`import json as js`"):
+        check("def f(): js.dumps(1)\n", notebook)
+    with pytest.raises(CellError, match=r"cell line 2: 'helper' exists.*--include"):
+        check("helper()\n", notebook)
+
+
+def test_several_names_are_reported_at_once_in_the_order_of_their_lines() -> None:
+    with pytest.raises(CellError, match=r"cell line 2: 'b' .*cell line 3: 'a' .*and 2 more"):
+        check("b\na\nc\nd\ne\nf\n")
+
+
+def test_in_a_file_lines_are_the_files_own() -> None:
+    with pytest.raises(CellError, match=r"^line 1: 'lerning'"):
+        check("lerning\n", line_offset=0)
+
+
+def test_a_module_beside_the_notebook_must_be_sent_along(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("")
+    with pytest.raises(CellError, match=r"cell line 2: 'helpers' lies beside.*--include helpers\.py"):
+        check("import helpers\n", folder=tmp_path)
+    check("import helpers\n", folder=tmp_path, include=included(["helpers"], tmp_path))
+
+
+def test_what_is_included_exists_and_is_not_huge(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("")
+    (tmp_path / "package").mkdir()
+    assert included(["helpers", "package", "helpers.py"], tmp_path) == (
+        str(tmp_path / "helpers.py"), str(tmp_path / "package"), str(tmp_path / "helpers.py"),
+    )  # fmt: skip
+    with pytest.raises(DeclarationError, match="'helper' is neither a file nor a folder"):
+        included(["helper"], tmp_path)
+    with (tmp_path / "package" / "data").open("wb") as file:
+        file.truncate(300 * 2**20)
+    with pytest.raises(DeclarationError, match="larger than 200 MB"):
+        included(["package"], tmp_path)

@@ -1,0 +1,161 @@
+"""A real kernel: cells return at once, mistakes are one line, interrupting and killing harm no cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+from tests.faults.conftest import CELL, Patient, processes
+from transient_magics import client
+from transient_magics.errors import TrainingError
+
+TRAIN = "%%train --model resnet --hparams-set resnet_digits --problem image_digits --train-steps 50 "
+
+
+class Notebook:
+    """A kernel, and what its cells say."""
+
+    def __init__(self) -> None:
+        self.manager: KernelManager
+        self.client: BlockingKernelClient
+        self.manager, self.client = start_new_kernel(kernel_name="python3")
+
+    def run(self, code: str, timeout: float = 60) -> tuple[str, str]:
+        """(`ok` or `error`, everything that the cell showed as text)."""
+        said: list[str] = []
+
+        def hook(message: dict[str, Any]) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                said.append(content["text"])
+            elif message["msg_type"] == "error":
+                said.extend(content["traceback"])
+            elif message["msg_type"] in ("execute_result", "display_data"):
+                said.append(content["data"].get("text/plain", ""))
+
+        reply = self.client.execute_interactive(code, timeout=timeout, output_hook=hook)
+        return reply["content"]["status"], "\n".join(said)
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def notebook(home: Path) -> Iterator[Notebook]:
+    opened = Notebook()
+    assert opened.run("%load_ext transient_magics")[0] == "ok"
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def bench(home: Path) -> Iterator[client.Cluster]:
+    """A cluster on which runs are declared that cannot work."""
+    cluster = client.declare(client.Declaration("cpu", name="bench"))
+    cluster.wait(90)
+    yield cluster
+    cluster.delete()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("%transient_cluster k8x4", ["column 1", "Did you mean k80?"]),
+        ("%transient_cluster k80x4 --max-huors 3", ["--max-hours"]),
+        ("%transient_cluster k80x4 --zone mars-1", ["mars-1"]),
+        ("%transient_cluster k80x4 --project p", ["withdrew", "t4"]),
+        ("%transient_cluster delete nowhere", ["There is no cluster nowhere"]),
+        ("%transient_cluster k80x2 --name bench", ["already", "attach bench"]),
+        (TRAIN + "--cluster bench\nimport numpy as np\nx = (1,\ny = 2", ["cell line"]),
+        (TRAIN + "--cluster bench\nimport os\nprint(home_made)", ["home_made", "line 3"]),
+        (TRAIN + "--cluster bench --include nowhere.py\nimport os", ["nowhere.py"]),
+    ],
+)
+def test_a_mistake_is_one_line_without_traceback_and_launches_nothing(
+    bench: client.Cluster, notebook: Notebook, code: str, words: list[str]
+) -> None:
+    before = {cluster.name for cluster in client.clusters()}, len(client.runs(bench))
+    notebook.run("home_made = 3")
+    status, said = notebook.run(code)
+    assert status == "error", said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) <= 2, said
+    for word in words:
+        assert word in said
+    assert before == ({cluster.name for cluster in client.clusters()}, len(client.runs(bench)))
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("options", "body", "words"),
+    [
+        ({"model": "resnett"}, CELL, ["resnett", "resnet"]),
+        ({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
+        ({"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
+        ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
+    ],
+)
+def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
+    bench: client.Cluster, options: dict[str, str], body: str, words: list[str]
+) -> None:
+    asked = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", **options}
+    run = client.train(source=body, cluster=bench, train_steps=10, **asked)  # type: ignore[arg-type]
+    with pytest.raises(TrainingError) as raised:
+        run.wait(120)
+    for word in words:
+        assert word in str(raised.value)
+    assert "\n" not in str(raised.value).strip()
+    assert not run.cluster.events("worker.joined")
+
+
+def test_interrupting_a_waiting_cell_is_one_line_and_the_cluster_goes_on(notebook: Notebook) -> None:
+    threading.Timer(2.0, notebook.manager.interrupt_kernel).start()
+    status, said = notebook.run("%transient_cluster cpux2 --name patience --wait", 120)
+    if status == "error":
+        assert "patience goes on" in said
+        assert "Traceback" not in said
+    client.cluster("patience").wait(90)
+    client.cluster("patience").delete()
+
+
+def test_a_killed_kernel_leaves_the_cluster_alone_and_another_one_attaches(notebook: Notebook) -> None:
+    status, said = notebook.run("%transient_cluster cpu --name survivor\n1 + 1")
+    assert (status, "2" in said) == ("ok", True)
+    client.cluster("survivor").wait(90)
+    number = Patient(client.cluster("survivor")).controller()
+    (pid,) = {int(line) for line in notebook.run("import os; print(os.getpid())")[1].split()}
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(1)
+    assert number in processes("transient_magics.controller", "survivor")
+    second = Notebook()
+    try:
+        second.run("%load_ext transient_magics")
+        status, said = second.run("%transient_cluster attach survivor")
+        assert status == "ok"
+        assert "survivor" in said
+        status, said = second.run("%transient_cluster delete survivor", 90)
+        assert "no VM is left" in said
+    finally:
+        second.close()
+
+
+def test_cells_return_at_once_and_the_kernel_stays_light(notebook: Notebook) -> None:
+    status, _ = notebook.run("%transient_cluster cpu --name quick -o quick")
+    assert status == "ok"
+    _, said = notebook.run(
+        "import sys; [name for name in ('google.cloud', 'tensorflow', 'asyncssh') if name in sys.modules]"
+    )
+    assert said.strip() == "[]"
+    _, said = notebook.run("quick.state.phase")
+    assert "provisioning" in said or "ready" in said
+    notebook.run("quick.delete()", 90)
