@@ -159,6 +159,10 @@ class StoryCluster:
     def state(self) -> ClusterState:
         return replay(read(self.path))
 
+    @property
+    def directory(self) -> Path:
+        return self.path.parent
+
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         self.asked.append(("revoke", worker))
 

@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import CellError, ClusterError, DeclarationError, TransientError
 from ..journal import ClusterState, bill
 from . import arguments, cell, text
 from .arguments import Command
+
+if TYPE_CHECKING:
+    from .handles import Cluster
 
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
@@ -90,12 +93,12 @@ def _declare(command: Command) -> None:
     cluster = declare(declaration)
     print(f"{cluster.name} is declared. It goes on by itself: `transient cluster status {cluster.name}`.")
     if command.wait:
-        _show_until(cluster, lambda state: state.phase != "provisioning")
+        _show_until(cluster, lambda state: state.phase in ("ready", "deleting", "deleted"))
         cluster.wait(timeout=5.0)
 
 
 def _train(command: Command) -> None:
-    from . import train
+    from . import cluster, train
 
     _refuse_output(command)
     values = dict(command.values)
@@ -107,20 +110,22 @@ def _train(command: Command) -> None:
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
     values["include"] = cell.included(values.get("include", ()))
     cell.check(source, line_offset=0, include=values["include"], folder=path.resolve().parent)
-    run = train(source=source, line_offset=0, **values)
+    chosen = cluster(values.pop("cluster", None))
+    before = chosen.state.seq
+    run = train(source=source, line_offset=0, cluster=chosen, **values)
     print(f"{run.name} is declared on {run.cluster.name}.")
     if command.wait:
-        _show_until(run.cluster, lambda state: state.over or (run.name in state.runs and state.runs[run.name].over))
+        _show_until(chosen, lambda state: state.over or run.state.over, before)
         result = run.wait(timeout=5.0)
         print(f"{run.name}: {text.run_words(run.state)}. It cost {text.money(result.cost)}.")
         print(f"Its results are in {run.directory}.")
 
 
-def _show_until(cluster: Any, until: Callable[[ClusterState], bool]) -> None:
+def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
     """Print a line per event until the state is as wanted."""
     from .watch import watch
 
-    for event in watch(cluster, until=until):
+    for event in watch(cluster, after=after, until=until):
         if event.kind == "train.progress" or event.kind not in text.QUIET:
             print(text.event_line(event), flush=True)
 
@@ -128,9 +133,9 @@ def _show_until(cluster: Any, until: Callable[[ClusterState], bool]) -> None:
 def _list(command: Command) -> None:
     from . import clusters
 
-    states = [each.state for each in clusters(all=command.values.get("all", False))]
     now = time.time()
-    print(text.listing([(state, bill(state, now)) for state in states]))
+    states = [(each.name, each.state) for each in clusters(all=command.values.get("all", False))]
+    print(text.listing([(name, state, bill(state, now)) for name, state in states]))
 
 
 def _status(command: Command) -> None:
@@ -141,10 +146,10 @@ def _status(command: Command) -> None:
 
 
 def _attach(command: Command) -> None:
-    _status(command)
     from . import cluster
 
-    _show_until(cluster(command.values.get("name")), lambda state: state.over)
+    _status(command)
+    _show_until(cluster(command.values.get("name")), lambda state: state.over, None)
 
 
 def _resize(command: Command) -> None:
@@ -166,7 +171,8 @@ def _logs(command: Command) -> None:
     from . import cluster
 
     values = command.values
-    print(cluster(values["name"]).logs(values["worker"], values.get("lines", 200)))
+    logged = cluster(values["name"]).logs(values["worker"], values.get("lines", 200))
+    print(logged.rstrip("\n") or f"{values['worker']} has logged nothing yet.")
 
 
 def _events(command: Command) -> None:

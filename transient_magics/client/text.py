@@ -13,7 +13,7 @@ from ..spec import render_duration
 
 NOTICE_SECONDS = 30.0
 QUIET = ("train.progress", "controller.started", "worker.replaced")
-_PHASES = {"provisioning": "being provisioned", "deleting": "being deleted"}
+_PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
 
 
 def money(dollars: float) -> str:
@@ -111,7 +111,7 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
     """All about one cluster on one screen."""
     spec = state.spec
     if spec is None:
-        return f"{state.name or 'The cluster'}: nothing is known yet"
+        return "Declared a moment ago; its controller is starting."
     where = ", ".join(spec.zones)
     lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
     if state.trouble:
@@ -131,21 +131,21 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
     return "\n".join([*lines, "", bill_words(bill, emulated=spec.emulated)])
 
 
-def listing(states: Iterable[tuple[ClusterState, Bill]]) -> str:
-    """One line per cluster."""
-    rows = [listing_row(state, bill) for state, bill in states]
+def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
+    """One line per cluster: its name, its state, its bill."""
+    rows = [listing_row(name, state, bill) for name, state, bill in clusters]
     if not rows:
         return "No cluster."
     return "\n".join(table(tuple(name.upper() for name in rows[0]), [tuple(row.values()) for row in rows]))
 
 
-def listing_row(state: ClusterState, bill: Bill) -> dict[str, str]:
+def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
     spec, run = state.spec, state.run
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
-        "name": state.name,
-        "phase": state.phase,
+        "name": name,
+        "phase": "starting" if state.phase == "unknown" else state.phase,
         "workers": spec.spec if spec else "",
         "VMs": f"{ready}/{len(state.living)}",
         "run": f"{run.name} {run.step:,}/{run.train_steps:,}" if run else "",

@@ -28,16 +28,16 @@ class Listing(Sequence[Cluster]):
         return text.listing(self._states())
 
     def _repr_html_(self) -> str:
-        rows = [text.listing_row(state, costs) for state, costs in self._states()]
+        rows = [text.listing_row(*each) for each in self._states()]
         if not rows:
             return "<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>"
         return _table(list(rows[0]), [list(row.values()) for row in rows])
 
-    def _states(self) -> Iterator[tuple[ClusterState, Bill]]:
+    def _states(self) -> Iterator[tuple[str, ClusterState, Bill]]:
         now = time.time()
         for cluster in self._clusters:
             state = cluster.state
-            yield state, bill(state, now)
+            yield cluster.name, state, bill(state, now)
 
 
 class Snapshot:

@@ -146,7 +146,8 @@ class TransientMagics(Magics):
 
     def _logs(self, command: Command) -> None:
         values = command.values
-        print(client.cluster(values["name"]).logs(values["worker"], values.get("lines", 200)))
+        logged = client.cluster(values["name"]).logs(values["worker"], values.get("lines", 200))
+        print(logged.rstrip("\n") or f"{values['worker']} has logged nothing yet.")
 
     def _events(self, command: Command) -> None:
         cluster = client.cluster(command.values.get("name"))

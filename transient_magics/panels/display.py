@@ -8,16 +8,20 @@ carrying out takes time. Nothing is ever printed.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..client import text
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
+from ..spec import ClusterSpec
 from .twin import html
 from .view import view
 
@@ -39,6 +43,8 @@ class Followed(Protocol):
     name: str
 
     @property
+    def directory(self) -> Path: ...
+    @property
     def state(self) -> ClusterState: ...
     def revoke(self, worker: str, seconds: float = 0.0) -> None: ...
     def delete(self, timeout: float | None = 300.0) -> None: ...
@@ -53,13 +59,25 @@ class Feed(Protocol):
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
 
 
+def known(cluster: Followed) -> ClusterState:
+    """The cluster's state; where its controller has not begun the journal yet, what was declared."""
+    state = cluster.state
+    if state.spec is None:
+        try:
+            spec = ClusterSpec.from_dict(json.loads((cluster.directory / "spec.json").read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return replace(state, name=cluster.name)
+        return replace(state, name=spec.name, spec=spec)
+    return state
+
+
 class Display:
     """The panel of one cluster, or of one run of it, in this process."""
 
     def __init__(self, cluster: Followed, run: str | None, feed: Feed) -> None:
         self.display_id = f"transient-{uuid.uuid4().hex[:12]}"
         self._cluster, self._run, self._feed = cluster, run, feed
-        self._state = cluster.state
+        self._state = known(cluster)
         self._notice: dict[str, str] = {}
         self._panel: ClusterPanel | None = None
         self._publish: Callable[[dict[str, Any]], None] | None = None
@@ -86,7 +104,7 @@ class Display:
 
     def show(self, publish: Callable[..., None]) -> None:
         """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id."""
-        self._state = self._cluster.state
+        self._state = known(self._cluster)
         publish(self.bundle(), update=False)
         self._publish = lambda data: publish(data, update=True)
         self._feed.call(self._start)
@@ -133,7 +151,7 @@ class Display:
         self._ends.append(cancel)
 
     def _on_state(self, state: ClusterState, new: list[Event]) -> None:
-        if state.seq < self._state.seq and state.declared_at <= self._state.declared_at:
+        if state.spec is None or state.seq < self._state.seq:
             return
         self._state = state
         wait = _FRAME_SECONDS - (time.monotonic() - self._drawn_at)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..client import Cluster, Run, follower, text
 from ..journal import ClusterState, bill
-from .display import Display, Feed, Followed
+from .display import Display, Feed, Followed, known
 from .twin import html
 from .view import view
 
@@ -21,7 +21,7 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None)
     if _shown_in_this_cell(shell, cluster.name, run):
         return
     if not has_front_end(shell):
-        print(status(cluster.state, run))
+        print(status(known(cluster), run))
         return
     display = _display(cluster, run, feed)
 
@@ -47,7 +47,7 @@ def show_handle(handle: Cluster | Run) -> None:
 def bundle(handle: Cluster | Run) -> dict[str, Any]:
     """What a handle looks like now, as a MIME bundle without a live view (for whoever stores or nests it)."""
     cluster, run = (handle.cluster, handle.name) if isinstance(handle, Run) else (handle, None)
-    state, now = cluster.state, time.time()
+    state, now = known(cluster), time.time()
     return {
         "text/plain": status(state, run),
         "text/html": html(view(state, bill(state, now), now, run)),
@@ -68,7 +68,8 @@ def has_front_end(shell: Any) -> bool:
 
 
 def _display(cluster: Followed, run: str | None, feed: Feed | None) -> Display:
-    key = (cluster.name, cluster.state.declared_at, run)
+    spec = known(cluster).spec
+    key = (cluster.name, spec.declared_at if spec else 0.0, run)
     if key not in _DISPLAYS:
         _DISPLAYS[key] = Display(cluster, run, feed or follower())
     return _DISPLAYS[key]

@@ -16,7 +16,7 @@ COLOURS = {
 }  # fmt: skip
 TONES = {
     "ready": "good", "training": "good", "running": "good", "finished": "good",
-    "requested": "busy", "booting": "busy", "provisioning": "busy", "declared": "busy",
+    "requested": "busy", "booting": "busy", "provisioning": "busy", "declared": "busy", "unknown": "busy",
     "leaving": "warn", "deleting": "warn", "refused": "warn",
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
