@@ -61,7 +61,7 @@ def _run(path: Path, out: Path, began: float) -> int:
 
     runner = NotebookClient(
         notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(out)}},
-        on_cell_executed=watch,
+        on_cell_executed=watch, extra_arguments=["--log-level=ERROR"],
     )  # fmt: skip
     failed = ""
     try:

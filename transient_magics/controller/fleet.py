@@ -33,7 +33,7 @@ _POLL_SECONDS = 5.0
 _SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
 _BOOT_SECONDS = 900.0
 _FIRST_WAIT, _LONGEST_WAIT = 2.0, 300.0
-_GONE = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
+_GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 
 
 class Fleet:
@@ -193,6 +193,9 @@ class Fleet:
                 continue
             if not vm.running_at:
                 self._resume_request(vm)
+            elif seen and seen.status == "STOPPING":
+                if vm.state != "leaving" and vm.provisioning_model != "standard":
+                    self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
             elif vm.running_at < asked and (seen is None or seen.status in _GONE):
                 signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._lost_at else "api"
                 self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal))

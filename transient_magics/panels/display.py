@@ -121,7 +121,7 @@ class Display:
             except ImportError as error:  # a kernel without ipywidgets still gets the twin
                 log.info("no live panel: %s", error)
                 return None
-            self._panel = ClusterPanel(shown, self._ask)
+            self._panel = ClusterPanel(shown, self.ask)
         return self._panel
 
     # From here on: the follower's thread.
@@ -229,7 +229,7 @@ class Display:
 
     # Any thread.
 
-    def _ask(self, message: Mapping[str, Any]) -> None:
+    def ask(self, message: Mapping[str, Any]) -> None:
         """Take down what the page asks for."""
         action = message.get("do")
         if action == "resync":

@@ -1,0 +1,133 @@
+"""The magics in a real IPython shell, on the emulator: what is returned, bound, printed and refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+
+from transient_magics import client
+from transient_magics.errors import CellError, ClusterError, DeclarationError, TransientError
+
+TRAIN = "%%train --model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 20"
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of our own, with a short path; every cluster in it is deleted at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="tm-"))
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
+    yield folder
+    for cluster in client.clusters():
+        with contextlib.suppress(TransientError):
+            cluster.delete(timeout=30)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def shell(home: Path) -> Iterator[InteractiveShell]:
+    shell = InteractiveShell()
+    run(shell, "%load_ext transient_magics")
+    yield shell
+    run(shell, "%unload_ext transient_magics")
+
+
+def run(shell: InteractiveShell, code: str) -> ExecutionResult:
+    return shell.run_cell(code, store_history=True)
+
+
+def refused(shell: InteractiveShell, code: str) -> str:
+    error = run(shell, code).error_in_exec
+    assert isinstance(error, TransientError), error
+    assert len(error._render_traceback_()) == 1
+    return str(error)
+
+
+def test_loading_twice_and_unloading_leave_no_trace(shell: InteractiveShell) -> None:
+    before = set(shell.magics_manager.magics["cell"])
+    run(shell, "%reload_ext transient_magics")
+    assert set(shell.magics_manager.magics["cell"]) == before
+    run(shell, "%unload_ext transient_magics")
+    assert not {"train", "transient_train", "transient_cluster"} & set(shell.magics_manager.magics["cell"])
+    run(shell, "%load_ext transient_magics")
+
+
+def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shell = InteractiveShell()
+    shell.register_magic_function(lambda line, cell: "theirs", "cell", "train")
+    run(shell, "%load_ext transient_magics")
+    assert "%%transient_train is ours" in capsys.readouterr().out
+    assert run(shell, "%%train\nx").result == "theirs"
+    assert "needs --model" in refused(shell, "%%transient_train\nx")
+
+
+def test_a_declared_cluster_is_returned_bound_and_shown_once(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(shell, "n = 1\nc = %transient_cluster cpux$n --name demo -o d --wait  # {just} a comment\nc")
+    assert isinstance(result.result, client.Cluster)
+    assert shell.user_ns["c"] is shell.user_ns["d"]
+    assert shell.user_ns["c"].state.phase == "ready"
+    assert capsys.readouterr().out.count("nothing is billed") == 1
+    run(shell, "%transient_cluster list")
+    assert "demo" in capsys.readouterr().out
+    assert "There is a cluster demo already" in refused(shell, "%transient_cluster cpux1 --name demo")
+    assert "worker-9" in refused(shell, "%transient_cluster revoke demo worker-9")
+    run(shell, "%transient_cluster status demo")
+    assert "worker-0" in capsys.readouterr().out
+    run(shell, "%transient_cluster events demo --kind vm.ready")
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    for _ in range(2):
+        run(shell, "%transient_cluster delete demo")
+        assert "demo is deleted, no VM is left" in capsys.readouterr().out
+
+
+def test_a_table_in_the_body_declares_too(shell: InteractiveShell) -> None:
+    result = run(shell, '%%transient_cluster --dry-run\nname = "big"\n[[group]]\ngpu = "k80"\ncount = 3\n')
+    assert isinstance(result.result, client.Preview)
+    assert result.result.spec.spec == "k80x3"
+    assert "cell line 2, column 7" in refused(shell, "%%transient_cluster\nspec =\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        ("%transient_cluster k80x", DeclarationError, "column 5"),
+        ("%transient_cluster k80x4 --naem a", DeclarationError, "Did you mean --name?"),
+        ("%transient_cluster k80x$missing", DeclarationError, "'$missing' cannot be evaluated"),
+        ("%transient_cluster status nope", ClusterError, "There is no cluster nope"),
+        ("%train " + TRAIN[8:], DeclarationError, "write %%train with two %"),
+        (TRAIN + "\nimport os\nx = (\n", CellError, "cell line 3: '(' was never closed"),
+        (TRAIN + "\nbatch\n", CellError, "cell line 2: 'batch' exists in this notebook"),
+        (TRAIN + " \\\n  --mode async\nbatch\n", CellError, "cell line 3: 'batch'"),
+        ("\n\n" + TRAIN + "\nbatch\n", CellError, "cell line 4: 'batch'"),
+        (TRAIN + "\nx = 1\n", ClusterError, "There is no cluster yet"),
+        (TRAIN + " --include nothere\nx = 1\n", DeclarationError, "'nothere' is neither a file nor a folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_launches_nothing(
+    shell: InteractiveShell, code: str, error: type[Exception], said: str
+) -> None:
+    run(shell, "batch = 3")
+    result = run(shell, code)
+    assert isinstance(result.error_in_exec, error)
+    assert said in str(result.error_in_exec)
+    assert client.clusters(all=True) == []
+
+
+def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell) -> None:
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    said = refused(shell, "%transient_cluster cpux1 --name demo --wait")
+    assert "Only the waiting was interrupted: demo goes on" in said
+    cluster = client.cluster("demo")
+    assert cluster.wait(60).phase == "ready"
+    cluster.delete()

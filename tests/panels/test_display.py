@@ -1,0 +1,123 @@
+"""The life of a panel: how often it draws, when its twin is refreshed, what its buttons do, without a front end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transient_magics.errors import ClusterError
+from transient_magics.panels.display import WIDGET_VIEW, Display
+
+from . import stories
+
+
+class Page:
+    """What arrives at a front end."""
+
+    def __init__(self, display: Display) -> None:
+        self.shown: list[dict[str, Any]] = []
+        self.updates: list[dict[str, Any]] = []
+        display.show(self._publish)
+
+    def _publish(self, data: dict[str, Any], *, update: bool) -> None:
+        (self.updates if update else self.shown).append(data)
+
+
+def eventually(true: Callable[[], object], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def displayed(journal: Path, cluster: stories.StoryCluster | None = None) -> tuple[Display, Page]:
+    display = Display(cluster or stories.StoryCluster(journal), None, stories.StoryFeed(journal))
+    return display, Page(display)
+
+
+def test_a_panel_comes_with_its_twin_and_its_text(journal: Path) -> None:
+    stories.tell(journal, "ready")
+    _, page = displayed(journal)
+    (bundle,) = page.shown
+    assert set(bundle) == {WIDGET_VIEW, "text/html", "text/plain"}
+    assert "k80x4  ready" in bundle["text/plain"]
+
+
+def test_the_twin_ends_with_the_truth(journal: Path) -> None:
+    stories.tell(journal, "ready")
+    display, page = displayed(journal)
+    stories.tell(journal, "deleted", after="ready")
+    eventually(lambda: display.state.over)
+    eventually(lambda: page.updates and "deleted: asked by the user" in page.updates[-1]["text/html"])
+
+
+def test_many_events_make_few_frames(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transient_magics.panels import widget
+
+    frames: list[float] = []
+    real = widget.ClusterPanel.show
+    monkeypatch.setattr(
+        widget.ClusterPanel, "show", lambda self, shown: (frames.append(time.monotonic()), real(self, shown))
+    )
+    stories.tell(journal, "ready")
+    display, _ = displayed(journal)
+    began = time.monotonic()
+    stories.tell(journal, "finished", after="ready", pace=0.01)
+    eventually(lambda: display.state.run and display.state.run.over)
+    time.sleep(0.2)
+    assert len(frames) <= 12 * (time.monotonic() - began) + 2
+
+
+def test_what_the_page_asks_for_is_done_elsewhere(journal: Path) -> None:
+    done_by: list[str] = []
+
+    class Slow(stories.StoryCluster):
+        def delete(self, timeout: float | None = 300.0) -> None:
+            done_by.append(threading.current_thread().name)
+            super().delete()
+
+    stories.tell(journal, "ready")
+    cluster = Slow(journal)
+    display, _ = displayed(journal, cluster)
+    display.ask({"do": "revoke", "worker": "worker-1"})
+    display.ask({"do": "delete"})
+    display.ask({"do": "format the disk"})
+    eventually(lambda: len(cluster.asked) == 2)
+    assert sorted(cluster.asked) == [("delete",), ("revoke", "worker-1")]
+    assert done_by == ["transient-delete"]
+
+
+def test_a_failure_is_said_on_the_panel(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transient_magics.panels import widget
+
+    notices: list[str] = []
+    monkeypatch.setattr(
+        widget.ClusterPanel, "show", lambda self, shown: notices.append(shown["notice"].get("text", ""))
+    )
+
+    class Refusing(stories.StoryCluster):
+        def revoke(self, worker: str, seconds: float = 0.0) -> None:
+            raise ClusterError("worker-1 is not running yet")
+
+    stories.tell(journal, "ready")
+    display, _ = displayed(journal, Refusing(journal))
+    display.ask({"do": "revoke", "worker": "worker-1"})
+    eventually(lambda: "worker-1 is not running yet." in notices)
+
+
+def test_nothing_is_printed(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stories.tell(journal, "ready")
+    display, _ = displayed(journal)
+    stories.tell(journal, "deleted", after="ready")
+    eventually(lambda: display.state.over)
+    assert capsys.readouterr() == ("", "")

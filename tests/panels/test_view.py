@@ -1,0 +1,172 @@
+"""A panel is a function of state: what it says at each point of a cluster's life."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from transient_magics.client import text
+from transient_magics.journal import ClusterState, bill, events, replay
+from transient_magics.panels import html, view
+
+from . import stories
+
+CHAPTERS = ["declared", "booting", "ready", "run", "training", "notice", "revoked", "short", "replaced", "finished",
+            "deleting", "deleted"]  # fmt: skip
+
+
+def at(chapter: str, **more: object) -> tuple[dict, float, ClusterState]:
+    state = stories.state_at(chapter, stories.declaration(**more), began=time.time() - 300)  # type: ignore[arg-type]
+    now = state.recent[-1].at + 1
+    return view(state, bill(state, now), now), now, state
+
+
+def rows(snapshot: dict) -> dict[str, str]:
+    return {row["name"]: row["words"] for row in snapshot["vms"]}
+
+
+def test_before_anything_happened_the_panel_says_that_it_starts() -> None:
+    snapshot = view(ClusterState(name="demo"), bill(ClusterState(), 0.0), 0.0)
+    assert (snapshot["name"], snapshot["phase_words"], snapshot["vms"]) == ("demo", "starting", [])
+    assert "demo" in html(snapshot)
+
+
+def test_vms_go_from_requested_to_training() -> None:
+    assert set(rows(at("declared")[0]).values()) == {"requested"}
+    assert set(rows(at("booting")[0]).values()) == {"booting"}
+    assert set(rows(at("ready")[0]).values()) == {"ready"}
+    assert rows(at("run")[0])["worker-0"] == "training"
+    assert rows(at("run")[0])["ps-0"] == "serving"
+
+
+def test_a_notice_counts_down_and_a_revoked_worker_names_its_replacement() -> None:
+    snapshot, now, _ = at("notice")
+    (leaving,) = [row for row in snapshot["vms"] if row["state"] == "leaving"]
+    assert leaving["words"] == "leaving in 29 s"
+    assert leaving["leaves_at"] - now == pytest.approx(29, abs=0.1)
+    assert rows(at("short")[0])["worker-3"] == "revoked, replaced by worker-4"
+
+
+def test_a_replaced_worker_goes_from_the_table_once_its_place_is_taken() -> None:
+    state = stories.state_at("replaced", began=time.time() - 300)
+    now = state.recent[-1].at
+    assert "worker-3" in rows(view(state, bill(state, now), now))
+    assert "worker-3" not in rows(view(state, bill(state, now), now + 90))
+
+
+def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None:
+    assert [row["name"] for row in at("notice")[0]["vms"] if row["revocable"]] == ["worker-0", "worker-1", "worker-2"]
+    assert not any(row["revocable"] for row in at("ready", project="p")[0]["vms"])
+
+
+def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
+    training = at("short")[0]["training"]
+    speed, loss = training["charts"]
+    assert training["step"] < training["steps"] == 600
+    assert dict(training["facts"])["workers"] == "3"
+    assert speed["path"].startswith("M0 ")
+    assert len(speed["marks"]) == 1
+    assert loss["low"] < loss["high"]
+
+
+def test_a_finished_run_shows_its_evaluation() -> None:
+    training = at("finished")[0]["training"]
+    assert dict(training["facts"])["dev accuracy"] == "0.947"
+    assert "finished at step 600 of 600" in training["words"]
+
+
+def test_a_long_run_is_drawn_with_few_points() -> None:
+    spec, history = stories.declaration(), [stories.progress(step, 4) for step in range(700)]
+    beginning = [
+        events.ClusterDeclared(spec=spec.to_dict()),
+        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.TrainStarted(run="run-1", step=0),
+    ]
+    timed = [events.from_dict(event.kind, {**event.to_dict(), "time": (i + 1) * 10**10, "seq": i + 1})
+             for i, event in enumerate([*beginning, *history])]  # fmt: skip
+    snapshot = view(replay(timed), bill(replay(timed), 1e4), 1e4)
+    assert snapshot["training"]["charts"][0]["path"].count("L") < 160
+    assert len(json.dumps(snapshot)) < 8000
+
+
+def test_a_large_cluster_shows_what_is_not_simply_at_work_first() -> None:
+    spec = stories.declaration(count=100)
+    state = stories.state_at("notice", spec, began=time.time() - 60)
+    snapshot = view(state, bill(state, time.time()), time.time())
+    assert len(snapshot["vms"]) == 24
+    assert "worker-99" in rows(snapshot)
+    assert "101 VMs" in snapshot["about"]
+    assert "24 shown" in snapshot["about"]
+
+
+def test_events_that_say_the_same_are_one_line() -> None:
+    lines = [event["text"] for event in at("run")[0]["events"]]
+    assert lines[0] == "4 workers joined run-1: 4 workers"
+    assert "5 VMs are ready" in lines
+    assert "5 VMs requested in us-west1-b" in lines
+
+
+def test_the_bill_says_what_was_saved_and_that_nothing_is_billed() -> None:
+    snapshot, _, _ = at("short")
+    assert snapshot["emulated"]
+    assert snapshot["cost"]["total"] < snapshot["cost"]["on_demand"]
+    assert snapshot["cost"]["saved_words"].endswith("saved")
+    assert snapshot["cost"]["source"] == stories.ICAC
+    assert "nothing is billed" in html(snapshot)
+    assert "nothing is billed" not in html(at("short", project="p")[0])
+
+
+def test_the_panel_of_one_run_leaves_out_the_rest() -> None:
+    state = stories.state_at("short", began=time.time() - 300)
+    now = state.recent[-1].at
+    snapshot = view(state, bill(state, now), now, "run-1")
+    assert snapshot["focus"] == "run-1"
+    assert snapshot["training"]["stoppable"]
+    assert not any("requested" in event["text"] for event in snapshot["events"])
+
+
+class _Balance(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_twin_is_small_whole_and_without_script(chapter: str) -> None:
+    twin = html(at(chapter)[0])
+    parser = _Balance()
+    parser.feed(twin)
+    assert len(twin) < 5000
+    assert not parser.names & {"script", "style", "link", "img"}
+    assert "None" not in re.sub(r"stroke='none'|fill='none'", "", twin)
+
+
+def test_everything_foreign_is_escaped() -> None:
+    evil = "<img src=x onerror=alert(1)>'\""
+    spec = stories.declaration(name=evil)
+    history = [
+        events.ClusterDeclared(spec=spec.to_dict(), seq=1),
+        stories.requested("ps-0", 0),
+        events.VmRefused(vm="ps-0", reason=evil),
+        events.TrainDeclared(run=evil, spec={"model": evil, "problem": evil, "train_steps": 3}),
+        events.TrainFailed(run=evil, reason=evil),
+        events.ControllerTrouble(what=evil),
+    ]
+    state = replay(history)
+    assert "<img" not in html(view(state, bill(state, 1.0), 1.0))
+    assert "<img" not in html(view(state, bill(state, 1.0), 1.0, evil))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_text_fits_a_terminal(chapter: str) -> None:
+    _, now, state = at(chapter)
+    shown = text.status(state, bill(state, now), now)
+    assert all(len(line) <= 110 for line in shown.splitlines())
+    assert "k80x4" in shown
