@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from .conftest import Lab
 
@@ -22,12 +23,13 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
     panel = page.locator(".jp-OutputArea-output .transient-panel").first
     panel.wait_for(state="visible", timeout=60_000)
-    panel.get_by_text("worker-4").first.wait_for(state="visible", timeout=240_000)
-    page.locator(".transient-panel").first.scroll_into_view_if_needed()
-    panel.get_by_text("revoked").first.wait_for(state="visible", timeout=60_000)
-    page.wait_for_timeout(1500)
+    replacement = panel.locator("tr[data-key=worker-4]")
+    expect(replacement).to_contain_text("ready", timeout=240_000)
+    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("worker-4")
+    page.evaluate("document.querySelector('.transient-panel').scrollIntoView({block: 'center'})")
+    page.wait_for_timeout(8000)  # some steps with the new worker, for the picture
     page.screenshot(path=pictures / "quickstart.png")
-    page.get_by_text("is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
+    page.get_by_text("quickstart is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
     page.screenshot(path=pictures / "quickstart-end.png")
     page.evaluate("jupyterapp.commands.execute('docmanager:save')")
     page.wait_for_timeout(1500)

@@ -29,6 +29,17 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def scores(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that a reader looks for first: accuracy and loss, else the first three."""
+    chosen = {name: metrics[name] for name in ("accuracy", "loss") if name in metrics}
+    return chosen if "accuracy" in chosen else dict(list(metrics.items())[:3])
+
+
+def scores_words(metrics: Mapping[str, float]) -> str:
+    """`accuracy 0.986, loss 0.085`."""
+    return ", ".join(f"{name} {number(value)}" for name, value in scores(metrics).items())
+
+
 def clock(at: float) -> str:
     """The local time of day of a moment."""
     return time.strftime("%H:%M:%S", time.localtime(at))
@@ -121,7 +132,7 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
         if run.checkpoint_step is not None:
             lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
         if run.metrics:
-            scores = ", ".join(f"{name} {number(value)}" for name, value in run.metrics.items())
+            scores = scores_words(run.metrics)
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
@@ -271,7 +282,7 @@ def _train_words(event: Event) -> str:
         case events.TrainCheckpoint():
             return f"{event.run} saved a checkpoint at step {event.step:,}"
         case events.TrainEvaluated():
-            scores = ", ".join(f"{name} {number(value)}" for name, value in event.metrics.items())
+            scores = scores_words(event.metrics)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
         case events.TrainFinished():
             return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}"

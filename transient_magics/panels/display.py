@@ -34,6 +34,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _FRAME_SECONDS = 0.1
 _HEARTBEAT_SECONDS = 5.0
 _TWIN_SECONDS = 5.0
+_PAGE_SECONDS = 3.0  # within which a page that is there has spoken
 _NOTICE_SECONDS = 4.0
 
 
@@ -82,7 +83,7 @@ class Display:
         self._panel: ClusterPanel | None = None
         self._publish: Callable[[dict[str, Any]], None] | None = None
         self._page_seen = False
-        self._drawn_at = self._twin_at = 0.0
+        self._drawn_at = self._twin_at = self._shown_at = 0.0
         self._twin_of: object = None
         self._drawing_later = False
         self._ends: list[Callable[[], None]] = []
@@ -106,6 +107,8 @@ class Display:
         """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id."""
         self._state = known(self._cluster)
         publish(self.bundle(), update=False)
+        self._shown_at = self._twin_at = time.monotonic()
+        self._twin_of = self._turning_point()
         self._publish = lambda data: publish(data, update=True)
         self._feed.call(self._start)
 
@@ -172,15 +175,25 @@ class Display:
             self._end()
 
     def _refresh_twin(self) -> None:
-        """Keep the stored output true: at turning points, and (while no page shows the panel) every few seconds.
+        """Keep the stored output true.
 
-        A page that shows the panel draws it anew for every refresh, which one would see.
+        Where a page shows the panel, at the end of runs and of the cluster only, because the page draws the panel
+        anew then. Where none does (a notebook that runs headless), every few seconds, and without the live view, so
+        that exports show the twin. A page that turns up late gets the live view back (`_resync`).
         """
-        moment = self._turning_point()
-        recently = time.monotonic() - self._twin_at < _TWIN_SECONDS
-        if self._publish and (moment != self._twin_of or not (recently or self._page_seen)):
-            self._twin_of, self._twin_at = moment, time.monotonic()
-            self._publish(self.bundle())
+        moment, now = self._turning_point(), time.monotonic()
+        if self._page_seen:
+            due = moment != self._twin_of
+        else:
+            due = moment != self._twin_of or now - self._twin_at >= _TWIN_SECONDS
+            due = due and (self._state.over or now - self._shown_at >= _PAGE_SECONDS)
+        if due:
+            self._store_twin(moment)
+
+    def _store_twin(self, moment: object) -> None:
+        self._twin_of, self._twin_at = moment, time.monotonic()
+        if self._publish:
+            self._publish(self.bundle(live=self._page_seen))
 
     def _turning_point(self) -> object:
         runs = [(run.name, run.phase, bool(run.metrics)) for run in self._state.runs.values() if run.over]
@@ -222,8 +235,12 @@ class Display:
             self._draw()
 
     def _resync(self) -> None:
-        self._page_seen = True
-        self._twin_of = self._turning_point()
+        if not self._page_seen:
+            self._page_seen = True
+            view_was_left_out = self._twin_at > self._shown_at
+            self._twin_of = self._turning_point()
+            if view_was_left_out:
+                self._store_twin(self._twin_of)
         if self._panel:
             self._panel.resend()
 

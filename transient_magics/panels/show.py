@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import time
+from functools import partial
 from typing import Any
 
 from ..client import Cluster, Run, follower, text
@@ -26,7 +28,14 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None)
     display = _display(cluster, run, feed)
 
     def publish(data: dict[str, Any], *, update: bool) -> None:
-        shell.display_pub.publish(data=data, metadata={}, transient={"display_id": display.display_id}, update=update)
+        transient = {"display_id": display.display_id}
+        send = partial(shell.display_pub.publish, data=data, metadata={}, transient=transient, update=update)
+        # In a context of its own, an update belongs to whichever cell runs now and not to the one that showed the
+        # panel, which is over: nbclient and papermill would drop it.
+        if update:
+            contextvars.Context().run(send)
+        else:
+            send()
 
     display.show(publish)
 
