@@ -24,10 +24,10 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     panel = page.locator(".jp-OutputArea-output .transient-panel").first
     panel.wait_for(state="visible", timeout=60_000)
     replacement = panel.locator("tr[data-key=worker-4]")
-    expect(replacement).to_contain_text("ready", timeout=240_000)
+    expect(replacement).to_contain_text("training", timeout=240_000)
     expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("worker-4")
     page.evaluate("document.querySelector('.transient-panel').scrollIntoView({block: 'center'})")
-    page.wait_for_timeout(8000)  # some steps with the new worker, for the picture
+    page.wait_for_timeout(4000)  # some steps with the new worker, for the picture
     page.screenshot(path=pictures / "quickstart.png")
     page.get_by_text("quickstart is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
     page.screenshot(path=pictures / "quickstart-end.png")
