@@ -322,4 +322,9 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+/** Once per page, as soon as it knows the panel: the kernel learns that somebody looks. */
+function initialize({ model }) {
+  model.send({ do: "resync" });
+}
+
+export default { initialize, render };

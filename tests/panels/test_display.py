@@ -61,6 +61,16 @@ def test_the_twin_ends_with_the_truth(journal: Path) -> None:
     eventually(lambda: page.updates and "deleted: asked by the user" in page.updates[-1]["text/html"])
 
 
+def test_a_page_that_turns_up_late_gets_the_live_view_back(journal: Path) -> None:
+    stories.tell(journal, "ready")
+    display, page = displayed(journal)
+    stories.tell(journal, "deleted", after="ready")
+    eventually(lambda: page.updates)
+    assert WIDGET_VIEW not in page.updates[-1]
+    display.ask({"do": "resync"})
+    eventually(lambda: WIDGET_VIEW in page.updates[-1])
+
+
 def test_many_events_make_few_frames(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transient_magics.panels import widget
 

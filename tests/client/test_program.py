@@ -1,0 +1,107 @@
+"""The `transient` program, as a process: what it says where, and its exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="tm-"))
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
+    yield folder
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run([*PROGRAM, "cluster", "delete", "--all"], capture_output=True, check=False, timeout=60)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def said(*words: str, code: int = 0) -> str:
+    """What the program printed; on stderr where it failed, in one line."""
+    ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=90)
+    assert ended.returncode == code, ended
+    if code:
+        assert ended.stdout == ""
+        assert ended.stderr.startswith("transient: ")
+        assert ended.stderr.count("\n") == 1
+    return ended.stdout if not code else ended.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["cluster", "-h"], ["train", "-h"], ["cluster", "revoke", "--help"]])
+def test_help(words: list[str]) -> None:
+    assert said(*words).startswith("usage: transient")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["clutser"], "Did you mean cluster?"),
+        (["cluster", "k80x"], "column 5"),
+        (["cluster", "k80x4", "--wiat"], "Did you mean --wait?"),
+        (["cluster", "k80x4", "-o", "c"], "binds a handle in a notebook"),
+        (["train", "nothere.py", "--model", "a", "--hparams-set", "b", "--problem", "c", "--train-steps", "3"],
+         "nothere.py cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_what_was_typed_ends_with_2(home: Path, words: list[str], expected: str) -> None:
+    assert expected in said(*words, code=2)
+
+
+def test_a_fault_in_the_file_ends_with_2_and_names_its_line(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("import os\nx = (\n")
+    options = ["--model", "a", "--hparams-set", "b", "--problem", "c", "--train-steps", "3"]
+    assert "line 2: '(' was never closed" in said("train", str(file), *options, code=2)
+
+
+def test_what_cannot_be_done_ends_with_1(home: Path) -> None:
+    assert "There is no cluster nope" in said("cluster", "status", "nope", code=1)
+    assert "There is no cluster yet" in said("cluster", "status", code=1)
+
+
+def test_the_catalog_and_a_dry_run_need_nothing(home: Path) -> None:
+    assert "n1-standard-8" in said("catalog")
+    assert "$1.167 per hour" in said("cluster", "k80x4", "--dry-run")
+    assert said("cluster", "list") == "No cluster.\n"
+
+
+def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
+    told = said("cluster", "cpux1", "--name", "demo", "--wait").splitlines()
+    assert told[0].startswith("demo is declared.")
+    assert "the cluster is ready: 1 worker" in told[-1]
+    assert "demo  ready" in said("cluster", "list")
+    assert "worker-0  4 vCPU" in said("cluster", "status", "demo")
+    assert "worker-0 is ready" in said("cluster", "events", "demo", "--kind", "vm.ready")
+    following = subprocess.Popen([*PROGRAM, "cluster", "events", "demo", "--follow"], stdout=subprocess.PIPE)
+    assert "will be taken back" in said("cluster", "revoke", "demo", "worker-0")
+    assert following.stdout is not None
+    for line in following.stdout:
+        if b"worker-0 will be taken back in 30 s" in line:
+            break
+    following.send_signal(signal.SIGINT)
+    assert following.wait(10) == 130
+    assert "demo is deleted, no VM is left" in said("cluster", "delete", "demo")
+    assert "demo is deleted" in said("cluster", "delete", "demo")
+    assert "demo  deleted" in said("cluster", "list", "--all")
+
+
+def test_interrupting_a_wait_ends_with_130_and_leaves_the_cluster(home: Path) -> None:
+    waiting = subprocess.Popen([*PROGRAM, "cluster", "cpux1", "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1.5)
+    os.kill(waiting.pid, signal.SIGINT)
+    _, error = waiting.communicate(timeout=10)
+    assert waiting.returncode == 130
+    assert b"go on" in error
+    assert "cpu" in said("cluster", "list")

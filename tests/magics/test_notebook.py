@@ -1,0 +1,89 @@
+"""Whole notebooks run headless, as papermill and `make demo` run them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
+
+HEAVY = ("google.cloud", "google.auth", "tensorflow", "asyncssh", "aiohttp", "anywidget", "ipywidgets", "pandas")
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="tm-"))
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def executed(*cells: str) -> nbformat.NotebookNode:
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(each) for each in ["%load_ext transient_magics", *cells]]
+    )
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    return notebook
+
+
+def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None:
+    notebook = executed(
+        "%transient_cluster cpux1 --name demo --wait",
+        "import transient_magics as tm\ntm.cluster('demo')",
+        "%transient_cluster list",
+        "%transient_cluster delete demo",
+        "import time; time.sleep(1)",
+    )
+    _, declared, shown, listed, deleted, _ = (cell.outputs for cell in notebook.cells)
+    assert [output.output_type for output in declared] == ["display_data"]
+    assert [output.output_type for output in shown] == ["display_data"]
+    for (output,) in (declared, shown):
+        assert set(output.data) == {"text/html", "text/plain"}
+        assert "deleted: asked by the user" in output.data["text/html"]
+    assert "demo" in listed[0].data["text/html"]
+    assert "It cost $0" in deleted[0].text
+    page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
+    assert "deleted: asked by the user" in page
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("%transient_cluster k80x", "column 5"),
+        ("%%train --model resnet\nx = 1", "needs --hparams-set"),
+        ("%transient_cluster delete nope", "no cluster nope"),
+    ],
+)
+def test_a_mistake_fails_the_cell_with_one_line(home: Path, cell: str, said: str) -> None:
+    with pytest.raises(CellExecutionError) as error:
+        executed(cell)
+    assert said in str(error.value)
+    assert "Traceback" not in str(error.value)
+
+
+def test_loading_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell()\n"
+        "shell.run_line_magic('load_ext', 'transient_magics')\n"
+        "shell.run_line_magic('transient_cluster', 'k80x4 --dry-run')\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+def test_the_package_offers_its_handles_and_imports_nothing_before() -> None:
+    code = (
+        "import sys, transient_magics as tm; light = 'transient_magics.client' not in sys.modules\n"
+        "print(light, all(hasattr(tm, name) for name in tm.__all__), set(tm.__all__) <= set(dir(tm)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "True True True"
