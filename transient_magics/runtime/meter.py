@@ -19,6 +19,7 @@ class Meter:
         self._worker = worker
         self._lock = threading.Lock()
         self._clear()
+        self._stepped = 0.0
         self.steps = 0
         self.usual = 0.0
         """A slow average of a step's seconds; what counts as stuck depends on it."""
@@ -26,6 +27,10 @@ class Meter:
     def add(self, step: int, loss: float, samples: int, compute: float, wait: float, staleness: int) -> None:
         """One step: the global step after it, its loss, examples, seconds of computing and of waiting."""
         with self._lock:
+            now = time.monotonic()
+            if self.steps:
+                self._gap = max(self._gap, now - self._stepped)
+            self._stepped = now
             self.steps += 1
             self.usual = compute if not self.usual else 0.9 * self.usual + 0.1 * compute
             self._steps += 1
@@ -52,6 +57,7 @@ class Meter:
                 "batch_size": self._batch,
                 "compute_seconds": round(self._compute, 6),
                 "wait_seconds": round(self._wait, 6),
+                "gap_seconds": round(self._gap, 6),
                 "staleness": round(self._staleness / self._steps, 2),
             }
             self._clear()
@@ -59,7 +65,7 @@ class Meter:
 
     def _clear(self) -> None:
         self._steps = self._step = self._samples = self._batch = self._staleness = 0
-        self._loss = self._compute = self._wait = 0.0
+        self._loss = self._compute = self._wait = self._gap = 0.0
 
 
 class Stopwatch:

@@ -1,0 +1,75 @@
+"""What the benchmarks share: a home of their own, a training cluster, and how figures are printed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from transient_magics import client, places
+from transient_magics.client import Cluster, Declaration, Run
+
+ROOT = Path(__file__).resolve().parent.parent
+CELL = (ROOT / "templates" / "digits.py").read_text()
+
+
+@contextlib.contextmanager
+def own_home() -> Iterator[Path]:
+    """A home for one benchmark; its clusters are deleted and its files removed at the end."""
+    home = Path(tempfile.mkdtemp(prefix="tm-bench-"))
+    os.environ["TRANSIENT_MAGICS_HOME"] = str(home)
+    try:
+        yield home
+    finally:
+        for cluster in client.clusters():
+            cluster.delete()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def train(workers: int, *, steps: int = 10**7, pace: float | None = None) -> tuple[Cluster, Run]:
+    """A cluster of that many workers on the digits, every one of them training."""
+    cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
+    run = client.train(
+        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        train_steps=steps, pace_seconds=pace, check=False,
+    )  # fmt: skip
+    all_in(cluster, workers)
+    return cluster, run
+
+
+def all_in(cluster: Cluster, workers: int) -> None:
+    """Wait until that many workers take part."""
+    cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) >= workers), 180)
+
+
+def process(cluster: Cluster, vm: str, role: str) -> int:
+    """The process number of a role (`worker`, `parameter_server`) on an emulated VM."""
+    target = places.emulator() / "vms" / f"{cluster.name}-{vm}" / "home"
+    (home,) = [link for link in places.sockets().iterdir() if link.is_symlink() and link.readlink() == target]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if f"transient_magics.runtime.{role} " in line and str(home) in line:
+                    return int(entry.name)
+    raise LookupError(f"no {role} on {vm}")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def say(name: str, value: float, unit: str, target: str = "") -> None:
+    """One figure on one line."""
+    print(f"{name:58} {value:9.3f} {unit:8} {f'target {target}' if target else ''}".rstrip(), flush=True)
+
+
+def median(values: Sequence[float]) -> float:
+    """The median."""
+    return statistics.median(values)
