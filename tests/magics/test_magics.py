@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -121,6 +123,17 @@ def test_a_mistake_is_one_line_and_launches_nothing(
     assert isinstance(result.error_in_exec, error)
     assert said in str(result.error_in_exec)
     assert client.clusters(all=True) == []
+
+
+def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell()\n"
+        "shell.run_cell('%load_ext transient_magics'); shell.run_cell('%transient_cluster cpux1 --name demo --wait')"
+    )
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert left.stderr == (
+        "transient_magics: demo goes on (emulated, 2 VMs); `transient cluster delete demo` ends it.\n"
+    )
 
 
 def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell) -> None:
