@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -127,6 +128,26 @@ def vm(name: str, *, metadata: dict[str, str] | None = None, spot: bool = True, 
     for key in [key for key in changes if key.startswith("scheduling__")]:
         setattr(scheduling, key.removeprefix("scheduling__"), changes.pop(key))
     return compute_v1.Instance(name=name, **(fields | changes))
+
+
+_ASK = """
+import http.client, json, os, sys
+path, method, body, headers = json.loads(sys.stdin.readline())
+connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"])
+connection.request(method, "/computeMetadata/v1/" + path, body, headers)
+answer = connection.getresponse()
+print(json.dumps([answer.status, answer.read().decode()]))
+"""
+
+
+async def ask_metadata(
+    connection: asyncssh.SSHClientConnection, path: str, method: str, body: str, headers: dict[str, str]
+) -> tuple[int, str]:
+    """What a program in the VM hears from its metadata server."""
+    question = json.dumps([path, method, body, headers])
+    said = await connection.run(f"transient-python -S -c {shlex.quote(_ASK)}", input=question + "\n", check=True)
+    status, text = json.loads(str(said.stdout))
+    return status, text
 
 
 def dial(relay: str, address: str, port: int) -> socket.socket:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from emulated_cloud import PROJECT, ZONE, Cloud, Running, eventually, processes, start
+from emulated_cloud import PROJECT, ZONE, Cloud, Running, ask_metadata, eventually, processes, start
 from google.api_core import exceptions
 
 from transient_magics import emulator
@@ -88,10 +88,7 @@ def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
         running = start(disk / "state")
         cloud = Cloud(running)
         cloud.create("w0")
-        with pytest.raises(OSError, match="No space"), (disk / "filler").open("wb") as file:
-            while True:
-                file.write(bytes(4096))
-                file.flush()
+        subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'filler'}", "bs=4k"], stderr=subprocess.DEVNULL)
         with pytest.raises(exceptions.ServiceUnavailable, match="No space"):
             cloud.insert("w1")
         assert cloud.names() == {"w0"}
@@ -132,7 +129,10 @@ def test_another_user_of_the_machine_is_refused(running: Running) -> None:
     ours = subprocess.run(command, capture_output=True, text=True)
     assert ours.stdout == "200\n"
     python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else command[0]
-    theirs = subprocess.run([python, *command[1:]], capture_output=True, text=True, user="nobody", cwd="/")
+    try:
+        theirs = subprocess.run([python, *command[1:]], capture_output=True, text=True, user="nobody", cwd="/")
+    except PermissionError:
+        pytest.skip("there is no Python here that another user may run")
     assert theirs.stdout == "403\n", theirs.stderr
 
 
@@ -169,18 +169,19 @@ async def test_with_fewer_namespaces_vms_still_end_completely(state: Path, isola
     address = instance.network_interfaces[0].network_i_p
     assert address.startswith("10.128." if isolation == "network" else "127.128.")
     async with await cloud.ssh("w0") as connection:
-        await connection.run("setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
-        ask = "curl -s -H 'Metadata-Flavor: Google' http://$GCE_METADATA_HOST/computeMetadata/v1/instance/name"
-        assert (await connection.run(ask)).stdout == "w0"
+        await connection.run("setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > pid")
+        asked = await ask_metadata(connection, "instance/name", "GET", "", {"Metadata-Flavor": "Google"})
+        assert asked == (200, "w0")
         assert (await connection.run("tty", term_type="xterm")).exit_status == 0
-        process = await connection.create_process("sleep 1000")
+        process = await connection.create_process("echo up; exec sleep 1000")
+        await process.stdout.readline()
         process.terminate()
         assert (await process.wait()).exit_signal
     running.process.kill()
     running.process.wait()
     running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION=isolation)
     async with await cloud.ssh("w0") as connection:
-        assert (await connection.run("pgrep -f 'sleep 1000'")).exit_status == 0
+        assert (await connection.run("kill -0 $(cat pid)")).exit_status == 0
     cloud.delete("w0")
     assert processes(str(instance.id)) == []
     end(running)

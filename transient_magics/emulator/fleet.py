@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import isolation, wire
+from .addresses import address, free_number
 from .host import Host, PeerCheck, Surroundings
 from .instances import Record, new_record
 from .isolation import Isolation
@@ -23,7 +24,6 @@ from .store import Store, remove_folder
 
 _LOG = logging.getLogger(__name__)
 _STAGING_PART = 0.3
-_MOST_VMS = 1000
 
 
 class Fleet:
@@ -65,14 +65,14 @@ class Fleet:
                 return each
         raise wire.not_found(f"projects/{project}/zones/{zone}/instances/{name}")
 
-    def reach(self, address: str, port: int) -> tuple[str, int] | None:
-        """Where the relay finds this port of a running VM, or None for an address that is no VM's."""
-        record = next((each for each in self._records.values() if each.address == address), None)
+    def reach(self, place: str, port: int) -> tuple[str, int] | None:
+        """Where the relay finds this port of a running VM, or None for a place that is no VM's."""
+        record = next((each for each in self._records.values() if each.address == place), None)
         if record is None or record.identity not in self._hosts:
             return None
         if self._isolation is Isolation.NONE and port == 22:
             return self._hosts[record.identity].ssh_place
-        return address, port
+        return place, port
 
     def serial_output(self, record: Record, start: int) -> tuple[str, int]:
         """What the start-up scripts wrote, from byte `start` on, and where it ends."""
@@ -87,13 +87,13 @@ class Fleet:
         if (project, zone, body.get("name")) in self._records:
             path = f"projects/{project}/zones/{zone}/instances/{body['name']}"
             raise wire.ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-        number = self._free_number()
+        number = free_number(self._latest, {each.number for each in self._records.values()})
         folder = str(body.get("name", ""))
         if any(each.folder == folder for each in self._records.values()):
             folder = f"{folder}.{zone}"
-        pattern = "127.128.{}.{}" if self._isolation is Isolation.NONE else "10.128.{}.{}"
+        place = address(number, self._isolation is not Isolation.NONE)
         home = self._homes / f"{self._tag}-{number}"
-        record = new_record(project, zone, body, number, pattern.format(number >> 8, number & 255), folder, home)
+        record = new_record(project, zone, body, number, place, folder, home)
         self._latest = number
         operation = self._begin(record, "insert", request)
         self._records[record.key] = record
@@ -389,15 +389,6 @@ class Fleet:
         except OSError:
             # A full disk must not stop what is under way; what clients are promised is written before (see _begin).
             _LOG.exception("the record of VM %s cannot be written", record.name)
-
-    def _free_number(self) -> int:
-        # The next one rather than the lowest: an address that was just given up is not handed to a stranger at once.
-        taken = {each.number for each in self._records.values()}
-        for offset in range(1, 4000):
-            number = 2 + (self._latest - 2 + offset) % 4000
-            if number not in taken and number & 255 not in (0, 255) and len(taken) < _MOST_VMS:
-                return number
-        raise wire.ApiError(403, "quotaExceeded", f"Quota 'INSTANCES' exceeded. Limit: {_MOST_VMS}.0 on this machine.")
 
 
 def _path(record: Record) -> str:

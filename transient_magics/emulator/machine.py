@@ -26,6 +26,7 @@ from .isolation import Isolation
 BRIDGE, BRIDGE_ADDRESS, PREFIX = "transient0", "10.128.0.1", 20
 METADATA_ADDRESS = "169.254.169.254"
 MARK = "TRANSIENT_VM"
+SHELL = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"  # Compute Engine's users have bash.
 
 _READY_SECONDS = 30
 _DEATH_SECONDS = 10
@@ -57,8 +58,12 @@ class Command:
 
     def signal(self, number: int) -> None:
         """Send a signal to the program and its children. No error if they are gone."""
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.killpg(self.group, number)
+        except ProcessLookupError:
+            # It is gone, or so young that it has not made its group yet.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.group, number)
 
 
 class Machine:
@@ -153,7 +158,7 @@ class Machine:
         host, port = self.sockets["metadata"].getsockname()[:2]
         metadata = METADATA_ADDRESS if self._isolation is not Isolation.NONE else f"{host}:{port}"
         return {
-            "HOME": str(plan.home), "USER": plan.user, "LOGNAME": plan.user, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+            "HOME": str(plan.home), "USER": plan.user, "LOGNAME": plan.user, "SHELL": SHELL, "LANG": "C.UTF-8",
             "PATH": f"{plan.directory / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "TMPDIR": str(plan.directory / "tmp"), "GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata,
             MARK: plan.identity,

@@ -20,7 +20,7 @@ import asyncssh
 from asyncssh.channel import SSHChannel
 
 from .descriptors import Pipe
-from .machine import Command, Machine
+from .machine import SHELL, Command, Machine
 
 _FAREWELL_SECONDS = 5.0
 _SFTP_VERSION = 3
@@ -36,13 +36,16 @@ class ShellSession(asyncssh.SSHServerProcess[bytes]):
         super().__init__(lambda _: self._serve(), files, _SFTP_VERSION, True)
         self._machine = machine
         self._program: Command | None = None
+        self._early_signals: list[int] = []
         self._terminal: Pipe | None = None
 
     def signal_received(self, signal: str) -> None:
         """The client sends a signal, by its name without SIG."""
         number = _SIGNALS.get(f"SIG{signal}")
-        if self._program and number:
+        if number and self._program:
             self._program.signal(number)
+        elif number:
+            self._early_signals.append(number)
 
     def break_received(self, msec: int) -> bool:
         """The client sends a break."""
@@ -55,7 +58,7 @@ class ShellSession(asyncssh.SSHServerProcess[bytes]):
             _set_size(self._terminal.descriptor, width, height)
 
     async def _serve(self) -> None:
-        shell = ["/bin/sh", "-c", self.command] if self.command else ["/bin/sh", "-l"]
+        shell = [SHELL, "-c", self.command] if self.command else [SHELL, "-l"]
         try:
             await (self._with_terminal(shell) if self.term_type else self._with_pipes(shell))
         except OSError as error:
@@ -116,6 +119,8 @@ class ShellSession(asyncssh.SSHServerProcess[bytes]):
     ) -> None:
         """Until the program has ended and its output is sent, or the client has left."""
         self._program = program
+        for number in self._early_signals:
+            program.signal(number)
 
         async def finish() -> None:
             async with asyncio.TaskGroup() as group:
