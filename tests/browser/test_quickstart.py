@@ -20,18 +20,15 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", lab.folder / "quickstart.ipynb")
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page = lab.open("quickstart", width=1180, height=1020)
-    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
-    panel = page.locator(".jp-OutputArea-output .transient-panel").first
-    panel.wait_for(state="visible", timeout=60_000)
-    replacement = panel.locator("tr[data-key=worker-4]")
-    expect(replacement).to_contain_text("training", timeout=240_000)
-    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("worker-4")
-    page.evaluate("document.querySelector('.transient-panel').scrollIntoView({block: 'center'})")
-    page.wait_for_timeout(4000)  # some steps with the new worker, for the picture
-    page.screenshot(path=pictures / "quickstart.png")
+    lab.run_all(page)
     page.get_by_text("quickstart is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
-    page.screenshot(path=pictures / "quickstart-end.png")
-    page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    panel.scroll_into_view_if_needed()
+    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("revoked, replaced by worker-4", timeout=15_000)
+    expect(panel).to_contain_text("dev accuracy")
+    page.wait_for_timeout(1000)
+    page.screenshot(path=pictures / "quickstart.png")
+    lab.command(page, "docmanager:save")
     page.wait_for_timeout(1500)
     saved = json.loads((lab.folder / "quickstart.ipynb").read_text())
     outputs = [output for cell in saved["cells"] for output in cell.get("outputs", [])]

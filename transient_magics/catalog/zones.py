@@ -42,7 +42,7 @@ def zones_with(accelerator: str) -> tuple[str, ...]:
 
 def default_zone(accelerators: list[str]) -> str:
     """The first zone that has all these GPUs, else the first that has the first of them."""
-    candidates = zones_with(accelerators[0])
+    candidates = zones_with(accelerators[0]) if accelerators[0] in _BY_ACCELERATOR else ("us-central1-a", *ZONES)
     return next((zone for zone in candidates if all(zone in zones_with(each) for each in accelerators)), candidates[0])
 
 
