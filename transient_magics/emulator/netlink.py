@@ -15,10 +15,12 @@ import struct
 _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS = 16, 17, 20
 _REQUEST, _ACKNOWLEDGE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x200, 0x400
 _ERROR = 2
-_LINK_ADDRESS, _LINK_NAME, _LINK_MASTER, _LINK_INFO, _LINK_NAMESPACE = 1, 3, 10, 18, 28
+_LINK_ADDRESS, _LINK_NAME, _LINK_MTU, _LINK_MASTER, _LINK_INFO, _LINK_NAMESPACE = 1, 3, 4, 10, 18, 28
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _ADDRESS, _LOCAL = 1, 2
 _UP = 1
+# As large as a packet can be: nothing but memory is between two VMs, and small packets would only cost time.
+_MTU = struct.pack("I", 65_535)
 
 _numbers = itertools.count(1)
 
@@ -34,13 +36,18 @@ def add_cable(name: str, bridge: str, *, peer: str, hardware_address: str, names
     other = (
         _link()
         + _attribute(_LINK_NAME, _text(peer))
+        + _attribute(_LINK_MTU, _MTU)
         + _attribute(_LINK_ADDRESS, bytes.fromhex(hardware_address.replace(":", "")))
         + _attribute(_LINK_NAMESPACE, struct.pack("I", namespace))
     )
     data = _attribute(_INFO_DATA, _attribute(_VETH_PEER, other))
     info = _attribute(_LINK_INFO, _attribute(_INFO_KIND, b"veth\0") + data)
     master = _attribute(_LINK_MASTER, struct.pack("I", socket.if_nametoindex(bridge)))
-    _ask(_NEW_LINK, _CREATE | _EXCLUSIVE, _link() + _attribute(_LINK_NAME, _text(name)) + master + info)
+    _ask(
+        _NEW_LINK,
+        _CREATE | _EXCLUSIVE,
+        _link() + _attribute(_LINK_NAME, _text(name)) + _attribute(_LINK_MTU, _MTU) + master + info,
+    )
     set_up(name)
 
 
