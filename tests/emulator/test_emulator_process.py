@@ -148,7 +148,7 @@ def test_ensure_starts_one_emulator_that_goes_when_nobody_needs_it(
     cloud = Cloud(Running(None, url, Path(about["state"])))  # type: ignore[arg-type]
     cloud.create("w0")
     os.kill(about["pid"], signal.SIGKILL)
-    assert emulator.ensure(linger=0.5) == url, "revived where its clients look for it"
+    assert emulator.ensure() == url, "revived where its clients look for it"
     assert cloud.names() == {"w0"}
     cloud.delete("w0")
     eventually(lambda: not processes(str(tmp_path)), 5)

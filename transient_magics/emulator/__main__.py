@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .. import places
 from ..errors import TransientError, UnreachableError
@@ -58,12 +59,10 @@ def _parser() -> argparse.ArgumentParser:
         "--port", type=int, help="port on 127.0.0.1 (default: the one it had before, else any free one)"
     )
     parser.add_argument("--state", type=Path, help="directory for its VMs and its state (default: this user's own)")
-    parser.add_argument("--linger", type=float, default=0.0, metavar="SECONDS",
+    parser.add_argument("--linger", type=float, metavar="SECONDS",
                         help="end so long after the last VM is gone (default: 0 = never)")  # fmt: skip
-    parser.add_argument(
-        "--boot", type=float, default=1.5, metavar="SECONDS", help="time a VM takes to run (default: 1.5)"
-    )
-    parser.add_argument("--notice", type=float, default=30.0, metavar="SECONDS",
+    parser.add_argument("--boot", type=float, metavar="SECONDS", help="time a VM takes to run (default: 1.5)")
+    parser.add_argument("--notice", type=float, metavar="SECONDS",
                         help="time between the notice of a preemption and its end (default: 30)")  # fmt: skip
     parser.add_argument(
         "--keep", action="store_true", help="leave VMs running when told to end; the next one adopts them"
@@ -87,7 +86,9 @@ def _prepare_and_serve(options: argparse.Namespace) -> None:
     tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
     settings = Settings(
         state=str(state), relay=str(sockets / f"relay-{tag}.sock"), homes=str(sockets), owner=os.getuid(),
-        isolation=allowed.value, linger=options.linger, boot=options.boot, notice=options.notice, keep=options.keep,
+        isolation=allowed.value, keep=options.keep,
+        linger=_setting(options.linger, before, "linger", 0.0), boot=_setting(options.boot, before, "boot", 1.5),
+        notice=_setting(options.notice, before, "notice", 30.0),
         listening=_listen(options.port, before.get("url", "")), lock=lock, tables=_open_tables(),
         holder=holder if same else None, same_network=same,
     )  # fmt: skip
@@ -97,6 +98,11 @@ def _prepare_and_serve(options: argparse.Namespace) -> None:
     for descriptor in (settings.listening, settings.lock, *settings.tables):
         os.set_inheritable(descriptor, True)
     isolation.enter(["--inside", settings.to_json()], holder[0] if settings.same_network and holder else None)
+
+
+def _setting(given: float | None, before: dict[str, Any], name: str, default: float) -> float:
+    """What the command line says, else what the emulator that was killed had, else the default."""
+    return given if given is not None else float(before.get(name, default))
 
 
 def _serve(settings: Settings) -> None:

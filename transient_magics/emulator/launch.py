@@ -22,12 +22,14 @@ from .. import places
 from ..errors import UnreachableError
 
 _ANSWER_SECONDS = 3.0
+_LINGER = 10.0
 
 
-def ensure(*, linger: float = 10.0, timeout: float = 15.0, options: tuple[str, ...] = ()) -> str:
+def ensure(*, linger: float | None = None, timeout: float = 15.0, options: tuple[str, ...] = ()) -> str:
     """The URL of this user's emulator, started if none answers.
 
-    `linger` and `options` (of its command line) count only if it is started now. Raises UnreachableError.
+    `linger` (default: 10 s) and `options` (of its command line) count only if it is started now; one that was killed
+    is revived with the settings that it had, where these do not say otherwise. Raises UnreachableError.
     """
     state = places.private(places.emulator().absolute())
     if url := _answering(state):
@@ -64,19 +66,13 @@ def _answering(state: Path) -> str:
         return ""
 
 
-def _start(state: Path, linger: float, options: tuple[str, ...], timeout: float) -> str:
+def _start(state: Path, linger: float | None, options: tuple[str, ...], timeout: float) -> str:
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
-    command = [
-        sys.executable,
-        "-m",
-        "transient_magics.emulator",
-        "--state",
-        str(state),
-        "--linger",
-        str(linger),
-        *options,
-    ]
+    if linger is None and not (state / "emulator.json").exists():
+        linger = _LINGER
+    lingering = [] if linger is None else ["--linger", str(linger)]
+    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(state), *lingering, *options]
     with (state / "emulator.log").open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,

@@ -103,9 +103,11 @@ class _Emulator:
         return [process, isolation.started(process)]
 
     def _announce(self, holder: list[Any] | None) -> None:
+        settings = self._settings
         about = {
-            "url": self._url, "pid": os.getpid(), "relay": self._settings.relay, "isolation": self._isolation.value,
+            "url": self._url, "pid": os.getpid(), "relay": settings.relay, "isolation": self._isolation.value,
             "holder": holder, "version": VERSION,
+            "linger": settings.linger, "boot": settings.boot, "notice": settings.notice,
         }  # fmt: skip
         write_atomically(self._state / "emulator.json", json.dumps(about))
 
