@@ -152,7 +152,8 @@ def test_nothing_is_left_of_a_vm_whose_deletion_is_asked_for_twice(cloud: Cloud)
     with ThreadPoolExecutor(4) as pool:
         for asked in [pool.submit(_delete_quietly, cloud) for _ in range(8)]:
             asked.result()
-    eventually(lambda: processes(str(instance.id)) == [])
+    eventually(lambda: not list((cloud.running.state / "instances").iterdir()))
+    assert processes(str(instance.id)) == []
 
 
 def _delete_quietly(cloud: Cloud) -> None:
