@@ -154,7 +154,7 @@ def home() -> Iterator[Path]:
         yield directory
         for cluster in client.clusters():
             cluster.delete(120)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120  # an emulator that is expecting VMs waits a minute for them
         while (left := processes(str(directory)) + processes(str(sockets))) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not left, f"left running: {left}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import places
 from ..errors import ClusterError, TrainingError
-from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, metrics, read, replay
+from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, metrics, read, replay
 from . import commands
 from .follower import follower
 
@@ -58,8 +58,16 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        """What the journal says now."""
-        return replay(read(self.directory / "journal.jsonl"))
+        """What the journal says now; what was declared, until its first line is written."""
+        history = read(self.directory / "journal.jsonl")
+        return replay(history or self._declared())
+
+    def _declared(self) -> list[Event]:
+        try:
+            spec = json.loads((self.directory / "spec.json").read_text())
+        except FileNotFoundError:
+            return []
+        return [events.ClusterDeclared(spec=spec, time=int(1e9 * spec.get("declared_at", 0)))]
 
     def events(self, kind: str | None = None) -> list[Event]:
         """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
