@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,24 +22,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from .ensure_chromium import find
+
 TESTS = Path(__file__).parent.parent
-SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_OPTIONS = [
     "--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run", "--disable-gpu",
 ]  # fmt: skip
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-
-
-def chromium(own: str) -> str:
-    """The browser's program; `own` is where Playwright's would be."""
-    named = os.environ.get("CHROMIUM")
-    found = next(filter(None, [named, *map(shutil.which, SYSTEM_BROWSERS), own if Path(own).exists() else None]), None)
-    if found is None:
-        pytest.fail(
-            "No Chromium here. `make test` installs one, or: python -m playwright install chromium", pytrace=False
-        )
-    return found
 
 
 class Lab:
@@ -117,8 +106,10 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def chrome() -> Iterator[Browser]:
+    program = find()
+    if program is None:
+        pytest.fail("No Chromium here: `make browser` installs one", pytrace=False)
     with sync_playwright() as playwright:
-        program = chromium(playwright.chromium.executable_path)
         browser = playwright.chromium.launch(executable_path=program, args=BROWSER_OPTIONS)
         yield browser
         browser.close()

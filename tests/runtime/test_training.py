@@ -226,8 +226,10 @@ def test_progress_is_sparse_and_metrics_are_per_second(story: Story):
         "batch_size",
         "compute_seconds",
         "wait_seconds",
+        "gap_seconds",
         "staleness",
     }
+    assert 0 < line["gap_seconds"] < 60
     assert line["batch_size"] == 32
     assert line["samples"] == 32 * line["steps"]
 

@@ -26,9 +26,6 @@ class Tasks:
     def __contains__(self, key: str) -> bool:
         return key in self._tasks
 
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
-
     def do(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin `work` unless something is under way under this key."""
         if key in self._tasks:
