@@ -21,13 +21,19 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page = lab.open("quickstart", width=1180, height=1020)
     lab.run_all(page)
-    page.get_by_text("quickstart is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
     panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    panel.wait_for(state="visible", timeout=30_000)
     panel.scroll_into_view_if_needed()
-    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("revoked, replaced by worker-4", timeout=15_000)
-    expect(panel).to_contain_text("dev accuracy")
-    page.wait_for_timeout(1000)
+    # While the cells go on: the panel of the second cell tells the revocation and the replacement as they happen.
+    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("revoked, replaced by worker-4", timeout=120_000)
+    expect(panel.locator("tr[data-key=worker-4]")).to_contain_text("training", timeout=60_000)
+    expect(panel).not_to_contain_text("dev accuracy")
+    page.wait_for_timeout(2000)
     page.screenshot(path=pictures / "quickstart.png")
+    page.get_by_text("quickstart is deleted, no VM is left").wait_for(state="visible", timeout=300_000)
+    panel.scroll_into_view_if_needed()
+    expect(panel).to_contain_text("dev accuracy")
+    page.screenshot(path=pictures / "quickstart-end.png")
     lab.command(page, "docmanager:save")
     page.wait_for_timeout(1500)
     saved = json.loads((lab.folder / "quickstart.ipynb").read_text())
@@ -36,3 +42,19 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     said = json.dumps(outputs)
     assert "saved" in said
     assert "on demand: $0." in said
+
+
+def test_buttons_work_while_a_cell_runs(lab: Lab) -> None:
+    lab.notebook(
+        "busy", "%load_ext transient_magics", "%transient_cluster cpux1 --name busy", "import time; time.sleep(600)"
+    )
+    page = lab.open("busy")
+    lab.run_all(page)
+    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    expect(panel).to_contain_text("2 of 2 VMs ready", timeout=60_000)
+    panel.get_by_role("button", name="Delete cluster").click()
+    panel.get_by_role("button", name="Delete", exact=True).click()
+    expect(panel).to_contain_text("deleted: asked by the user", timeout=60_000)
+    expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[*]:")
+    lab.command(page, "notebook:interrupt-kernel")
+    expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[3]:")

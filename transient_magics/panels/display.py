@@ -103,8 +103,12 @@ class Display:
             data[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
         return data
 
-    def show(self, publish: Callable[..., None]) -> None:
-        """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id."""
+    def show(self, publish: Callable[..., None], *, page: bool = False) -> None:
+        """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id.
+
+        `page` says that a page will draw it, though it cannot say so itself while a cell keeps the kernel busy.
+        """
+        self._page_seen |= page
         self._state = known(self._cluster)
         publish(self.bundle(), update=False)
         self._shown_at = self._twin_at = time.monotonic()

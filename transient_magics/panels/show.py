@@ -37,7 +37,7 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None)
         else:
             send()
 
-    display.show(publish)
+    display.show(publish, page=_asked_by_page(shell))
 
 
 def show_run(run: Run) -> None:
@@ -74,6 +74,12 @@ def status(state: ClusterState, run: str | None = None) -> str:
 def has_front_end(shell: Any) -> bool:
     """Whether this IPython is a kernel, whose displays somebody else draws."""
     return getattr(shell, "kernel", None) is not None
+
+
+def _asked_by_page(shell: Any) -> bool:
+    """Whether a page asked for this cell: pages name the cell in their request, programs that run notebooks do not."""
+    parent = getattr(shell.kernel, "get_parent", dict)() or {}
+    return "cellId" in parent.get("metadata", {})
 
 
 def _display(cluster: Followed, run: str | None, feed: Feed | None) -> Display:

@@ -6,7 +6,7 @@ No script, no style sheet, nothing from the network; colours that read on light 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape
+from html import escape as _escape
 from typing import Any
 
 from .chart import HEIGHT, WIDTH
@@ -24,6 +24,11 @@ _EVENTS = 5
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 _CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
 _FAINT = "opacity:.7"
+
+
+def escape(said: str) -> str:
+    """As text in HTML. JupyterLab reads what stands between two dollar signs as a formula, unless tags part them."""
+    return _escape(said).replace("$", "<span>$</span>")
 
 
 def html(view: Mapping[str, Any]) -> str:
@@ -76,7 +81,7 @@ def _chart(chart: Mapping[str, Any]) -> str:
     )
     return (
         f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
-        f"aria-label='{escape(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
+        f"aria-label='{_escape(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
         f"stroke-width='1.5'/>{marks}</svg><br><span style='{_FAINT}'>{escape(chart['title'])}, "
         f"{chart['low']} to {chart['high']}</span></span>"
     )
@@ -97,10 +102,11 @@ def _cost(view: Mapping[str, Any]) -> str:
     cost = view["cost"]
     saved = f", {cost['saved_words']}" if cost["saved_words"] else ""
     rate = f", {cost['hourly_words']} per hour" if not view["over"] else ""
+    spent = f"Cost {cost['total_words']}{rate}; on demand {cost['on_demand_words']}{saved}."
     notes = ["Emulated, nothing is billed."] if view["emulated"] else []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []
     return (
-        f"<div style='margin:4px 0'>Cost {cost['total_words']}{rate}; on demand {cost['on_demand_words']}{saved}. "
+        f"<div style='margin:4px 0'>{escape(spent)} "
         f"<span style='{_FAINT}'>{escape(' '.join(notes))}</span></div>"
     )
 

@@ -10,9 +10,39 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import anywidget
+import ipywidgets
 import traitlets
+from comm.base_comm import BaseComm
+from IPython.core.getipython import get_ipython
 
 from . import assets
+
+
+class CellFreeComm(BaseComm):
+    """A channel to the page whose messages belong to no cell.
+
+    ipykernel hands the page's answers to the thread that sent last: as part of a cell that would be the main one, and
+    a button would wait for every cell that is running or queued. This way the page's own choice counts, which is a
+    thread for widgets (a subshell) where the kernel has them. Also, programs that run notebooks store no live view.
+    """
+
+    def publish_msg(
+        self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+    ) -> None:
+        kernel = _kernel()
+        kernel.session.send(
+            kernel.iopub_socket,
+            msg_type,
+            {"data": data or {}, "comm_id": self.comm_id, **keys},
+            metadata=metadata or {},
+            parent={},
+            ident=self.topic,
+            buffers=buffers,
+        )
+
+
+def _kernel() -> Any:
+    return getattr(get_ipython(), "kernel", None)
 
 
 class ClusterPanel(anywidget.AnyWidget):
@@ -25,6 +55,17 @@ class ClusterPanel(anywidget.AnyWidget):
     def __init__(self, view: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]) -> None:
         super().__init__(view=dict(view))
         self.on_msg(lambda _widget, content, _buffers: ask(content) if isinstance(content, Mapping) else None)
+
+    def open(self) -> None:
+        """Open the channel, unless that is done; where this is no ipykernel, the usual one."""
+        if self.comm is None and hasattr(_kernel(), "iopub_socket"):
+            self.comm = CellFreeComm(
+                target_name="jupyter.widget",
+                data={"state": self.get_state(), "buffer_paths": []},
+                metadata={"version": ipywidgets.__protocol_version__},
+            )
+        else:
+            super().open()
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
