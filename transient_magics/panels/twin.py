@@ -105,10 +105,7 @@ def _cost(view: Mapping[str, Any]) -> str:
     spent = f"Cost {cost['total_words']}{rate}; on demand {cost['on_demand_words']}{saved}."
     notes = ["Emulated, nothing is billed."] if view["emulated"] else []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []
-    return (
-        f"<div style='margin:4px 0'>{escape(spent)} "
-        f"<span style='{_FAINT}'>{escape(' '.join(notes))}</span></div>"
-    )
+    return f"<div style='margin:4px 0'>{escape(spent)} <span style='{_FAINT}'>{escape(' '.join(notes))}</span></div>"
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> str:
