@@ -53,7 +53,7 @@ function keyed(parent, items, key, make) {
 }
 
 function money(dollars) {
-  const digits = !dollars ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
+  const digits = dollars < 0.00005 ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
   return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 

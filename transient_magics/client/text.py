@@ -19,7 +19,7 @@ _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting
 def money(dollars: float) -> str:
     """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
     digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
-    return f"${dollars:,.{digits}f}" if dollars else "$0.00"
+    return f"${dollars:,.{digits}f}" if dollars >= 0.00005 else "$0.00"
 
 
 def number(value: float | None) -> str:
