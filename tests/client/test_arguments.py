@@ -98,7 +98,7 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float)
         ("k80x4 --max-cost -3", "--max-cost takes a number above zero"),
         ("k80x4 --name 'a b'", "cannot be a name"),
         ("k80x4 -o 3d", "-o takes a variable's name"),
-        ("k80x4 --fallback on-demand=10m", "--fallback is not available yet"),
+        ("k80x4 --fallback spot", "'spot' is no fallback"),
         ("k80x4 --chief worker", "--chief worker is not available yet"),
         ("k80x4 --controller cluster", "--controller cluster is not available yet"),
         ("k80x4 --bucket b", "A bucket is not available yet"),

@@ -37,6 +37,7 @@ class Declaration:
     provisioning_model: str = "spot"
     max_workers: int | None = None
     replace: bool = True
+    fallback_seconds: float | None = None
     chief: str = "ps"
     max_hours: float = 24 * 3600.0
     max_cost: float | None = None
@@ -130,6 +131,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         provisioning_model=declaration.provisioning_model,
         max_workers=most,
         replace=declaration.replace,
+        fallback_seconds=declaration.fallback_seconds,
         chief=declaration.chief,
         max_seconds=declaration.max_hours,
         max_cost=declaration.max_cost,

@@ -108,13 +108,6 @@ def _not_yet(what: str) -> DeclarationError:
     return DeclarationError(f"{what} is not available yet", fix="Leave it out.")
 
 
-def _later(option: str) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        raise _not_yet(option)
-
-    return read
-
-
 def _whole(option: str, least: int = 1) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.strip().isdigit() or int(text) < least:
@@ -149,6 +142,17 @@ def _zones(text: str) -> tuple[str, ...]:
         if zone not in ZONES:
             raise DeclarationError(f"'{zone}' is no zone that we know", where="--zone", fix=nearest(zone, ZONES))
     return zones
+
+
+def _fallback(text: str) -> float | None:
+    word, _, time = text.strip().lower().partition("=")
+    if word == "none" and not time:
+        return None
+    if word != "on-demand":
+        raise DeclarationError(
+            f"'{text}' is no fallback", where="--fallback", fix="Write on-demand, or on-demand=10m for another time."
+        )
+    return parse_duration(time, "--fallback", unit="m") if time else 600.0
 
 
 def _bucket(text: str) -> str:
@@ -233,7 +237,8 @@ def _declare() -> tuple[Option, ...]:
               **_choice("--provisioning-model", ("spot", "preemptible", "standard"))),
         _flag("--max-workers", "no resize goes beyond it (twice the workers)", whole("--max-workers"), metavar="N"),
         _flag("--replace", "replace revoked workers (on)", negated=True),
-        _flag("--fallback", "on-demand VMs where there is no Spot capacity (not available yet)", _later("--fallback")),
+        _flag("--fallback", "on-demand[=10m]: workers on demand after that time without Spot capacity", _fallback,
+              name="fallback_seconds", metavar="on-demand[=TIME]"),
         _flag("--chief", "who saves checkpoints (ps)", **_choice("--chief", ("ps",), later=("worker",))),
         _flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h", duration("--max-hours", "h"),
               metavar="TIME"),

@@ -49,6 +49,18 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     return body
 
 
+def properties_of(request: VmRequest) -> dict[str, Any]:
+    """What many instances like this one have in common: the same, with plain names where one instance has paths."""
+    body = instance_of(request)
+    del body["name"]
+    body["machine_type"] = request.machine_type
+    for disk in body["disks"]:
+        disk["initialize_params"]["disk_type"] = disk["initialize_params"]["disk_type"].rpartition("/")[2]
+    for card in body.get("guest_accelerators", []):
+        card["accelerator_type"] = request.accelerator
+    return body
+
+
 def vm_of(instance: compute_v1.Instance) -> Vm:
     """What we know about a VM from the API's description of it."""
     interfaces = list(instance.network_interfaces)

@@ -124,10 +124,10 @@ class Controller:
     def _carry_out(self, fleet: Fleet) -> None:
         if not self._directory.exists():
             self._delete("its folder on this machine was removed")
-        for decision in decide(Situation(time.time(), self._state, dict(fleet.refusals), self._saved_ahead)):
+        decisions = decide(Situation(time.time(), self._state, self._saved_ahead))
+        fleet.request([each for each in decisions if isinstance(each, RequestVm)])
+        for decision in decisions:
             match decision:
-                case RequestVm():
-                    fleet.request(decision)
                 case DeleteVm():
                     fleet.delete(self._state.vms[decision.vm], decision.reason)
                 case BeginDeletion():

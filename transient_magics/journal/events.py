@@ -114,10 +114,15 @@ class VmRequested(Event):
 
 @_event("vm.refused")
 class VmRefused(Event):
-    """Compute Engine did not give the VM. `reason` is one sentence."""
+    """Compute Engine did not give the VM. `reason` is one sentence.
+
+    `cause`: stockout, quota, or other; `hints`: zones that Compute Engine named as having capacity.
+    """
 
     vm: str
     reason: str
+    cause: str = "other"
+    hints: tuple[str, ...] = ()
 
 
 @_event("vm.running")

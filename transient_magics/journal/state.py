@@ -40,6 +40,8 @@ class VmState:
     vm_id: str = ""
     replaces: str | None = None
     reason: str = ""
+    cause: str = ""
+    hints: tuple[str, ...] = ()
     requested_at: float = 0.0
     running_at: float = 0.0
     ready_at: float = 0.0
@@ -218,7 +220,15 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
 
 @_rule(e.VmRefused)
 def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
-    return _with_vm(state, event.vm, state="refused", reason=event.reason, ended_at=event.at)
+    return _with_vm(
+        state,
+        event.vm,
+        state="refused",
+        reason=event.reason,
+        cause=event.cause,
+        hints=tuple(event.hints),
+        ended_at=event.at,
+    )
 
 
 @_rule(e.VmRunning)
