@@ -49,6 +49,8 @@ class Declaration:
     network: str | None = None
     subnet: str | None = None
     external_ip: bool = True
+    firewall: bool = True
+    ssh_from: tuple[str, ...] = ()
     controller: str | None = None
 
 
@@ -143,6 +145,8 @@ def specify(declaration: Declaration) -> ClusterSpec:
         network=declaration.network,
         subnet=declaration.subnet,
         external_ip=declaration.external_ip,
+        firewall=declaration.firewall,
+        ssh_from=declaration.ssh_from,
         controller=declaration.controller or "local",
     )
 

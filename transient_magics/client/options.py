@@ -155,6 +155,18 @@ def _fallback(text: str) -> float | None:
     return parse_duration(time, "--fallback", unit="m") if time else 600.0
 
 
+def _ranges(text: str) -> tuple[str, ...]:
+    import ipaddress
+
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    for each in found:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise DeclarationError(f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24.") from None
+    return tuple(found)
+
+
 def _bucket(text: str) -> str:
     if text.strip().lower() != "none":
         raise DeclarationError(
@@ -250,6 +262,9 @@ def _declare() -> tuple[Option, ...]:
         _flag("--service-account", "the VMs' service account", str),
         _flag("--network", "the VMs' network", str),
         _flag("--subnet", "the VMs' subnet", str),
+        _flag("--firewall", "rules that close the VMs to others of the project (on)", negated=True),
+        _flag("--ssh-from", "address ranges that SSH may come from (everywhere; only keys open it)", _ranges,
+              metavar="RANGE,..."),
         _flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
         _flag("--controller", "where the controller runs (local)",
               **_choice("--controller", ("local",), later=("cluster",))),

@@ -73,13 +73,18 @@ class Calls:
                     return await self._threaded(function)
         raise AssertionError("stamina ends with a result or an error")
 
-    async def finished(self, zone: str, where: str, operation: compute_v1.Operation) -> compute_v1.Operation:
-        """The operation once it is done, failed or not. GoneError where Compute Engine has forgotten it."""
+    async def finished(self, zone: str | None, where: str, operation: compute_v1.Operation) -> compute_v1.Operation:
+        """The operation (a global one if there is no zone) once it is done, failed or not.
+
+        GoneError where Compute Engine has forgotten it.
+        """
         from google.cloud import compute_v1
         from requests.exceptions import Timeout
 
-        operations = self.clients.operations
-        whole: dict[str, Any] = {"project": self._project, "zone": zone, "operation": operation.name}
+        operations: Any = self.clients.operations if zone else self.clients.global_operations
+        whole: dict[str, Any] = {"project": self._project, "operation": operation.name}
+        if zone:
+            whole["zone"] = zone
 
         def wait() -> compute_v1.Operation | None:
             try:

@@ -27,7 +27,9 @@ class Clients:
             given["credentials"], _ = google.auth.default(scopes=["https://www.googleapis.com/auth/compute"])
         self.instances = compute_v1.InstancesClient(**given)
         self.operations = compute_v1.ZoneOperationsClient(**given)
+        self.global_operations = compute_v1.GlobalOperationsClient(**given)
         self.projects = compute_v1.ProjectsClient(**given)
+        self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
             session = client.transport._session
@@ -43,4 +45,4 @@ class Clients:
             client.transport.close()
 
     def _all(self) -> tuple[Any, ...]:
-        return self.instances, self.operations, self.projects
+        return self.instances, self.operations, self.global_operations, self.projects, self.firewalls

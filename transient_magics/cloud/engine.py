@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
 from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
+from .firewall import Firewall
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
 
@@ -44,6 +45,7 @@ class ComputeEngine:
         self.project = project
         self.endpoint = endpoint.rstrip("/") if endpoint else None
         self._calls = Calls(project, self.endpoint, patience)
+        self.firewall = Firewall(self._calls, project)
 
     async def __aenter__(self) -> Self:
         await self._calls.open()

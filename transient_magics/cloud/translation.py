@@ -44,6 +44,8 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     if request.accelerator:
         kind = f"{zone}/acceleratorTypes/{request.accelerator}"
         body["guest_accelerators"] = [{"accelerator_type": kind, "accelerator_count": request.accelerator_count or 1}]
+    if request.tags:
+        body["tags"] = {"items": list(request.tags)}
     if request.service_account:
         body["service_accounts"] = [{"email": request.service_account, "scopes": [_STORAGE_SCOPE]}]
     return body

@@ -50,6 +50,7 @@ class VmRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     user: str = "transient"
     metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
     termination_time: datetime | None = None
     image: str = ""
     disk_gb: int = 50

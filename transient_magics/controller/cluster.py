@@ -80,6 +80,8 @@ class Controller:
         while True:
             try:
                 await access.reopen()
+                if self._state.phase != "deleting":
+                    await access.protect()
             except CloudError as error:
                 self._recorder.note("access", str(error))
             else:

@@ -120,6 +120,8 @@ class Fleet:
             left = await self._access.engine.list(labels(self._spec))
             for vm in left:
                 await self._access.engine.delete(vm.zone, vm.name)
+            if not left and self._spec.firewall:
+                await self._access.unprotect()
         except CloudError as error:
             await self._unreachable("deleting", error)
             await asyncio.sleep(_FIRST_WAIT)
@@ -254,10 +256,9 @@ class Fleet:
                 keys = await self._access.engine.host_keys(vm.zone, instance)
             except CloudError as error:
                 raise RemoteError(f"The host key of {name} is not known yet: {error}") from error
-            address = vm.external_address if vm.external_address and not self._spec.emulated else vm.address
             return await connect(
                 self._access.dialler,
-                address,
+                self._access.address(vm),
                 user=USER,
                 key=self._directory / "key",
                 host_keys=keys,

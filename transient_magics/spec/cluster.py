@@ -52,6 +52,8 @@ class ClusterSpec:
     network: str | None = None
     subnet: str | None = None
     external_ip: bool = True
+    firewall: bool = True
+    ssh_from: tuple[str, ...] = ()
     controller: str = "local"
 
     @property
@@ -71,7 +73,7 @@ class ClusterSpec:
         for group in self.groups:
             zone = group.zone or self.zones_for(group.accelerator)[0]
             counts[zone] = counts.get(zone, 0) + group.count
-        return max(counts, key=lambda zone: counts[zone])
+        return max(counts, key=lambda zone: counts[zone], default=self.zones[0])
 
     @property
     def all_zones(self) -> tuple[str, ...]:
@@ -133,6 +135,7 @@ class ClusterSpec:
         chosen = {key: value for key, value in values.items() if key in known}
         chosen["groups"] = tuple(WorkerGroup(**group) for group in chosen["groups"])
         chosen["zones"] = tuple(chosen["zones"])
+        chosen["ssh_from"] = tuple(chosen.get("ssh_from", ()))
         chosen["candidates"] = {kind: tuple(zones) for kind, zones in chosen.get("candidates", {}).items()}
         chosen["prices"] = {kind: PriceLine(**line) for kind, line in chosen["prices"].items()}
         return cls(**chosen)
