@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
 from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
+from .examine import Examination, Finding
 from .firewall import Firewall
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
@@ -64,6 +65,15 @@ class ComputeEngine:
         except GoneError as error:
             what = f"There is no project {self.project}, or the credentials may not see it"
             raise AccessError(what, fix="Type `gcloud projects list` to see the projects you have.") from error
+
+    async def examine(self, requests: Sequence[VmRequest]) -> list[Finding]:
+        """Whether the project could have these VMs, question by question; nothing is made."""
+        try:
+            await self.check()
+        except CloudError as error:
+            return [Finding(self._whole, False, str(error))]
+        good = Finding(self._whole, True, "can be used, and Compute Engine's API is enabled")
+        return [good, *await Examination(self._calls, self.project, requests).findings()]
 
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
         """Make the VM and return it once it is RUNNING.

@@ -14,7 +14,7 @@ from .values import Vm, VmRequest
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 _STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
@@ -33,7 +33,7 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
                 "boot": True,
                 "auto_delete": True,
                 "initialize_params": {
-                    "source_image": request.image or _IMAGE,
+                    "source_image": request.image or IMAGE,
                     "disk_size_gb": request.disk_gb,
                     "disk_type": f"{zone}/diskTypes/pd-balanced",
                     "labels": labels,
