@@ -153,18 +153,19 @@ def _check_attached(machine: MachineType, gpu: str, count: int, zone: str) -> No
     if count not in allowed:
         enough = next((each for each in allowed if each > count), max(allowed))
         raise DeclarationError(f"A VM has {_either(allowed)} {gpu.upper()}, not {count}", fix=f"Ask for {enough}.")
-    limit = allowed[count]
-    if machine.vcpus <= limit.vcpus and machine.memory_gb <= limit.memory_gb:
+    if _fits(machine, allowed[count]):
         return
-    more = (
-        each for each, most in allowed.items() if machine.vcpus <= most.vcpus and machine.memory_gb <= most.memory_gb
-    )
-    enough = next((each for each in more if each > count), 0)
+    limit, where = allowed[count], f" in {zone}" if zone else ""
+    enough = next((each for each, most in allowed.items() if each > count and _fits(machine, most)), 0)
     raise DeclarationError(
-        f"{machine.name} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB, but with {count} {gpu.upper()} a VM has "
-        f"{limit.vcpus} and {limit.memory_gb:g} at most{f' in {zone}' if zone else ''}",
+        f"{machine.name} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB, but a VM with {count} {gpu.upper()} "
+        f"has {limit.vcpus} and {limit.memory_gb:g} at most{where}",
         fix=f"Take {usual}{f', or {enough} {gpu.upper()}' if enough else ''}.",
     )
+
+
+def _fits(machine: MachineType, limit: Limit) -> bool:
+    return machine.vcpus <= limit.vcpus and machine.memory_gb <= limit.memory_gb
 
 
 def _either(choices: Iterable[object]) -> str:

@@ -8,18 +8,18 @@ Everything else has the newest list prices of the zone it runs in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .prices import VmPrice, parameter_server_price, worker_price
 from .zones import default_zone
 
-_ICAC19 = "ICAC'19 prices (2019)"
-_ICAC19_SERVERS = {
-    "k80": VmPrice(0.723, 0.256, _ICAC19),
-    "p100": VmPrice(1.43, 0.551, _ICAC19),
-    "v100": VmPrice(2.144, 0.861, _ICAC19),
-}
-_ICAC19_PARAMETER_SERVER = VmPrice(0.143, 0.041, _ICAC19)  # 4 vCPUs, 16 GB
+
+def _icac19(on_demand: float, transient: float) -> VmPrice:
+    return VmPrice(on_demand, transient, "ICAC'19 prices (2019)", "2019", "2019")
+
+
+_ICAC19_SERVERS = {"k80": _icac19(0.723, 0.256), "p100": _icac19(1.43, 0.551), "v100": _icac19(2.144, 0.861)}
+_ICAC19_PARAMETER_SERVER = _icac19(0.143, 0.041)  # 4 vCPUs, 16 GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PriceList:
     def parameter_server_price(self, cores: int, zone: str = "") -> VmPrice:
         """The price of a parameter server with `cores` vCPUs and 4 GB each."""
         if four := self.parameter_server_4_vcpu:
-            return VmPrice(four.on_demand * cores / 4, four.transient * cores / 4, four.source)
+            return replace(four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4)
         return parameter_server_price(cores, zone or self.zone or default_zone(["cpu"]))
 
     def worker(self, gpu: str, zone: str = "") -> tuple[float, float]:

@@ -3,9 +3,10 @@
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
 GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; preemptible
 VMs cost as much as Spot VMs today. A region `us` stands for the list price of the United States. A date with `~` is
-ours: the source itself has none.
+ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and n1-ultramem-160.
 
-A region without a known price takes the whole price of the nearest one that has it, and the source says so.
+A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's
+date is its GPU's.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from .accelerators import Accelerator, accelerator
 from .regions import nearest, region
 
 SOURCES = {
-    "skypilot-v9": "SkyPilot's catalog (skypilot-org/skypilot-catalog 2c3d7ea, catalogs/v9/gcp/vms.csv); N1 per vCPU "
-    "and GB from its n1-standard-96 and n1-ultramem-160",
-    "skypilot-v5": "SkyPilot's catalog (skypilot-org/skypilot-catalog 0129130, catalogs/v5/gcp/vms.csv), undated",
-    "skypilot-v1": "SkyPilot's catalog (skypilot-org/skypilot-catalog 17e771d, catalogs/v1/gcp.csv)",
+    "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
+    "skypilot-v5": "SkyPilot's catalog v5 (skypilot-org/skypilot-catalog 0129130), undated",
+    "skypilot-v1": "SkyPilot's catalog v1 (skypilot-org/skypilot-catalog 17e771d)",
     "launch": "reports on the launch of preemptible GPUs (ZDNet, January 2018)",
     "probe": "constants of a published probe of preemptible GPUs' availability",
 }
@@ -45,11 +45,16 @@ class PriceRow:
 
 @dataclass(frozen=True, slots=True)
 class VmPrice:
-    """What a whole VM costs, in US dollars per hour; `source` says whose price it is and of when."""
+    """What a whole VM costs, in US dollars per hour; `source` says whose price it is and of when.
+
+    `on_demand_as_of` and `transient_as_of` are the date of each, and ` of REGION` where it is another region's price.
+    """
 
     on_demand: float
     transient: float
     source: str
+    on_demand_as_of: str
+    transient_as_of: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ def priced_regions(item: str) -> tuple[str, ...]:
 @cache
 def price_table() -> tuple[PriceRow, ...]:
     """The whole table."""
-    text = resources.files(__package__).joinpath("prices.csv").read_text(encoding="utf-8")
+    text = resources.files("transient_magics.catalog").joinpath("prices.csv").read_text(encoding="utf-8")
 
     def number(cell: str) -> float | None:
         return float(cell) if cell else None
@@ -140,16 +145,16 @@ def _newest(item: str, column: str) -> dict[str, _Quote]:
 
 def _vm_price(place: str, on_demand: _Quote, transient: _Quote) -> VmPrice:
     asked = region(place)
-    if (on_demand.region, on_demand.as_of) == (transient.region, transient.as_of):
-        near = "" if transient.region == asked else f", the nearest known to {asked}"
-        source = f"list prices of {transient.region}{near}, {transient.as_of}"
+    dates = [
+        quote.as_of if quote.region == asked else f"{quote.as_of} of {quote.region}" for quote in (on_demand, transient)
+    ]
+    if dates[0] != dates[1]:
+        source = f"list prices of {asked} (on demand {dates[0]}, Spot {dates[1]})"
+    elif transient.region == asked:
+        source = f"list prices of {asked}, {transient.as_of}"
     else:
-        parts = []
-        for word, quote in (("on demand", on_demand), ("Spot", transient)):
-            where = "" if quote.region == asked else f" of {quote.region}, the nearest known"
-            parts.append(f"{word} {quote.as_of}{where}")
-        source = f"list prices of {asked} ({'; '.join(parts)})"
-    return VmPrice(on_demand.dollars, transient.dollars, source)
+        source = f"list prices of {transient.region}, the nearest known to {asked}, {transient.as_of}"
+    return VmPrice(on_demand.dollars, transient.dollars, source, *dates)
 
 
 @cache

@@ -13,7 +13,8 @@ from .regions import HOME_CONTINENT, continent, region
 # The zones of a region by their letters. Source: SkyPilot's catalog, as for the prices.
 _BY_ACCELERATOR: dict[str, str] = {
     "k80": "us-west1-b us-central1-ac us-east1-cd europe-west1-bd",
-    "p100": "us-central1-cf us-east1-bc us-west1-ab europe-west1-bd europe-west4-a asia-east1-ac australia-southeast1-b",
+    "p100": "us-central1-cf us-east1-bc us-west1-ab europe-west1-bd europe-west4-a asia-east1-ac "
+    "australia-southeast1-b",
     "v100": "us-central1-abcf us-east1-bc us-west1-ab europe-west4-abc asia-east1-c",
     "p4": "us-central1-ac us-east4-abc us-west2-bc northamerica-northeast1-abc europe-west4-bc asia-southeast1-abc "
     "australia-southeast1-ab",

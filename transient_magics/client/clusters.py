@@ -15,10 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import places
-from ..catalog import ACCELERATORS, ZONES, accelerator, default_zone, living_alternative, price_list
+from ..catalog import (
+    ACCELERATORS,
+    ZONES,
+    PriceList,
+    accelerator,
+    check_zone,
+    default_zone,
+    has_gpu,
+    living_alternative,
+    parameter_server_machine,
+    price_list,
+    transfer_price,
+)
 from ..errors import CloudError, ClusterError, DeclarationError
 from ..journal import read, replay
-from ..spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups, parse_name, render_duration
+from ..spec import ClusterSpec, PriceLine, WorkerGroup, home_zone, parse_groups, parse_name, render_duration
 from . import commands
 from .handles import Cluster
 
@@ -62,9 +74,10 @@ class Preview:
         """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, hourly, on_demand_hourly."""
         spec = self.spec
         server = spec.prices["parameter-server"]
-        rows = [_row(spec.parameter_servers, "parameter server", spec.zones[0], "", "standard", server)]
+        rows = [_row(spec.parameter_servers, "parameter server", spec.home_zone, "", "standard", server)]
         for group in spec.groups:
-            zone, line = group.zone or spec.zones[0], spec.prices[group.accelerator]
+            zone = group.zone or spec.zones[0]
+            line = spec.price(group.accelerator, zone)
             rows.append(_row(group.count, "worker", zone, group.accelerator, spec.provisioning_model, line))
         return rows
 
@@ -76,10 +89,32 @@ class Preview:
             for row in self.rows
         ]
         where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
-        source = next(iter(spec.prices.values())).source
+        source = "; ".join(sorted({line.source for line in spec.prices.values()}))
         total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}"
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
-        return "\n".join([f"{spec.name} would be created {where}:", *lines, total, ends, "Nothing was created."])
+        heading = f"{spec.name} would be created {where}:"
+        return "\n".join([heading, *lines, total, *self.doubts, ends, "Nothing was created."])
+
+    @property
+    def doubts(self) -> list[str]:
+        """A sentence for each zone that does not have what is to run there, and for traffic between zones."""
+        wanted = [(self.spec.home_zone, "cpu")]
+        wanted += [(group.zone or self.spec.zones[0], group.accelerator) for group in self.spec.groups]
+        doubts = []
+        for zone, kind in dict.fromkeys(wanted):
+            try:
+                check_zone(zone, kind)
+            except DeclarationError as error:
+                doubts.append(str(error))
+        away = dict.fromkeys(zone for zone, _ in wanted if zone != self.spec.home_zone)
+        for zone in away:
+            price = transfer_price(zone, self.spec.home_zone)
+            unsure = "" if price.confirmed else f" ({price.source})"
+            doubts.append(
+                f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs up to "
+                f"${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."
+            )
+        return doubts
 
 
 def declare(declaration: Declaration) -> Cluster:
@@ -119,11 +154,14 @@ def specify(declaration: Declaration) -> ClusterSpec:
     most = declaration.max_workers if declaration.max_workers is not None else 2 * workers
     if most < workers:
         raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
+    zones = declaration.zone or (_default_zone(groups),)
+    lines = price_list(kinds)
+    server = _server_price(lines, declaration.ps_cores, home_zone(groups, zones))
     return ClusterSpec(
         name=name,
         groups=groups,
-        zones=declaration.zone or (next((g.zone for g in groups if g.zone), None) or default_zone(kinds),),
-        prices=_prices(kinds, declaration),
+        zones=zones,
+        prices={**_worker_prices(lines, groups, zones, declaration.provisioning_model), "parameter-server": server},
         declared_at=time.time(),
         parameter_servers=declaration.ps,
         parameter_server_cores=declaration.ps_cores,
@@ -156,8 +194,8 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
     lines = price_list([*spec.prices, *kinds] if "k80" in spec.prices else kinds)
-    prices = {**spec.prices, **{kind: _line(kind, lines, spec.provisioning_model) for kind in set(kinds)}}
-    return replace(spec, groups=groups, prices=prices)
+    prices = _worker_prices(lines, groups, spec.zones, spec.provisioning_model)
+    return replace(spec, groups=groups, prices={**spec.prices, **prices})
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -211,21 +249,33 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
 
 
-def _prices(kinds: list[str], declaration: Declaration) -> Mapping[str, PriceLine]:
-    lines = price_list(kinds)
-    server = lines.parameter_server(declaration.ps_cores)
-    cores = declaration.ps_cores
-    machine = f"n1-custom-{cores}-{cores * 4096}" if cores > 1 else "n1-standard-1"
-    return {
-        **{kind: _line(kind, lines, declaration.provisioning_model) for kind in sorted(set(kinds))},
-        "parameter-server": PriceLine(machine, server, server, lines.source),
-    }
+def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
+    """For the groups that name no zone: beside those that do, if their GPUs are there, else the catalog's best."""
+    kinds = [group.accelerator for group in groups if not group.zone]
+    named = [group.zone for group in groups if group.zone]
+    beside = (zone for zone in named if all(has_gpu(zone, kind) for kind in kinds))
+    return next(beside, None) or default_zone(kinds)
 
 
-def _line(kind: str, lines: Any, model: str) -> PriceLine:
-    on_demand, transient = lines.worker(kind)
-    hourly = on_demand if model == "standard" else transient
-    return PriceLine(accelerator(kind).machine_type, hourly, on_demand, lines.source)
+def _worker_prices(
+    lines: PriceList, groups: tuple[WorkerGroup, ...], zones: tuple[str, ...], model: str
+) -> Mapping[str, PriceLine]:
+    """By GPU, and by `GPU@ZONE` for those of its zones in which it costs something else than in its first."""
+    prices: dict[str, PriceLine] = {}
+    for group in groups:
+        kind = group.accelerator
+        for zone in (group.zone,) if group.zone else zones:
+            price = lines.worker_price(kind, zone)
+            hourly = price.on_demand if model == "standard" else price.transient
+            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source)
+            if prices.setdefault(kind, line) != line:
+                prices[f"{kind}@{zone}"] = line
+    return prices
+
+
+def _server_price(lines: PriceList, cores: int, zone: str) -> PriceLine:
+    price = lines.parameter_server_price(cores, zone)
+    return PriceLine(parameter_server_machine(cores), price.on_demand, price.on_demand, price.source)
 
 
 def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:

@@ -115,9 +115,8 @@ def wanted(situation: Situation) -> Iterator[Place]:
     """The places that should hold a VM now."""
     spec = situation.state.spec
     assert spec is not None
-    home = _home_zone(spec)
     for slot in range(spec.parameter_servers):
-        yield Place(PARAMETER_SERVER, slot, "", home)
+        yield Place(PARAMETER_SERVER, slot, "", spec.home_zone)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
     slot = 0
@@ -196,15 +195,6 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
 def _next_number(state: ClusterState, role: str) -> int:
     numbers = [int(vm.name.rpartition("-")[2]) for vm in state.vms.values() if vm.role == role]
     return max(numbers, default=-1) + 1
-
-
-def _home_zone(spec: ClusterSpec) -> str:
-    """Where most workers are, so that their traffic with the parameter servers stays within one zone."""
-    counts: dict[str, int] = {}
-    for group in spec.groups:
-        zone = group.zone or spec.zones[0]
-        counts[zone] = counts.get(zone, 0) + group.count
-    return max(counts, key=lambda zone: counts[zone])
 
 
 def _zone(spec: ClusterSpec, lost: VmState | None, refusal: Refusal | None) -> str:

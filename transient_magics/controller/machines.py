@@ -37,7 +37,7 @@ def vm_name(spec: ClusterSpec, instance: str) -> str:
 def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
     """The event that records the decision, with the prices that its cost will follow from."""
     is_server = decision.role == PARAMETER_SERVER
-    line = spec.prices["parameter-server" if is_server else decision.accelerator]
+    line = spec.prices["parameter-server"] if is_server else spec.price(decision.accelerator, decision.zone)
     standard = decision.provisioning_model == "standard"
     return events.VmRequested(
         **asdict(decision),

@@ -4,7 +4,7 @@ Text comes in, frozen values go out; a mistake becomes a DeclarationError that n
 the nearest valid word. Nothing here touches a file, a clock or a network.
 """
 
-from .cluster import ClusterSpec, PriceLine
+from .cluster import ClusterSpec, PriceLine, home_zone
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .training import TrainSpec
 from .units import parse_duration, parse_interval, parse_name, render_duration
@@ -14,6 +14,7 @@ __all__ = [
     "PriceLine",
     "TrainSpec",
     "WorkerGroup",
+    "home_zone",
     "parse_duration",
     "parse_groups",
     "parse_interval",

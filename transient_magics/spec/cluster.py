@@ -6,7 +6,7 @@ declaration) are part of it, so that whoever reads `spec.json` later needs no ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -23,6 +23,15 @@ class PriceLine:
     source: str
 
 
+def home_zone(groups: Sequence[WorkerGroup], zones: Sequence[str]) -> str:
+    """Where most workers are declared; groups without a zone count for the first of `zones`."""
+    counts: dict[str, int] = {}
+    for group in groups:
+        zone = group.zone or zones[0]
+        counts[zone] = counts.get(zone, 0) + group.count
+    return max(counts, key=lambda zone: counts[zone])
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A declared cluster. Times in seconds, money in US dollars, `declared_at` in seconds since 1970 (UTC)."""
@@ -31,7 +40,7 @@ class ClusterSpec:
     groups: tuple[WorkerGroup, ...]
     zones: tuple[str, ...]
     prices: Mapping[str, PriceLine]
-    """By accelerator, and under `parameter-server`."""
+    """By accelerator, and under `parameter-server`; `GPU@ZONE` where it costs something else than elsewhere."""
     declared_at: float = 0.0
     parameter_servers: int = 1
     parameter_server_cores: int = 4
@@ -67,15 +76,24 @@ class ClusterSpec:
         return self.project is None
 
     @property
+    def home_zone(self) -> str:
+        """Where most workers are declared; the parameter servers run there, so that traffic stays within one zone."""
+        return home_zone(self.groups, self.zones)
+
+    def price(self, accelerator: str, zone: str) -> PriceLine:
+        """What a worker with this accelerator costs in this zone."""
+        return self.prices.get(f"{accelerator}@{zone}") or self.prices[accelerator]
+
+    @property
     def hourly(self) -> float:
         """What the declared cluster costs per hour, in US dollars."""
-        workers = sum(group.count * self.prices[group.accelerator].hourly for group in self.groups)
+        workers = sum(group.count * self._line(group).hourly for group in self.groups)
         return workers + self.parameter_servers * self.prices["parameter-server"].on_demand_hourly
 
     @property
     def on_demand_hourly(self) -> float:
         """What the same cluster would cost per hour without transient servers, in US dollars."""
-        workers = sum(group.count * self.prices[group.accelerator].on_demand_hourly for group in self.groups)
+        workers = sum(group.count * self._line(group).on_demand_hourly for group in self.groups)
         return workers + self.parameter_servers * self.prices["parameter-server"].on_demand_hourly
 
     @property
@@ -85,6 +103,9 @@ class ClusterSpec:
         if self.max_cost is not None and self.hourly > 0:
             seconds = min(seconds, 3600 * self.max_cost / self.hourly)
         return self.declared_at + seconds
+
+    def _line(self, group: WorkerGroup) -> PriceLine:
+        return self.price(group.accelerator, group.zone or self.zones[0])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
