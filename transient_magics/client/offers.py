@@ -72,15 +72,17 @@ def _regions(name: str) -> list[dict[str, Any]]:
 
 
 def _all(rows: list[dict[str, Any]]) -> list[str]:
-    header = ("GPU", "MEMORY", "MACHINE", "DEFAULT ZONE", "ZONES", "SPOT $/H", "ON DEMAND", "AS OF")
+    header = ("GPU", "MEMORY", "MACHINE", "DEFAULT ZONE", "ZONES", "SPOT $/H", "ON DEMAND")
     lines = table(header, [
         (row["gpu"], f"{row['memory_gb']:g} GB" if row["memory_gb"] else "-", row["machine_type"], row["zone"],
-         str(row["zones"]), f"{row['transient']:.3f}", f"{row['on_demand']:.3f}", _dates(row))
+         str(row["zones"]), f"{row['transient']:.3f}", f"{row['on_demand']:.3f}")
         for row in rows
     ])  # fmt: skip
     notes = [f"{_UNIT}, in its default zone. More of one: transient catalog GPU."]
     notes += [_withdrawn(name) for name, entry in ACCELERATORS.items() if entry.withdrawn]
-    return [*lines, "", *_filled([*notes, _sources(rows), _traffic()])]
+    older = [f"{row['gpu']} on demand {row['on_demand_as_of']}" for row in rows if "~" in row["on_demand_as_of"]]
+    notes.append(f"Prices of 2026{', but ' if older else ''}{', '.join(older)}. {_sources(rows)}")
+    return [*lines, "", *_filled([*notes, _traffic()])]
 
 
 def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
@@ -98,7 +100,7 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
     ])  # fmt: skip
     parts = [_filled(notes), lines, _limits(name), _history(name)]
-    parts.append(_filled([f"{_UNIT}.", _sources(rows, name), _traffic()]))
+    parts.append(_filled([f"{_UNIT}. {_dating(rows)} {_sources(rows, name)}", _traffic()]))
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
 
 
@@ -140,15 +142,21 @@ def _range(price: TransferPrice) -> str:
     return f"${least}{price.dollars_per_gib:.2f}{'' if price.confirmed else '*'}"
 
 
+def _dating(rows: list[dict[str, Any]]) -> str:
+    dates = [_dates(row) for row in rows]
+    said = ["The date is the GPU's; the rest of its machine is priced as of 2026."]
+    if any(", " in date for date in dates):
+        said.append("Of two dates the first is Spot's.")
+    if any(" of " in date for date in dates):
+        said.append("`of`: the nearest region with a known price.")
+    return " ".join(said)
+
+
 def _sources(rows: list[dict[str, Any]], gpu: str = "") -> str:
     names = {"skypilot-v9", *(row.source for row in price_history(gpu))}
-    dates = [_dates(row) for row in rows]
-    if any("~" in date for date in dates):
+    if any("~" in row["on_demand_as_of"] for row in rows):
         names.add("skypilot-v5")
-    said = "; ".join(text for name, text in SOURCES.items() if name in names)
-    two = " Of two dates the first is Spot's." if any(", " in date for date in dates) else ""
-    other = " `of`: the nearest region with a known price." if any(" of " in date for date in dates) else ""
-    return f"The date is the GPU's; N1, A2, A3 and G2 hosts are of 2026.{two}{other} Sources: {said}."
+    return f"Sources: {'; '.join(text for name, text in SOURCES.items() if name in names)}."
 
 
 def _dollars(value: float | None) -> str:
