@@ -37,6 +37,8 @@ def test_one_gpu_with_its_zones_prices_and_limits(gpu: str) -> None:
     if gpu == "v100":
         assert "1 GPU: 12 vCPUs, 78 GB" in said
         assert "2019-20" in said
+    if gpu == "p100":
+        assert "4 GPU: 64 vCPUs, 208 GB in us-east1-c, europe-west1-b, europe-west1-d" in said
     if gpu == "l4":
         assert "g2-standard-24: 2 GPU, 24 vCPUs, 96 GB" in said
 

@@ -1,8 +1,8 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; preemptible
-VMs cost as much as Spot VMs today. A region `us` stands for the list price of the United States. A date with `~` is
+GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today we
+reckon preemptible VMs at the price of Spot VMs. A region `us` stands for the list price of the United States. A date with `~` is
 ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and n1-ultramem-160.
 
 A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's
@@ -76,7 +76,7 @@ def worker_price(gpu: str, place: str) -> VmPrice:
 def parameter_server_price(cores: int, place: str) -> VmPrice:
     """The newest list price of a parameter server with `cores` vCPUs and 4 GB each in a zone or region.
 
-    Custom machines are reckoned at the rates of predefined ones, which is a few per cent too little.
+    Custom machines are reckoned at the rates of predefined ones; Google asks some per cent more (unconfirmed).
     """
     quotes = (_n1_quote(cores, 4.0 * cores, place, column) for column in ("on_demand", "transient"))
     return _vm_price(place, *quotes)

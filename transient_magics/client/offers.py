@@ -120,7 +120,15 @@ def _limits(name: str) -> list[str]:
     if own := machines_with(name):
         lines = [f"{each.name}: {each.gpu_count} GPU, {each.vcpus} vCPUs, {each.memory_gb:g} GB" for each in own]
         return ["Its machine types:", *(f"  {line}" for line in lines)]
-    lines = [f"  {count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB" for count, most in limits(name).items()]
+    general = limits(name)
+    lines = [f"  {count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB" for count, most in general.items()]
+    odd: dict[str, list[str]] = {}
+    for zone in zones_with(name):
+        for count, most in limits(name, zone).items():
+            if most != general[count]:
+                said = f"{count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB"
+                odd.setdefault(said, []).append(zone)
+    lines += [f"  {said} in {', '.join(zones)}" for said, zones in odd.items()]
     return ["Limits of an N1 VM:", *lines] if lines else []
 
 
