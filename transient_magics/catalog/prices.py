@@ -1,9 +1,10 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today we
-reckon preemptible VMs at the price of Spot VMs. A region `us` stands for the list price of the United States. A date with `~` is
-ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and n1-ultramem-160.
+GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today's
+preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the United States. A date with
+`~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and
+n1-ultramem-160.
 
 A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's
 date is its GPU's.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .regions import continent, region
 
 _GOOGLE = "Google Cloud VPC network pricing"
-_MEMORY = "from memory, unconfirmed"
+_UNCONFIRMED = "unconfirmed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class TransferPrice:
 
 SAME_ZONE = TransferPrice(0.0, 0.0, "VMs of one zone", "2026-09", _GOOGLE, True)
 SAME_REGION = TransferPrice(0.01, 0.01, "zones of one region", "2026-09", _GOOGLE, True)
-NORTH_AMERICA = TransferPrice(0.02, 0.02, "regions of North America", "", _MEMORY, False)
-SAME_CONTINENT = TransferPrice(0.08, 0.02, "regions of another continent", "", _MEMORY, False)
-CONTINENTS = TransferPrice(0.15, 0.05, "continents", "", _MEMORY, False)
+NORTH_AMERICA = TransferPrice(0.02, 0.02, "regions of North America", "", _UNCONFIRMED, False)
+SAME_CONTINENT = TransferPrice(0.08, 0.02, "regions of another continent", "", _UNCONFIRMED, False)
+CONTINENTS = TransferPrice(0.15, 0.05, "continents", "", _UNCONFIRMED, False)
 TRANSFER_PRICES = (SAME_ZONE, SAME_REGION, NORTH_AMERICA, SAME_CONTINENT, CONTINENTS)
 
 
