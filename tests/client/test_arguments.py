@@ -93,7 +93,7 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float)
         ("k80x4 --ps 0", "--ps takes a whole number"),
         ("k80x4 --ps", "--ps: a value must follow"),
         ("k80x4 --idle soon", "'soon' is no duration (--idle)"),
-        ("k80x4 --zone us-west1-x", "Did you mean us-west1-b?"),
+        ("k80x4 --zone us-west1-x", "Did you mean us-west1-c?"),
         ("k80x4 --provisioning-model sport", "Did you mean spot?"),
         ("k80x4 --max-cost -3", "--max-cost takes a number above zero"),
         ("k80x4 --name 'a b'", "cannot be a name"),

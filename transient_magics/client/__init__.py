@@ -7,15 +7,18 @@ here imports a cloud client, SSH or TensorFlow, so that the first cell answers a
 from .clusters import Declaration, Preview, cluster, clusters, declare, preview, sweep
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
+from .offers import Offers, catalog
 from .runs import run, runs, train
 
 __all__ = [
     "Cluster",
     "Declaration",
     "Follower",
+    "Offers",
     "Preview",
     "Result",
     "Run",
+    "catalog",
     "cluster",
     "clusters",
     "declare",

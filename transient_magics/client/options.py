@@ -233,7 +233,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _flag("--all", "every cluster"),
         ),
         "sweep": (),
-        "catalog": (),
+        "catalog": (_word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),),
     }  # fmt: skip
 
 
@@ -337,11 +337,21 @@ def _check_delete(values: dict[str, Any], called: str) -> None:
         raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
 
 
+def _check_catalog(values: dict[str, Any], called: str) -> None:
+    from ..catalog import ACCELERATORS
+
+    if gpu := values.get("gpu"):
+        values["gpu"] = gpu.lower()
+        if values["gpu"] not in ACCELERATORS:
+            raise DeclarationError(f"'{gpu}' is no GPU that we know", fix=nearest(values["gpu"], ACCELERATORS))
+
+
 CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "declare": _check_declare,
     "resize": _check_resize,
     "train": _check_train,
     "delete": _check_delete,
+    "catalog": _check_catalog,
 }
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
@@ -358,7 +368,7 @@ DESCRIPTIONS = {
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay on this machine.",
     "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
-    "catalog": "GPUs that can be declared, their machines and prices.",
+    "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
 }
 EPILOGS = {
     "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",

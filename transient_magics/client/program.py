@@ -24,7 +24,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
        transient emulator [options]          run the emulator of Compute Engine alone
-       transient catalog                     GPUs, machines and prices
+       transient catalog [GPU]               GPUs, machines, zones and prices
 
 `-h` behind any of them lists its options."""
 
@@ -210,15 +210,9 @@ def _sweep(command: Command) -> None:
 
 
 def _catalog(command: Command) -> None:
-    from ..catalog import ACCELERATORS, price_list, zones_with
+    from . import catalog
 
-    rows = []
-    for name, entry in ACCELERATORS.items():
-        on_demand, transient = price_list([name]).worker(name)
-        note = f"withdrawn {entry.withdrawn}: emulator only" if entry.withdrawn else zones_with(name)[0]
-        rows.append((name, entry.machine_type, f"{transient:.3f}", f"{on_demand:.3f}", note))
-    print("\n".join(text.table(("GPU", "MACHINE", "$/H SPOT", "$/H ON DEMAND", "FIRST ZONE"), rows)))
-    print(f"\n{price_list([]).source}; k80: {price_list(['k80']).source}")
+    print(catalog(**command.values))
 
 
 def _refuse_output(command: Command) -> None:

@@ -30,7 +30,7 @@ def first_requests(spec: ClusterSpec) -> list[VmRequest]:
 
 
 async def examine(spec: ClusterSpec) -> list[Finding]:
-    """Ask Compute Engine (the emulator, for a cluster without a project). Raises CloudError if there is no way to it."""
+    """Ask Compute Engine, or the emulator for a cluster without a project. Raises CloudError if it cannot be asked."""
     async with Access(spec) as access:
         await access.reopen()
         return await access.engine.examine(first_requests(spec))
