@@ -1,7 +1,7 @@
 """`python -m transient_magics.controller.preflight < spec.json`: could this cluster be made? Nothing is made.
 
-Prints one JSON object: `{"findings": [{subject, good, said}]}` or `{"error": sentence}`. What is examined is what the
-controller would ask for first.
+Prints one JSON object: `{"findings": [{subject, good, said}]}`. What is examined is what the controller would ask for
+first.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
 
 from ..cloud import Finding, VmRequest
-from ..errors import TransientError
+from ..errors import CloudError
 from ..journal import events, replay
 from ..spec import ClusterSpec
 from .access import Access
@@ -30,21 +29,20 @@ def first_requests(spec: ClusterSpec) -> list[VmRequest]:
 
 
 async def examine(spec: ClusterSpec) -> list[Finding]:
-    """Ask Compute Engine, or the emulator for a cluster without a project. Raises CloudError if it cannot be asked."""
-    async with Access(spec) as access:
-        await access.reopen()
-        return await access.engine.examine(first_requests(spec))
+    """Ask Compute Engine, or the emulator for a cluster without a project."""
+    try:
+        async with Access(spec) as access:
+            await access.reopen()
+            return await access.engine.examine(first_requests(spec))
+    except CloudError as error:
+        return [Finding("Compute Engine", False, str(error))]
 
 
 def main() -> int:
-    """Exit code 0, or 1 with the reason in the output."""
-    spec = ClusterSpec.from_dict(json.load(sys.stdin))
-    try:
-        answer: dict[str, Any] = {"findings": [asdict(each) for each in asyncio.run(examine(spec))]}
-    except TransientError as error:
-        answer = {"error": str(error)}
-    print(json.dumps(answer))
-    return "error" in answer
+    """Always exit code 0: what is wrong is in the findings."""
+    findings = asyncio.run(examine(ClusterSpec.from_dict(json.load(sys.stdin))))
+    print(json.dumps({"findings": [asdict(each) for each in findings]}))
+    return 0
 
 
 if __name__ == "__main__":
