@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Fleet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._latest = 1
+        self.prepare: Callable[[Record], Awaitable[None]] = _nothing
+        """What is to be done with a VM's disks before it boots."""
 
     # What there is.
 
@@ -128,6 +130,14 @@ class Fleet:
         self._go(record, self._boot(record))
         return operation
 
+    def reset(self, record: Record, request: str | None) -> dict[str, Any]:
+        """A RUNNING VM whose power goes off and on again, without a shutdown script."""
+        if record.status != "RUNNING":
+            raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
+        operation = self._begin(record, "reset", request)
+        self._go(record, self._restart(record))
+        return operation
+
     def simulate_maintenance(self, record: Record, request: str | None) -> dict[str, Any]:
         """A maintenance of the VM's host: transient VMs are preempted, others restarted."""
         if record.status not in ("PROVISIONING", "STAGING", "RUNNING"):
@@ -152,10 +162,12 @@ class Fleet:
         self._end(record, record.then, notice if running else 0.0)
 
     def change(self, record: Record, kind: str, fields: dict[str, Any], request: str | None) -> dict[str, Any]:
-        """New labels or metadata."""
+        """New labels, metadata, scheduling and the like."""
         record.resource.update(fields)
         record.resource["fingerprint"] = wire.fingerprint((record.identity, time.time_ns()))
         self._save(record)
+        if record.status == "RUNNING":
+            self._limit(record)
         if host := self._hosts.get(record.identity):
             host.metadata.changed()
         return self._operations.finish(self._begin(record, kind, request, keep=False))
@@ -200,6 +212,7 @@ class Fleet:
         self._change_status(record, "STAGING")
         host = self._hosts[record.identity] = Host(record, self._around, lambda: self._died(record))
         try:
+            await self.prepare(record)
             await host.power_on()
         except (OSError, TimeoutError) as error:
             _LOG.exception("VM %s cannot be started", record.name)
@@ -389,6 +402,10 @@ class Fleet:
         except OSError:
             # A full disk must not stop what is under way; what clients are promised is written before (see _begin).
             _LOG.exception("the record of VM %s cannot be written", record.name)
+
+
+async def _nothing(record: Record) -> None:
+    """No disk has anything to be done with."""
 
 
 def _path(record: Record) -> str:

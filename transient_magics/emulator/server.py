@@ -20,13 +20,13 @@ from aiohttp import web
 from ..version import VERSION
 from . import isolation, netlink
 from .api import Api, errors
-from .api_tables import TablesApi
 from .fleet import Fleet
 from .guard import Guard
 from .isolation import Isolation
 from .machine import BRIDGE, BRIDGE_ADDRESS, PREFIX
 from .operations import Operations
 from .relay import Relay
+from .rest import LARGEST_BODY
 from .settings import Settings
 from .store import Store, write_atomically
 
@@ -52,14 +52,16 @@ class _Emulator:
         self._operations = Operations(Store(self._state / "operations"))
         self._fleet = Fleet(
             self._state, Path(settings.homes), self._isolation, guard.allows, self._operations,
-            boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._reconsider,
+            boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._changed,
             on_gone=lambda address: self._relay.drop(address),
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
-        self._application = web.Application(middlewares=[errors, guard.middleware, self._note_activity])
+        self._application = web.Application(
+            middlewares=[errors, guard.middleware, self._note_activity], client_max_size=LARGEST_BODY
+        )
         self._application.router.add_get("/emulator/v1", self._about)
-        Api(self._fleet, self._operations).add_to(self._application)
-        TablesApi(self._fleet, self._operations).add_to(self._application)
+        self._api = Api(self._state, self._fleet, self._operations)
+        self._api.add_to(self._application)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
         self._listening = listening
@@ -73,6 +75,7 @@ class _Emulator:
         # Where we are is written before anything is begun, so that a successor finds the namespaces whatever happens.
         self._announce(holder)
         await self._fleet.recover(self._settings.same_network)
+        self._api.resume()
         await self._relay.start()
         runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -124,6 +127,11 @@ class _Emulator:
     async def _note_activity(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self._active = time.monotonic()
         return await handler(request)
+
+    def _changed(self) -> None:
+        """A VM has come or gone."""
+        self._api.follow()
+        self._reconsider()
 
     def _reconsider(self) -> None:
         """Leave some time after the last VM is gone, unless somebody still talks to us or has just found us."""
