@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -32,6 +33,8 @@ from .store import Store, write_atomically
 
 PROJECT = "emulated-project"
 _EXPECTED_SECONDS = 60.0
+_STATE_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> None:
@@ -82,9 +85,11 @@ class _Emulator:
         await web.SockSite(runner, self._listening).start()
         print(f"ready {self._url}", flush=True)
         self._reconsider()
+        watch = asyncio.create_task(self._leave_without_state())
         try:
             await self._stop.wait()
         finally:
+            watch.cancel()
             (self._state / "emulator.json").unlink(missing_ok=True)
             await runner.cleanup()
             self._relay.stop()
@@ -140,6 +145,13 @@ class _Emulator:
             self._expected_until = 0.0
         if self._settings.linger and not self._timer:
             self._timer = asyncio.get_running_loop().call_later(self._settings.linger, self._leave_if_idle)
+
+    async def _leave_without_state(self) -> None:
+        """Nobody finds an emulator whose state was removed, nor does it find its VMs' folders: all of it ends."""
+        while self._state.exists():
+            await asyncio.sleep(_STATE_SECONDS)
+        _LOG.warning("the state folder %s was removed: this emulator and its VMs end", self._state)
+        self._stop.set()
 
     def _leave_if_idle(self) -> None:
         self._timer = None
