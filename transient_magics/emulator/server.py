@@ -85,11 +85,10 @@ class _Emulator:
         await web.SockSite(runner, self._listening).start()
         print(f"ready {self._url}", flush=True)
         self._reconsider()
-        watch = asyncio.create_task(self._leave_without_state())
+        self._leave_without_state()
         try:
             await self._stop.wait()
         finally:
-            watch.cancel()
             (self._state / "emulator.json").unlink(missing_ok=True)
             await runner.cleanup()
             self._relay.stop()
@@ -146,12 +145,13 @@ class _Emulator:
         if self._settings.linger and not self._timer:
             self._timer = asyncio.get_running_loop().call_later(self._settings.linger, self._leave_if_idle)
 
-    async def _leave_without_state(self) -> None:
+    def _leave_without_state(self) -> None:
         """Nobody finds an emulator whose state was removed, nor does it find its VMs' folders: all of it ends."""
-        while self._state.exists():
-            await asyncio.sleep(_STATE_SECONDS)
-        _LOG.warning("the state folder %s was removed: this emulator and its VMs end", self._state)
-        self._stop.set()
+        if self._state.exists():
+            asyncio.get_running_loop().call_later(_STATE_SECONDS, self._leave_without_state)
+        else:
+            _LOG.warning("the state folder %s was removed: this emulator and its VMs end", self._state)
+            self._stop.set()
 
     def _leave_if_idle(self) -> None:
         self._timer = None
