@@ -81,7 +81,7 @@ class Preview:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, hourly, on_demand_hourly."""
+        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, (on_demand_)hourly, source."""
         spec = self.spec
         server = spec.prices["parameter-server"]
         rows = [_row(spec.parameter_servers, "parameter server", spec.home_zone, "", "standard", server)]
@@ -99,7 +99,7 @@ class Preview:
             for row in self.rows
         ]
         where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
-        source = "; ".join(sorted({line.source for line in spec.prices.values()}))
+        source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
         total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}"
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
@@ -337,7 +337,7 @@ def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine
     return {
         "count": count, "role": role, "zone": zone, "machine_type": line.machine_type, "accelerator": gpu,
         "model": model, "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
-        "on_demand_hourly": line.on_demand_hourly,
+        "on_demand_hourly": line.on_demand_hourly, "source": line.source,
     }  # fmt: skip
 
 

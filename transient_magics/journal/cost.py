@@ -37,7 +37,8 @@ def bill(state: ClusterState, now: float) -> Bill:
         return max(0.0, (vm.ended_at or now) - vm.running_at) / 3600 * price(vm)
 
     by_vm = {vm.name: dollars(vm, lambda each: each.hourly) for vm in state.vms.values()}
-    sources = {line.source for line in state.spec.prices.values()} if state.spec else set()
+    places = {(vm.accelerator or "parameter-server", vm.zone) for vm in state.vms.values()}
+    sources = {state.spec.price(kind, zone).source for kind, zone in places} if state.spec else set()
     return Bill(
         total=sum(by_vm.values()),
         hourly=sum(vm.hourly for vm in state.living if vm.running_at),
