@@ -197,9 +197,12 @@ function costSection() {
   const rate = fact("per hour");
   const onDemand = fact("on demand");
   const saved = fact("saved");
+  const projected = fact("at the run's end");
+  const transfer = element("div", { class: "transient-foot" });
+  const ending = element("div", { class: "transient-foot" });
   const foot = element("div", { class: "transient-foot" });
   const node = element("section", { "aria-label": "Cost" },
-    element("div", { class: "transient-facts" }, total, rate, onDemand, saved), foot);
+    element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), transfer, foot, ending);
   node.update = (view, elapsed) => {
     const cost = view.cost;
     const hours = view.over ? 0 : elapsed / 3600;
@@ -209,6 +212,10 @@ function costSection() {
     rate.set(money(cost.hourly));
     onDemand.set(money(full));
     rate.hidden = view.over;
+    projected.hidden = !cost.projected_words;
+    projected.set(cost.projected_words || "-");
+    setText(transfer, cost.transfer_words);
+    setText(ending, view.ending);
     saved.hidden = !full;
     saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))} %` : "-");
     const notes = [view.emulated ? "Emulated, nothing is billed." : "", cost.source ? `Prices: ${cost.source}.` : ""];

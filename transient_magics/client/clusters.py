@@ -204,7 +204,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         ssh_from=declaration.ssh_from,
         controller=declaration.controller or "local",
     )
-    return replace(spec, prices={**spec.prices, **_server_prices(lines, spec)})
+    return _with_home(spec, lines)
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
@@ -221,7 +221,7 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
     candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
     prices = _worker_prices(lines, groups, candidates, spec.provisioning_model)
-    return replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices})
+    return _with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -319,6 +319,13 @@ def _worker_prices(
             if prices.setdefault(kind, line) != line:
                 prices[f"{kind}@{zone}"] = line
     return prices
+
+
+def _with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
+    """`spec` with what depends on where its parameter servers are: their prices, and those of traffic with them."""
+    traffic = {zone: transfer_price(zone, spec.home_zone).dollars_per_gib for zone in spec.all_zones}
+    prices = {**spec.prices, **_server_prices(lines, spec)}
+    return replace(spec, prices=prices, transfer_prices={zone: price for zone, price in traffic.items() if price})
 
 
 def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:

@@ -189,6 +189,11 @@ class Controller:
             case "vm.preemption_notice":
                 if state.living and state.state != "leaving":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=int(line.get("time", 0))))
+            case "vm.traffic":
+                if state.living and self._state.spec and state.zone in self._state.spec.transfer_prices:
+                    self._recorder.record(
+                        events.VmTraffic(vm=vm, sent=int(line.get("sent", 0)), received=int(line.get("received", 0)))
+                    )
             case "process.gave_up":
                 training = self._trainings.get(str(line.get("run")))
                 if training and line.get("role") == "ps":

@@ -123,10 +123,8 @@ def wanted(situation: Situation) -> Iterator[Place]:
 
 def idle_seconds(situation: Situation) -> float:
     """How long the cluster has been ready without a run, in seconds."""
-    state = situation.state
-    if state.active_run or not state.ready_at:
-        return 0.0
-    return situation.now - max([state.ready_at, *(run.finished_at for run in state.runs.values())])
+    since = situation.state.idle_since
+    return situation.now - since if since else 0.0
 
 
 def _sent_home(state: ClusterState) -> bool:

@@ -150,6 +150,15 @@ class VmPreemptionNotice(Event):
     noticed: int = 0
 
 
+@_event("vm.traffic")
+class VmTraffic(Event):
+    """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the parameter servers."""
+
+    vm: str
+    sent: int
+    received: int
+
+
 @_event("vm.revoked")
 class VmRevoked(Event):
     """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`)."""

@@ -46,6 +46,11 @@ class VmState:
     running_at: float = 0.0
     ready_at: float = 0.0
     ended_at: float = 0.0
+    traffic_bytes: int = 0
+    """Sent and received, where that costs money."""
+    traffic_rate: float = 0.0
+    """Of late, in bytes per second."""
+    traffic_at: float = 0.0
 
     @property
     def living(self) -> bool:
@@ -119,6 +124,13 @@ class ClusterState:
         return [vm for vm in self.vms.values() if vm.living]
 
     @property
+    def idle_since(self) -> float:
+        """Since when the cluster is ready and without a run, in seconds since 1970; 0 if it is not."""
+        if self.active_run or not self.ready_at:
+            return 0.0
+        return max([self.ready_at, *(run.finished_at for run in self.runs.values())])
+
+    @property
     def run(self) -> RunState | None:
         """The latest run."""
         return next(reversed(self.runs.values()), None) if self.runs else None
@@ -144,7 +156,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     if rule := _RULES.get(type(event)):
         state = rule(state, event)
     recent = state.recent
-    if not isinstance(event, (e.TrainProgress, e.Unknown)):
+    if not isinstance(event, (e.TrainProgress, e.VmTraffic, e.Unknown)):
         recent = (*recent[1 - RECENT :], event)
     return replace(state, seq=max(event.seq, state.seq), recent=recent)
 
@@ -256,6 +268,16 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
 @_rule(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
     return _with_vm(state, event.vm, state="leaving")
+
+
+@_rule(e.VmTraffic)
+def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None:
+        return state
+    total, since = event.sent + event.received, vm.traffic_at or vm.running_at
+    rate = (total - vm.traffic_bytes) / (event.at - since) if event.at > since > 0 else 0.0
+    return _with_vm(state, event.vm, traffic_bytes=total, traffic_rate=max(0.0, rate), traffic_at=event.at)
 
 
 @_rule(e.VmRevoked)

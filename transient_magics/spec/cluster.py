@@ -34,6 +34,8 @@ class ClusterSpec:
     """By accelerator and under `parameter-server`; as `accelerator@zone` where a zone has prices of its own."""
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By accelerator: the zones in which groups without one of their own may be, best first (else `zones`)."""
+    transfer_prices: Mapping[str, float] = field(default_factory=dict)
+    """By zone: US dollars per GiB, in each direction, of traffic with the parameter servers' zone, where it costs."""
     declared_at: float = 0.0
     parameter_servers: int = 1
     parameter_server_cores: int = 4
