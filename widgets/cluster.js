@@ -260,7 +260,7 @@ function render({ model, el }) {
   });
   const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
   const notice = element("div", { class: "transient-notice" });
-  const stale = element("div", { class: "transient-foot", hidden: "", text: "The kernel is silent: what you see may be old. The cluster goes on without it." });
+  const stale = element("div", { class: "transient-foot", hidden: "" });
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection();
   const table = vmTable(send, now);
@@ -314,6 +314,9 @@ function render({ model, el }) {
     if (!view?.at) return;
     table.tick();
     cost.update(view, elapsed());
+    setText(stale, "The kernel is silent or has ended: what you see may be old. The cluster goes on without it"
+      + (view.emulated ? ". " : ` and costs ${money(view.cost.hourly)} per hour. `)
+      + `To see it again: %transient_cluster attach ${view.name}`);
     stale.hidden = view.over || elapsed() < STALE_SECONDS;
     announce();
   }
