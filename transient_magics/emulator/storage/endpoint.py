@@ -23,6 +23,7 @@ from .uploads import Uploads
 _LOG = logging.getLogger(__name__)
 _JSON, _DOWNLOAD, _BATCH = "/storage/v1/", "/download/storage/v1/", "/batch/storage/v1"
 _UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
+_CLIENT_LEFT = 499
 _MOST = 8 << 20  # bytes of JSON
 
 
@@ -46,9 +47,10 @@ class Endpoint:
             return await self._answer(request)
         except wire.ApiError as error:
             return self._refusal(request, error)
+        except ConnectionError:
+            # The client has left in the middle; what it sent of a resumable upload is kept.
+            return web.Response(status=_CLIENT_LEFT)
         except OSError as error:
-            if isinstance(error, ConnectionError):
-                raise
             _LOG.exception("%s %s failed", request.method, request.path)
             why = f"The emulator could not do it: {error.strerror or error}"
             return self._refusal(request, wire.ApiError(503, "backendError", why))
