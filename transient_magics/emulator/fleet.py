@@ -19,6 +19,7 @@ from .addresses import address, free_number
 from .host import Host, PeerCheck, Surroundings
 from .instances import Record, new_record
 from .isolation import Isolation
+from .metadata_server import Beside
 from .operations import Operations
 from .store import Store, remove_folder
 
@@ -33,6 +34,7 @@ class Fleet:
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
         *, boot_seconds: float, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
+        beside: Beside | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -41,7 +43,7 @@ class Fleet:
         self._boot_seconds, self._notice_seconds, self._on_change = boot_seconds, notice_seconds, on_change
         self._on_gone = on_gone
         self._isolation = isolated
-        self._around = Surroundings(self._folder, isolated, owner_only, self._save)
+        self._around = Surroundings(self._folder, isolated, owner_only, self._save, beside)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
         self._hosts: dict[str, Host] = {}
