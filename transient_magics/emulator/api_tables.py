@@ -15,6 +15,7 @@ from . import lists, tables, wire
 from .api import Answer, Handler, all_zones, answering, body
 from .fleet import Fleet
 from .operations import Operations
+from .weather.weather import Weather
 
 _BASE = "/compute/v1/projects/{project}"
 _Table = Callable[[str, str], list[dict[str, Any]]]
@@ -23,8 +24,8 @@ _Table = Callable[[str, str], list[dict[str, Any]]]
 class TablesApi:
     """All routes, to be added to an application."""
 
-    def __init__(self, fleet: Fleet, operations: Operations) -> None:
-        self._fleet, self._operations = fleet, operations
+    def __init__(self, fleet: Fleet, operations: Operations, weather: Weather) -> None:
+        self._fleet, self._operations, self._weather = fleet, operations, weather
         self._firewalls: dict[tuple[str, str], dict[str, Any]] = {}
 
     def add_to(self, application: web.Application) -> None:
@@ -96,11 +97,12 @@ class TablesApi:
 
     def _regions(self, request: web.Request) -> Answer:
         project, used = _project(request), self._resources(request)
-        found = [tables.region(project, region, used) for region in tables.REGIONS]
+        found = [self._weather.limits(tables.region(project, region, used)) for region in tables.REGIONS]
         return lists.page(request, "compute#regionList", found, wire.link(project, "regions"))
 
     def _region(self, request: web.Request) -> Answer:
-        return tables.region(_project(request), request.match_info["region"], self._resources(request))
+        region = tables.region(_project(request), request.match_info["region"], self._resources(request))
+        return self._weather.limits(region)
 
     def _images(self, request: web.Request) -> Answer:
         project = _project(request)

@@ -20,33 +20,39 @@ from .host import Host, PeerCheck, Surroundings
 from .instances import Record, new_record
 from .isolation import Isolation
 from .operations import Operations
+from .refusals import Refusals
 from .store import Store, remove_folder
+from .weather.revoker import Revoker
+from .weather.weather import Weather
 
 _LOG = logging.getLogger(__name__)
-_STAGING_PART = 0.3
 
 
 class Fleet:
-    """The emulated project's VMs. `on_change` is told whenever one appears or is deleted, `on_gone`
+    """The emulated project's VMs, in their `weather`. `on_change` is told whenever one appears or is deleted, `on_gone`
     the address of each that does not run any more."""
 
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
-        *, boot_seconds: float, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
+        weather: Weather, *, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._store = Store(state / "instances")
         self._operations = operations
-        self._boot_seconds, self._notice_seconds, self._on_change = boot_seconds, notice_seconds, on_change
+        self._weather, self._notice_seconds, self._on_change = weather, notice_seconds, on_change
         self._on_gone = on_gone
         self._isolation = isolated
-        self._around = Surroundings(self._folder, isolated, owner_only, self._save)
+        self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes)
+        self._revoker = Revoker(weather, self)
+        self._refusals = Refusals(Store(state / "refusals"), operations)
+        weather.on_change(self._weather_changed)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
         self._hosts: dict[str, Host] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._raining: asyncio.Task[None] | None = None
         self._latest = 1
 
     # What there is.
@@ -94,6 +100,8 @@ class Fleet:
         place = address(number, self._isolation is not Isolation.NONE)
         home = self._homes / f"{self._tag}-{number}"
         record = new_record(project, zone, body, number, place, folder, home)
+        if refusal := self._weather.refusal(record, self.records()):
+            return self._refusals.refuse(record, "insert", refusal, request)
         self._latest = number
         operation = self._begin(record, "insert", request)
         self._records[record.key] = record
@@ -122,6 +130,8 @@ class Fleet:
             if record.status in ("STOPPING",):
                 raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
             return self._operations.finish(self._begin(record, "start", request, keep=False))
+        if refusal := self._weather.refusal(record, self.records()):
+            return self._refusals.refuse(record, "start", refusal, request)
         operation = self._begin(record, "start", request)
         record.preempted, record.ending = False, None
         self._change_status(record, "PROVISIONING")
@@ -163,7 +173,8 @@ class Fleet:
     # Beginning and end of the emulator itself.
 
     async def recover(self, same_network: bool) -> None:
-        """Take over what an earlier emulator left; without its network, its VMs are lost."""
+        """Take over what an earlier emulator left, and let the weather work; without its network, its VMs are lost."""
+        self._refusals.recover()
         for saved in self._store:
             record = Record(**saved)
             self._records[record.key] = record
@@ -177,12 +188,13 @@ class Fleet:
         for folder in self._folder.iterdir():
             if folder.name not in known:
                 remove_folder(folder)
+        self._raining = asyncio.create_task(self._revoker.run(), name="weather")
 
     async def close(self, keep: bool) -> None:
         """End all VMs (or leave them to the next emulator)."""
         for timer in self._timers.values():
             timer.cancel()
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *([self._raining] if self._raining else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -195,23 +207,34 @@ class Fleet:
     # The life of one VM.
 
     async def _boot(self, record: Record) -> None:
-        await asyncio.sleep(self._boot_seconds * _STAGING_PART)
+        takes = self._weather.startup(record)
+        await asyncio.sleep(takes.provisioning)
         begun = time.monotonic()
         self._change_status(record, "STAGING")
         host = self._hosts[record.identity] = Host(record, self._around, lambda: self._died(record))
         try:
             await host.power_on()
+            if not takes.booting:
+                await host.serve()
         except (OSError, TimeoutError) as error:
             _LOG.exception("VM %s cannot be started", record.name)
             await self._power_off(record)
             self._settle(record, ("INTERNAL_ERROR", f"The emulator could not start the VM: {error}"), (500, "INTERNAL"))
             await self._remove(record)
             return
-        await asyncio.sleep(self._boot_seconds * (1 - _STAGING_PART) - (time.monotonic() - begun))
+        left = takes.staging - (time.monotonic() - begun)
+        if (part := self._weather.preempted_in_creation(record)) is not None:
+            await asyncio.sleep(left * part)
+            asyncio.get_running_loop().call_soon(self.preempt, record)
+            await asyncio.Event().wait()  # The end of the VM takes this task's place.
+        await asyncio.sleep(left)
         record.resource["lastStartTimestamp"] = wire.now()
         self._change_status(record, "RUNNING")
         self._settle(record)
         self._limit(record)
+        if takes.booting:
+            await asyncio.sleep(takes.booting)
+            await host.serve()
 
     def _end(self, record: Record, then: str, notice: float | None = None) -> None:
         if record.ending and record.ending["then"] == "delete":
@@ -305,14 +328,22 @@ class Fleet:
         """Have the time limit kept."""
         if timer := self._timers.pop(record.identity, None):
             timer.cancel()
-        moment = record.limit()
+        moment = record.limit(self._weather.clock)
         if moment is not None and record.ending is None:
             # A timer cannot be set for longer than some weeks; looking again once a day is enough.
             wait = min(max(moment - time.time(), 0.0), 86_400.0)
             self._timers[record.identity] = asyncio.get_running_loop().call_later(wait, self._time_is_up, record)
 
+    def _weather_changed(self) -> None:
+        """Time may pass at another rate now, and a VM's metadata say something else."""
+        for record in self._records.values():
+            if record.identity in self._timers:
+                self._limit(record)
+            if host := self._hosts.get(record.identity):
+                host.metadata.changed()
+
     def _time_is_up(self, record: Record) -> None:
-        moment = record.limit()
+        moment = record.limit(self._weather.clock)
         if moment is None or moment > time.time():
             self._limit(record)
         elif record.transient and record.resource["scheduling"]["provisioningModel"] == "STANDARD":
@@ -382,6 +413,7 @@ class Fleet:
     def _change_status(self, record: Record, status: str) -> None:
         record.resource["status"] = status
         self._save(record)
+        self._revoker.stir()
 
     def _save(self, record: Record) -> None:
         try:

@@ -30,6 +30,9 @@ from .operations import Operations
 from .relay import Relay
 from .settings import Settings
 from .store import Store, write_atomically
+from .weather.api import WeatherApi
+from .weather.faults import Faults
+from .weather.weather import Weather
 
 PROJECT = "emulated-project"
 _EXPECTED_SECONDS = 60.0
@@ -53,16 +56,21 @@ class _Emulator:
         self._expected_until = self._active + _EXPECTED_SECONDS
         guard = Guard(settings.tables, settings.owner)
         self._operations = Operations(Store(self._state / "operations"))
+        weather = Weather(self._state, settings.boot)
         self._fleet = Fleet(
-            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations,
-            boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._reconsider,
+            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
+            notice_seconds=settings.notice, on_change=self._reconsider,
             on_gone=lambda address: self._relay.drop(address),
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
-        self._application = web.Application(middlewares=[errors, guard.middleware, self._note_activity])
+        faults = Faults(lambda: weather.settings)
+        self._application = web.Application(
+            middlewares=[errors, guard.middleware, self._note_activity, faults.middleware]
+        )
         self._application.router.add_get("/emulator/v1", self._about)
         Api(self._fleet, self._operations).add_to(self._application)
-        TablesApi(self._fleet, self._operations).add_to(self._application)
+        TablesApi(self._fleet, self._operations, weather).add_to(self._application)
+        WeatherApi(weather, self._fleet.records).add_to(self._application)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
         self._listening = listening
