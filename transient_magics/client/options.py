@@ -283,8 +283,8 @@ def _train() -> tuple[Option, ...]:
         _flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
         _flag("--when-done", "what goes when the run ends (keep)",
               **_choice("--when-done", ("keep", "workers", "cluster"))),
-        _flag("--pace", "least seconds of a worker's step, for demonstrations on few cores", _number("--pace"),
-              name="pace_seconds", metavar="SECONDS"),
+        _flag("--pace", "least seconds of a worker's step (of a K80's, with GPU speeds as published in the weather)",
+              _number("--pace"), name="pace_seconds", metavar="SECONDS"),
         _flag("--wait", _WAIT.format("the run is over")),
         _OUTPUT,
     )  # fmt: skip

@@ -20,7 +20,6 @@ from .host import Host, PeerCheck, Surroundings
 from .instances import Record, new_record
 from .isolation import Isolation
 from .operations import Operations
-from .refusals import Refusals
 from .store import Store, remove_folder
 from .weather.revoker import Revoker
 from .weather.weather import Weather
@@ -45,7 +44,6 @@ class Fleet:
         self._isolation = isolated
         self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes)
         self._revoker = Revoker(weather, self)
-        self._refusals = Refusals(Store(state / "refusals"), operations)
         weather.on_change(self._weather_changed)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
@@ -100,12 +98,11 @@ class Fleet:
         place = address(number, self._isolation is not Isolation.NONE)
         home = self._homes / f"{self._tag}-{number}"
         record = new_record(project, zone, body, number, place, folder, home)
-        if refusal := self._weather.refusal(record, self.records()):
-            return self._refusals.refuse(record, "insert", refusal, request)
+        self._refuse(record)
         self._latest = number
         operation = self._begin(record, "insert", request)
         self._records[record.key] = record
-        self._go(record, self._boot(record))
+        self._go(record, self._fail(record) if record.refusal else self._boot(record))
         self._on_change()
         return operation
 
@@ -130,9 +127,11 @@ class Fleet:
             if record.status in ("STOPPING",):
                 raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
             return self._operations.finish(self._begin(record, "start", request, keep=False))
-        if refusal := self._weather.refusal(record, self.records()):
-            return self._refusals.refuse(record, "start", refusal, request)
+        self._refuse(record)
         operation = self._begin(record, "start", request)
+        if record.refusal:
+            self._go(record, self._fail(record))
+            return operation
         record.preempted, record.ending = False, None
         self._change_status(record, "PROVISIONING")
         self._go(record, self._boot(record))
@@ -174,7 +173,6 @@ class Fleet:
 
     async def recover(self, same_network: bool) -> None:
         """Take over what an earlier emulator left, and let the weather work; without its network, its VMs are lost."""
-        self._refusals.recover()
         for saved in self._store:
             record = Record(**saved)
             self._records[record.key] = record
@@ -205,6 +203,25 @@ class Fleet:
                 group.create_task(self._remove(record))
 
     # The life of one VM.
+
+    def _refuse(self, record: Record) -> None:
+        """Note that this VM cannot be had, where that shows only later. ApiError where it shows at once."""
+        refusal = self._weather.refusal(record, [each for each in self.records(record.project) if not each.refusal])
+        record.refusal = None
+        if refusal:
+            record.refusal = {"error": refusal.error, "http": refusal.http, "at": time.time() + refusal.delay}
+
+    async def _fail(self, record: Record) -> None:
+        """The whole life of a VM that cannot be had; one that was stopped stays so."""
+        assert record.refusal
+        await asyncio.sleep(record.refusal["at"] - time.time())
+        refusal, record.refusal = record.refusal, None
+        if record.status != "TERMINATED":
+            # First gone, then told: whoever hears of it may ask for the same name again.
+            waiting, record.operations = record.operations, []
+            await self._remove(record)
+            record.operations = waiting
+        self._settle(record, refusal["error"], tuple(refusal["http"]))
 
     async def _boot(self, record: Record) -> None:
         takes = self._weather.startup(record)
@@ -315,7 +332,9 @@ class Fleet:
             self._hosts[record.identity] = host
         else:
             await host.power_off()
-        if record.status in ("PROVISIONING", "STAGING"):
+        if record.refusal:
+            self._go(record, self._fail(record))
+        elif record.status in ("PROVISIONING", "STAGING"):
             await self._power_off(record)
             self._go(record, self._boot(record))
         elif record.status == "STOPPING" or record.ending:
@@ -391,7 +410,10 @@ class Fleet:
         return operation
 
     def _settle(
-        self, record: Record, error: tuple[str, str] | None = None, http: tuple[int, str] = (400, "BAD REQUEST")
+        self,
+        record: Record,
+        error: tuple[str, str] | dict[str, Any] | None = None,
+        http: tuple[int, str] = (400, "BAD REQUEST"),
     ) -> None:
         """Finish the operations that waited for what has just happened."""
         waiting, record.operations = record.operations, []

@@ -20,7 +20,8 @@ _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
 
 @dataclass
 class Record:
-    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"until", "then", "preemption"}."""
+    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"until", "then", "preemption"};
+    `refusal` when and how its operation will fail, for one that cannot be had: {"at", "error", "http"}."""
 
     project: str
     zone: str
@@ -35,6 +36,7 @@ class Record:
     preempted: bool = False
     guest_attributes: dict[str, dict[str, str]] = field(default_factory=dict)
     ending: dict[str, Any] | None = None
+    refusal: dict[str, Any] | None = None
     operations: list[str] = field(default_factory=list)
 
     @property
