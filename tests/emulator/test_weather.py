@@ -320,3 +320,59 @@ async def test_our_own_client_understands_stockouts_and_quotas(sky: Cloud) -> No
             await engine.insert(
                 replace(WANTED, name="c1-p", accelerator="nvidia-tesla-p100", request_id=request_id("quota"))
             )
+
+
+_RECEIVE = """#!/usr/bin/env transient-python
+import os, socket, time
+with socket.create_server(("0.0.0.0", 5000)) as door:
+    connection, _ = door.accept()
+began, size = time.monotonic(), 0
+while part := connection.recv(1 << 20):
+    size += len(part)
+with open(os.path.expanduser("~/rate"), "w") as file:
+    file.write(str(size * 8 / (time.monotonic() - began)))
+"""
+_SEND = """
+import socket, time
+for attempt in range(50):
+    try:
+        connection = socket.create_connection(("{}", 5000))
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+    else:
+        connection.sendall(bytes(3_000_000))
+        break
+"""
+
+
+async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cloud) -> None:
+    await asyncio.to_thread(weather, sky, link="80mbit,far=16mbit")
+    sky.create("sender", spot=False, guest_accelerators=[])
+    rates: dict[str, float] = {}
+    async with await sky.ssh("sender") as sender:
+        for zone, name in ((ZONE, "near"), ("us-west1-b", "far")):
+            path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
+            body = {
+                "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
+                "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _RECEIVE}]},
+            }  # fmt: skip
+            assert http_request(sky.running.url, "POST", path, body)[0] == 200
+            made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
+            await sender.run(
+                "transient-python -S -", input=_SEND.format(made["networkInterfaces"][0]["networkIP"]), check=True
+            )
+            told = sky.running.state / "vms" / name / "home" / "rate"
+            eventually(lambda told=told: told.exists() and told.read_text())
+            rates[name] = float(told.read_text())
+            assert http_request(sky.running.url, "DELETE", f"{path}/{name}")[0] == 200
+    assert 50e6 < rates["near"] < 120e6
+    assert 10e6 < rates["far"] < 25e6
+
+
+def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
+    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
+    status, refused = http_request(running.url, "PATCH", WEATHER, {"link": "100mbit"})
+    assert status == 400
+    assert "have no network of their own here" in refused["error"]["message"]
+    running.process.terminate()
+    assert running.process.wait(10) == 0

@@ -8,6 +8,7 @@ from .clusters import Declaration, Preview, cluster, clusters, declare, preview,
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .runs import run, runs, train
+from .weather import Weather
 
 __all__ = [
     "Cluster",
@@ -16,6 +17,7 @@ __all__ = [
     "Preview",
     "Result",
     "Run",
+    "Weather",
     "cluster",
     "clusters",
     "declare",

@@ -21,6 +21,7 @@ from .instances import Record, new_record
 from .isolation import Isolation
 from .operations import Operations
 from .store import Store, remove_folder
+from .weather.links import Links
 from .weather.revoker import Revoker
 from .weather.weather import Weather
 
@@ -44,13 +45,14 @@ class Fleet:
         self._isolation = isolated
         self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes)
         self._revoker = Revoker(weather, self)
+        self._links = Links(weather, lambda: self._hosts)
         weather.on_change(self._weather_changed)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
         self._hosts: dict[str, Host] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._raining: asyncio.Task[None] | None = None
+        self._raining: list[asyncio.Task[None]] = []
         self._latest = 1
 
     # What there is.
@@ -186,13 +188,13 @@ class Fleet:
         for folder in self._folder.iterdir():
             if folder.name not in known:
                 remove_folder(folder)
-        self._raining = asyncio.create_task(self._revoker.run(), name="weather")
+        self._raining = [asyncio.create_task(each.run()) for each in (self._revoker, self._links)]
 
     async def close(self, keep: bool) -> None:
         """End all VMs (or leave them to the next emulator)."""
         for timer in self._timers.values():
             timer.cancel()
-        tasks = [*self._tasks.values(), *([self._raining] if self._raining else [])]
+        tasks = [*self._tasks.values(), *self._raining]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -231,6 +233,7 @@ class Fleet:
         host = self._hosts[record.identity] = Host(record, self._around, lambda: self._died(record))
         try:
             await host.power_on()
+            self._links.stir()
             if not takes.booting:
                 await host.serve()
         except (OSError, TimeoutError) as error:
@@ -296,6 +299,7 @@ class Fleet:
             await host.power_off()
             self._hosts.pop(record.identity, None)
             self._on_gone(record.address)
+            self._links.stir()
 
     async def _remove(self, record: Record) -> None:
         await self._power_off(record)

@@ -89,6 +89,11 @@ class Host:
         await self._machine.power_off()
         self.record.first = None
 
+    @property
+    def machine(self) -> Machine:
+        """Its processes and its network."""
+        return self._machine
+
     async def shut_down_script(self) -> None:
         """Run the shutdown-script, if there is one."""
         await self._run_script("shutdown-script")

@@ -56,7 +56,7 @@ class _Emulator:
         self._expected_until = self._active + _EXPECTED_SECONDS
         guard = Guard(settings.tables, settings.owner)
         self._operations = Operations(Store(self._state / "operations"))
-        weather = Weather(self._state, settings.boot)
+        weather = Weather(self._state, settings.boot, self._isolation is not Isolation.NONE)
         self._fleet = Fleet(
             self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
             notice_seconds=settings.notice, on_change=self._reconsider,

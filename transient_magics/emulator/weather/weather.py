@@ -24,6 +24,7 @@ from . import capacity, chance, published, startup
 from .capacity import Refusal, Wanted
 from .clock import Clock, rate_of
 from .files import LifetimeRow, ScheduleRow
+from .links import check_links
 from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published
 from .settings import Settings
 from .startup import Startup
@@ -36,8 +37,10 @@ PACE_ATTRIBUTE = "emulator-pace"
 class Weather:
     """What is set, and what follows from it for a VM."""
 
-    def __init__(self, state: Path, boot_seconds: float) -> None:
-        """`boot_seconds` is what VMs take to boot while the weather says nothing about it."""
+    def __init__(self, state: Path, boot_seconds: float, own_network: bool) -> None:
+        """`boot_seconds` is what VMs take to boot while the weather says nothing about it; with `own_network` the
+        emulator and its VMs have network namespaces of their own."""
+        self._own_network = own_network
         self._path, self._boot_seconds = state / "weather.json", boot_seconds
         self._listeners: list[Callable[[], None]] = []
         self.settings, self.clock = Settings(seed=secrets.randbelow(1_000_000)), Clock()
@@ -58,6 +61,8 @@ class Weather:
             raise DeclarationError(f"reset is true or false, not '{reset}'")
         now = time.time()
         settings = (Settings(seed=self.settings.seed) if reset else self.settings).changed(asked)
+        if settings.link and settings.link != self.settings.link:
+            check_links(settings.link, self._own_network)
         before = self.settings, self.clock, self.since, self.progress
         self.settings, self.clock = settings, self.clock.running_at(rate_of(settings.hours_per_minute), now)
         if reset or not asked.keys().isdisjoint(_PROCESS):
