@@ -73,8 +73,8 @@ def no_capacity(wanted: Wanted, stockouts: Sequence[Stockout], now: float) -> Re
             {"help": {"links": [{"description": "Troubleshooting documentation", "url": _HELP}]}},
             {"localizedMessage": {
                 "locale": "en-US",
-                "message": f"{what} is currently unavailable in the {wanted.zone} zone. Alternatively, you can try your "
-                "request again with a different VM hardware configuration or at a later time."}},
+                "message": f"{what} is currently unavailable in the {wanted.zone} zone. Alternatively, you can try "
+                "your request again with a different VM hardware configuration or at a later time."}},
             {"errorInfo": {"domain": "compute.googleapis.com", "reason": "resource_availability",
                            "metadatas": {key: value for key, value in metadatas.items() if value}}},
         ],

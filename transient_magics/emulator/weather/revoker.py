@@ -13,7 +13,7 @@ from .revocations import Transient
 from .weather import Weather, gpu_of
 
 _LOG = logging.getLogger(__name__)
-_LONGEST = 3600.0
+_LONGEST, _AGAIN = 3600.0, 1.0
 
 
 class Preemptible(Protocol):
@@ -49,7 +49,11 @@ class Revoker:
         """Until cancelled."""
         while True:
             self._stirred.clear()
-            wait = self._look()
+            try:
+                wait = self._look()
+            except OSError:
+                _LOG.exception("a VM cannot be taken away")
+                wait = _AGAIN
             try:
                 async with asyncio.timeout(wait):
                     await self._stirred.wait()
@@ -57,7 +61,8 @@ class Revoker:
                 continue
 
     def _look(self) -> float:
-        records = {each.identity: each for each in self._fleet.records() if each.transient and each.ending is None}
+        living = [each for each in self._fleet.records() if each.transient and not (each.ending or each.refusal)]
+        records = {each.identity: each for each in living}
         before = repr(self._weather.progress)
         due = self._policy.due([_seen(each) for each in records.values()], time.time())
         if repr(self._weather.progress) != before:
