@@ -1,30 +1,48 @@
-"""A validator for the JSON of Compute Engine, from the discovery document that google-api-python-client carries."""
+"""A validator for the JSON of Google's APIs, from the discovery documents that google-api-python-client carries."""
 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import re
 from functools import cache
 from importlib import resources
 from typing import Any
 
+REFUSAL = {"code": int, "message": str, "errors": list}
+"""What the `error` of every refusal has; the discovery documents say nothing about it."""
+
 
 @cache
-def document() -> dict[str, Any]:
-    """The discovery document of Compute Engine v1."""
+def document(api: str = "compute") -> dict[str, Any]:
+    """The discovery document of an API, version 1."""
     folder = resources.files("googleapiclient.discovery_cache") / "documents"
-    return json.loads((folder / "compute.v1.json").read_text())
+    return json.loads((folder / f"{api}.v1.json").read_text())
 
 
-def faults(name: str, value: Any) -> list[str]:
+def faults(name: str, value: Any, api: str = "compute") -> list[str]:
     """What is wrong with `value` as an instance of the schema called `name`."""
-    return list(_faults({"$ref": name}, value, name))
+    return list(_faults(api, {"$ref": name}, value, name))
 
 
-def _faults(schema: dict[str, Any], value: Any, where: str) -> Any:
+def refusal_faults(status: int, value: Any) -> list[str]:
+    """What is wrong with the body of an answer with this status of 400 and more."""
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict) or set(value) != {"error"}:
+        return [f"{value!r} is no refusal"]
+    wrong = [
+        f"error.{key}: {error.get(key)!r}" for key, kind in REFUSAL.items() if not isinstance(error.get(key), kind)
+    ]
+    wrong += [f"error.code: {error.get('code')} with status {status}"] if error.get("code") != status else []
+    for each in error.get("errors") or [{}]:
+        wrong += [f"error.errors: no {key}" for key in ("message", "domain", "reason") if not each.get(key)]
+    return wrong
+
+
+def _faults(api: str, schema: dict[str, Any], value: Any, where: str) -> Any:
     if "$ref" in schema:
-        schema = document()["schemas"][schema["$ref"]]
+        schema = document(api)["schemas"][schema["$ref"]]
     kind = schema.get("type")
     if kind == "object":
         if not isinstance(value, dict):
@@ -36,13 +54,13 @@ def _faults(schema: dict[str, Any], value: Any, where: str) -> Any:
             if rule is None:
                 yield f"{where}.{key}: unknown"
             else:
-                yield from _faults(rule, part, f"{where}.{key}")
+                yield from _faults(api, rule, part, f"{where}.{key}")
     elif kind == "array":
         if not isinstance(value, list):
             yield f"{where}: {value!r} is no list"
             return
         for index, part in enumerate(value):
-            yield from _faults(schema["items"], part, f"{where}[{index}]")
+            yield from _faults(api, schema["items"], part, f"{where}[{index}]")
     elif not _fits(schema, value):
         yield f"{where}: {value!r} is no {schema.get('format') or kind} {schema.get('enum', '')}"
 
@@ -62,5 +80,8 @@ def _fits(schema: dict[str, Any], value: Any) -> bool:
     if form in ("int64", "uint64"):
         return re.fullmatch(r"-?\d+", value) is not None
     if form == "byte":
-        return base64.urlsafe_b64encode(base64.urlsafe_b64decode(value)).decode() == value
+        try:
+            return base64.urlsafe_b64encode(base64.urlsafe_b64decode(value)).decode() == value
+        except binascii.Error:
+            return False
     return "pattern" not in schema or re.fullmatch(schema["pattern"], value) is not None

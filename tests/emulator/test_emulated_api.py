@@ -10,6 +10,7 @@ from google.cloud import compute_v1
 
 _BASE = f"/compute/v1/projects/{PROJECT}"
 _IMAGES = "/compute/v1/projects/debian-cloud/global/images"
+_DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 _SELF = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}"
 
 
@@ -66,7 +67,8 @@ def test_another_client_of_the_same_api_is_served(cloud: Cloud) -> None:
     body = {
         "name": "w1", "machineType": f"{_SELF}/zones/{ZONE}/machineTypes/g2-standard-4",
         "scheduling": {"preemptible": True, "automaticRestart": False, "onHostMaintenance": "TERMINATE"},
-        "disks": [{"boot": True, "initializeParams": {"sourceImage": "global/images/family/f", "diskSizeGb": "50"}}],
+        "disks": [{"boot": True, "autoDelete": True,
+                   "initializeParams": {"sourceImage": _DEBIAN, "diskSizeGb": "50"}}],
         "networkInterfaces": [{"accessConfigs": [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]}],
     }  # fmt: skip
     operation = other.instances().insert(project=PROJECT, zone=ZONE, body=body).execute()

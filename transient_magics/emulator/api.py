@@ -1,27 +1,35 @@
 """The REST API: which request does what. Routes of Compute Engine v1 on one side, the fleet on the other.
 
 Every handler returns the JSON of its answer; refusals are `ApiError`s and become error bodies of the API's form.
-Unknown query parameters are ignored, full and partial URLs are understood everywhere.
+Unknown query parameters are ignored, full and partial URLs are understood everywhere. VMs and operations are served
+here; each of the other kinds of resources brings its own routes.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from . import instances, lists, tables, wire
+from . import instances, lists, rest, tables, wire
+from .advice import Advice
+from .api_tables import TablesApi
+from .bulk import Bulk
+from .changes import Changes
+from .creation import Creation
+from .disks import Disks
 from .fleet import Fleet
+from .images import Images
 from .instances import Record
+from .networks import Networks
 from .operations import Operations
+from .reserved_addresses import Addresses
+from .rest import BASE, Answer, Route, answering, body
 
-Answer = dict[str, Any] | None
-Handler = Callable[[web.Request], Answer | Awaitable[Answer]]
 _LOG = logging.getLogger(__name__)
-_BASE = "/compute/v1/projects/{project}"
 
 
 @web.middleware
@@ -51,19 +59,48 @@ async def errors(
 class Api:
     """All routes, to be added to an application."""
 
-    def __init__(self, fleet: Fleet, operations: Operations) -> None:
+    def __init__(self, state: Path, fleet: Fleet, operations: Operations) -> None:
         self._fleet, self._operations = fleet, operations
+        self._networks = Networks(state, operations)
+        self._networks.instances = lambda project: [each.resource for each in fleet.records(project)]
+        self._images = Images(state, operations)
+        self._disks = Disks(state, operations, fleet, self._images)
+        self._addresses = Addresses(state, operations)
+        self._creation = Creation(fleet, self._networks, self._images, self._disks)
+        self._bulk = Bulk(state, operations, fleet, self._creation)
+        self._tables = TablesApi(fleet, self._networks, self._images, self._disks, self._addresses)
+        fleet.prepare = self._disks.prepare
 
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
-        zone, region = f"{_BASE}/zones/{{zone}}", f"{_BASE}/regions/{{region}}"
+        parts = (
+            self._bulk, Changes(self._fleet, self._operations, self._disks), self._tables, self._disks, self._images,
+            self._networks, self._networks.subnetworks, self._networks.firewalls, self._addresses, Advice(),
+        )  # fmt: skip
+        for method, path, handler in [*self.routes(), *(route for part in parts for route in part.routes())]:
+            application.router.add_route(method, path, answering(handler))
+
+    def resume(self) -> None:
+        """Go on with what an earlier emulator did not finish."""
+        self.follow()
+        self._images.resume()
+        self._disks.resume()
+        self._bulk.resume()
+
+    def follow(self) -> None:
+        """VMs have come or gone."""
+        self._disks.follow()
+
+    def routes(self) -> list[Route]:
+        """What is served here."""
+        zone, region = f"{BASE}/zones/{{zone}}", f"{BASE}/regions/{{region}}"
         instance = f"{zone}/instances/{{instance}}"
-        routes: list[tuple[str, str, Handler]] = [
+        routes: list[Route] = [
             ("POST", f"{zone}/instances", self._insert),
             ("GET", f"{zone}/instances", self._list_instances),
-            ("GET", f"{_BASE}/aggregated/instances", self._aggregate_instances),
+            ("GET", f"{BASE}/aggregated/instances", self._aggregate_instances),
             ("GET", instance, lambda request: self._record(request).resource),
-            ("DELETE", instance, lambda request: self._act(request, self._fleet.delete)),
+            ("DELETE", instance, self._delete),
             ("POST", f"{instance}/stop", lambda request: self._act(request, self._fleet.stop)),
             ("POST", f"{instance}/start", lambda request: self._act(request, self._fleet.start)),
             (
@@ -75,12 +112,9 @@ class Api:
             ("POST", f"{instance}/setMetadata", self._set_metadata),
             ("GET", f"{instance}/getGuestAttributes", self._guest_attributes),
             ("GET", f"{instance}/serialPort", self._serial_port),
-            ("GET", f"{zone}/disks", self._list_disks),
-            ("GET", f"{zone}/disks/{{disk}}", self._get_disk),
-            ("GET", f"{_BASE}/aggregated/disks", self._aggregate_disks),
-            ("GET", f"{_BASE}/aggregated/operations", self._aggregate_operations),
+            ("GET", f"{BASE}/aggregated/operations", self._aggregate_operations),
         ]
-        for scope in (zone, region, f"{_BASE}/{{global:global}}"):
+        for scope in (zone, region, f"{BASE}/{{global:global}}"):
             routes += [
                 ("GET", f"{scope}/operations", self._list_operations),
                 ("GET", f"{scope}/operations/{{operation}}",
@@ -89,8 +123,7 @@ class Api:
                  lambda request: self._operations.wait(*_operation(request))),
                 ("DELETE", f"{scope}/operations/{{operation}}", self._delete_operation),
             ]  # fmt: skip
-        for method, path, handler in routes:
-            application.router.add_route(method, path, answering(handler))
+        return routes
 
     # Instances.
 
@@ -102,29 +135,42 @@ class Api:
     async def _insert(self, request: web.Request) -> Answer:
         project, zone = request.match_info["project"], request.match_info["zone"]
         tables.zone(project, zone)
-        asked = _request_id(request)
+        asked, wanted = rest.request_id(request), await body(request)
         if known := self._operations.repeated(project, asked):
             return known
-        return self._fleet.insert(project, zone, await body(request), asked)
+        return self._creation.insert(project, zone, wanted, asked)
+
+    def _delete(self, request: web.Request) -> Answer:
+        def delete(record: Record, asked: str | None) -> dict[str, Any]:
+            if record.resource.get("deletionProtection"):
+                path = wire.path_of(record.resource["selfLink"])
+                why = f"Resource cannot be deleted if it's protected against deletion: '{path}'"
+                raise wire.invalid("resource.deletionProtection", True, why)
+            return self._fleet.delete(record, asked)
+
+        return self._act(request, delete)
 
     def _act(self, request: web.Request, action: Callable[[Record, str | None], dict[str, Any]]) -> Answer:
-        asked = _request_id(request)
+        asked = rest.request_id(request)
         if known := self._operations.repeated(request.match_info["project"], asked):
             return known
         return action(self._record(request), asked)
 
     async def _set_labels(self, request: web.Request) -> Answer:
         record, given = self._record(request), await body(request)
-        _check_fingerprint(given.get("labelFingerprint"), record.resource["labelFingerprint"])
-        record.resource.pop("labels", None)
-        fields = instances.labelled(given.get("labels") or {})
-        return self._fleet.change(record, "setLabels", fields, _request_id(request))
+        if known := self._operations.repeated(record.project, rest.request_id(request)):
+            return known
+        rest.check_fingerprint(given.get("labelFingerprint"), record.resource["labelFingerprint"], "label")
+        fields = {"labels": {}, **instances.labelled(given.get("labels") or {})}
+        return self._fleet.change(record, "setLabels", fields, rest.request_id(request))
 
     async def _set_metadata(self, request: web.Request) -> Answer:
         record, given = self._record(request), await body(request)
-        _check_fingerprint(given.get("fingerprint"), record.resource["metadata"]["fingerprint"])
+        if known := self._operations.repeated(record.project, rest.request_id(request)):
+            return known
+        rest.check_fingerprint(given.get("fingerprint"), record.resource["metadata"]["fingerprint"])
         fields = {"metadata": instances.checked_metadata(given)}
-        return self._fleet.change(record, "setMetadata", fields, _request_id(request))
+        return self._fleet.change(record, "setMetadata", fields, rest.request_id(request))
 
     def _guest_attributes(self, request: web.Request) -> Answer:
         record = self._record(request)
@@ -164,29 +210,7 @@ class Api:
         project = request.match_info["project"]
         found = [(f"zones/{each.zone}", each.resource) for each in self._fleet.records(project)]
         own = wire.link(project, "aggregated", "instances")
-        return lists.aggregated(request, "compute#instanceAggregatedList", "instances", found, all_zones(), own)
-
-    # The disks that instances bring along.
-
-    def _list_disks(self, request: web.Request) -> Answer:
-        project, zone = request.match_info["project"], request.match_info["zone"]
-        tables.zone(project, zone)
-        found = [instances.boot_disk(each) for each in self._fleet.records(project) if each.zone == zone]
-        return lists.page(request, "compute#diskList", found, wire.link(project, "zones", zone, "disks"))
-
-    def _get_disk(self, request: web.Request) -> Answer:
-        project, zone, name = (request.match_info[part] for part in ("project", "zone", "disk"))
-        for record in self._fleet.records(project):
-            disk = instances.boot_disk(record)
-            if record.zone == zone and disk["name"] == name:
-                return disk
-        raise wire.not_found(f"projects/{project}/zones/{zone}/disks/{name}")
-
-    def _aggregate_disks(self, request: web.Request) -> Answer:
-        project = request.match_info["project"]
-        found = [(f"zones/{each.zone}", instances.boot_disk(each)) for each in self._fleet.records(project)]
-        own = wire.link(project, "aggregated", "disks")
-        return lists.aggregated(request, "compute#diskAggregatedList", "disks", found, all_zones(), own)
+        return lists.aggregated(request, "compute#instanceAggregatedList", "instances", found, rest.all_zones(), own)
 
     # Operations.
 
@@ -200,54 +224,14 @@ class Api:
         project = request.match_info["project"]
         own = wire.link(project, "aggregated", "operations")
         found = self._operations.select(project)
-        return lists.aggregated(request, "compute#operationAggregatedList", "operations", found, all_zones(), own)
+        scopes = ["global", *rest.all_regions(), *rest.all_zones()]
+        return lists.aggregated(request, "compute#operationAggregatedList", "operations", found, scopes, own)
 
     def _delete_operation(self, request: web.Request) -> Answer:
         self._operations.delete(*_operation(request))
         return None
 
 
-def answering(handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The handler as aiohttp wants it: its answer as JSON, or 204 for none."""
-
-    async def answer(request: web.Request) -> web.Response:
-        result = handler(request)
-        content = await result if isinstance(result, Awaitable) else result
-        return web.Response(status=204) if content is None else web.json_response(content)
-
-    return answer
-
-
-async def body(request: web.Request) -> dict[str, Any]:
-    """The JSON object in the request's body; empty if there is none."""
-    text = await request.text()
-    try:
-        content = json.loads(text) if text.strip() else {}
-    except json.JSONDecodeError as error:
-        raise wire.ApiError(400, "parseError", f"The body is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise wire.ApiError(400, "parseError", "The body is not a JSON object")
-    return content
-
-
-def all_zones() -> list[str]:
-    """The scopes of an aggregated list."""
-    return [f"zones/{zone}" for zone in tables.ZONES]
-
-
-def _request_id(request: web.Request) -> str | None:
-    return wire.check_request_id(request.query.get("requestId"))
-
-
 def _operation(request: web.Request) -> tuple[str, str, str]:
     parts = request.match_info
-    if "zone" in parts:
-        scope = f"zones/{wire.last(tables.zone(parts['project'], parts['zone'])['selfLink'])}"
-    else:
-        scope = f"regions/{parts['region']}" if "region" in parts else "global"
-    return parts["project"], scope, parts.get("operation", "")
-
-
-def _check_fingerprint(given: object, present: str) -> None:
-    if given and given != present:
-        raise wire.ApiError(412, "conditionNotMet", "Supplied fingerprint does not match current metadata fingerprint.")
+    return parts["project"], rest.scope(request), parts.get("operation", "")

@@ -1,7 +1,4 @@
-"""The part of the REST API that only tells: zones, regions, machine types, GPUs, images, the project, its network.
-
-Firewall rules are remembered while the emulator lives and have no effect: nothing outside reaches an emulated VM.
-"""
+"""What the REST API only tells: zones, regions, machine types, GPUs, kinds of disks, the project, quotas."""
 
 from __future__ import annotations
 
@@ -10,59 +7,44 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import catalog
-from . import lists, tables, wire
-from .api import Answer, Handler, all_zones, answering, body
+from . import lists, tables, usage, wire
+from .disks import Disks
 from .fleet import Fleet
-from .operations import Operations
-from .weather.weather import Weather
+from .images import Images
+from .networks import Networks
+from .reserved_addresses import Addresses
+from .rest import BASE, Answer, Route, all_regions, all_zones
 
-_BASE = "/compute/v1/projects/{project}"
 _Table = Callable[[str, str], list[dict[str, Any]]]
 
 
 class TablesApi:
     """All routes, to be added to an application."""
 
-    def __init__(self, fleet: Fleet, operations: Operations, weather: Weather) -> None:
-        self._fleet, self._operations, self._weather = fleet, operations, weather
-        self._firewalls: dict[tuple[str, str], dict[str, Any]] = {}
+    def __init__(self, fleet: Fleet, networks: Networks, images: Images, disks: Disks, addresses: Addresses) -> None:
+        self._fleet, self._networks, self._images = fleet, networks, images
+        self._disks, self._addresses = disks, addresses
 
-    def add_to(self, application: web.Application) -> None:
-        """Register the routes."""
-        zone, everywhere = f"{_BASE}/zones/{{zone}}", f"{_BASE}/global"
-        routes: list[tuple[str, str, Handler]] = [
-            ("GET", _BASE, lambda request: tables.project(_project(request), self._resources(request))),
-            ("GET", f"{_BASE}/zones", self._zones),
+    def routes(self) -> list[Route]:
+        """What clients can ask for."""
+        zone = f"{BASE}/zones/{{zone}}"
+        routes: list[Route] = [
+            ("GET", BASE, self._get_project),
+            ("GET", f"{BASE}/zones", self._zones),
             ("GET", zone, lambda request: tables.zone(_project(request), request.match_info["zone"])),
-            ("GET", f"{_BASE}/regions", self._regions),
-            ("GET", f"{_BASE}/regions/{{region}}", self._region),
-            ("GET", f"{_BASE}/regions/{{region}}/subnetworks", self._subnetworks),
-            ("GET", f"{_BASE}/regions/{{region}}/subnetworks/{{subnetwork}}", self._subnetwork),
-            ("GET", f"{everywhere}/images", self._images),
-            ("GET", f"{everywhere}/images/{{image}}",
-             lambda request: tables.image(_project(request), request.match_info["image"])),
-            ("GET", f"{everywhere}/images/family/{{family}}",
-             lambda request: tables.image_from_family(_project(request), request.match_info["family"])),
-            ("GET", f"{everywhere}/networks",
-             lambda request: lists.page(request, "compute#networkList", [_network(_project(request))],
-                                        wire.link(_project(request), "global", "networks"))),
-            ("GET", f"{everywhere}/networks/{{network}}", self._get_network),
-            ("GET", f"{everywhere}/firewalls", self._list_firewalls),
-            ("POST", f"{everywhere}/firewalls", self._insert_firewall),
-            ("GET", f"{everywhere}/firewalls/{{firewall}}", self._get_firewall),
-            ("DELETE", f"{everywhere}/firewalls/{{firewall}}", self._delete_firewall),
+            ("GET", f"{BASE}/regions", self._regions),
+            ("GET", f"{BASE}/regions/{{region}}", self._region),
         ]  # fmt: skip
         routes += self._zonal("machineTypes", "compute#machineType", tables.machine_types, tables.machine_type)
         routes += self._zonal(
             "acceleratorTypes", "compute#acceleratorType", tables.accelerator_types, tables.accelerator_type
         )
-        for method, path, handler in routes:
-            application.router.add_route(method, path, answering(handler))
+        routes += self._zonal("diskTypes", "compute#diskType", tables.disk_types, tables.disk_type)
+        return routes
 
     def _zonal(
         self, collection: str, kind: str, table: _Table, entry: Callable[[str, str, str], dict[str, Any]]
-    ) -> list[tuple[str, str, Handler]]:
+    ) -> list[Route]:
         def listed(request: web.Request) -> Answer:
             project, zone = _project(request), request.match_info["zone"]
             tables.zone(project, zone)
@@ -82,9 +64,9 @@ class TablesApi:
             return lists.aggregated(request, f"{kind}AggregatedList", collection, found, all_zones(), own)
 
         return [
-            ("GET", f"{_BASE}/zones/{{zone}}/{collection}", listed),
-            ("GET", f"{_BASE}/zones/{{zone}}/{collection}/{{name}}", single),
-            ("GET", f"{_BASE}/aggregated/{collection}", everywhere),
+            ("GET", f"{BASE}/zones/{{zone}}/{collection}", listed),
+            ("GET", f"{BASE}/zones/{{zone}}/{collection}/{{name}}", single),
+            ("GET", f"{BASE}/aggregated/{collection}", everywhere),
         ]
 
     def _resources(self, request: web.Request) -> list[dict[str, Any]]:
@@ -96,93 +78,29 @@ class TablesApi:
         return lists.page(request, "compute#zoneList", found, wire.link(project, "zones"))
 
     def _regions(self, request: web.Request) -> Answer:
-        project, used = _project(request), self._resources(request)
-        found = [self._weather.limits(tables.region(project, region, used)) for region in tables.REGIONS]
+        project = _project(request)
+        found = [self._with_usage(request, region) for region in tables.REGIONS]
         return lists.page(request, "compute#regionList", found, wire.link(project, "regions"))
 
     def _region(self, request: web.Request) -> Answer:
-        region = tables.region(_project(request), request.match_info["region"], self._resources(request))
-        return self._weather.limits(region)
+        return self._with_usage(request, request.match_info["region"])
 
-    def _images(self, request: web.Request) -> Answer:
+    def _with_usage(self, request: web.Request, region: str) -> dict[str, Any]:
         project = _project(request)
-        return lists.page(request, "compute#imageList", tables.images(project), wire.link(project, "global", "images"))
+        used = usage.of_region(region, self._disks.everywhere(project), self._addresses.everywhere(project))
+        shown = usage.shown(tables.region(project, region, self._resources(request)), used)
+        return self._fleet.weather.limits(shown)
 
-    def _get_network(self, request: web.Request) -> Answer:
-        project, name = _project(request), request.match_info["network"]
-        if name != "default":
-            raise wire.not_found(f"projects/{project}/global/networks/{name}")
-        return _network(project)
-
-    def _subnetworks(self, request: web.Request) -> Answer:
-        project, region = _project(request), request.match_info["region"]
-        own = wire.link(project, "regions", region, "subnetworks")
-        return lists.page(request, "compute#subnetworkList", [_default_subnetwork(project, region)], own)
-
-    def _subnetwork(self, request: web.Request) -> Answer:
-        project, region = _project(request), request.match_info["region"]
-        if request.match_info["subnetwork"] != "default":
-            raise wire.not_found(f"projects/{project}/regions/{region}/subnetworks/{request.match_info['subnetwork']}")
-        return _default_subnetwork(project, region)
-
-    def _list_firewalls(self, request: web.Request) -> Answer:
-        project = _project(request)
-        found = [each for (owner, _), each in self._firewalls.items() if owner == project]
-        return lists.page(request, "compute#firewallList", found, wire.link(project, "global", "firewalls"))
-
-    async def _insert_firewall(self, request: web.Request) -> Answer:
-        project, given = _project(request), await body(request)
-        name = wire.check_name(given.get("name"))
-        if (project, name) in self._firewalls:
-            path = f"projects/{project}/global/firewalls/{name}"
-            raise wire.ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-        own = wire.link(project, "global", "firewalls", name)
-        self._firewalls[project, name] = {
-            "direction": "INGRESS", "priority": 1000, "disabled": False, **given, "kind": "compute#firewall",
-            "id": wire.fresh_id(), "creationTimestamp": wire.now(), "selfLink": own,
-            "network": wire.link(project, "global", "networks", wire.last(given.get("network") or "default")),
-        }  # fmt: skip
-        return self._done(project, "insert", self._firewalls[project, name])
-
-    def _get_firewall(self, request: web.Request) -> Answer:
-        key = _project(request), request.match_info["firewall"]
-        if key not in self._firewalls:
-            raise wire.not_found(f"projects/{key[0]}/global/firewalls/{key[1]}")
-        return self._firewalls[key]
-
-    def _delete_firewall(self, request: web.Request) -> Answer:
-        self._get_firewall(request)
-        return self._done(
-            _project(request), "delete", self._firewalls.pop((_project(request), request.match_info["firewall"]))
-        )
-
-    def _done(self, project: str, kind: str, target: dict[str, Any]) -> Answer:
-        operation = self._operations.start(project, "global", kind, target["selfLink"], target["id"])
-        return self._operations.finish(operation)
+    def _get_project(self, request: web.Request) -> Answer:
+        name, networks = _project(request), self._networks
+        subnetworks = [(region, each) for region in all_regions() for each in networks.subnetworks.within(name, region)]
+        used = usage.of_project(
+            self._resources(request), networks=networks.everywhere(name), subnetworks=subnetworks,
+            firewalls=networks.firewalls.everywhere(name), images=self._images.everywhere(name),
+            static_addresses=[pair for pair in self._addresses.everywhere(name) if pair[0] == "global"],
+        )  # fmt: skip
+        return usage.shown(tables.project(name, self._resources(request)), used)
 
 
 def _project(request: web.Request) -> str:
     return request.match_info["project"]
-
-
-def _network(project: str) -> dict[str, Any]:
-    return {
-        "kind": "compute#network", "id": wire.fixed_id("networks", project), "name": "default",
-        "creationTimestamp": "2026-01-15T00:00:00.000-08:00", "description": "Emulated network of this machine's VMs",
-        "selfLink": wire.link(project, "global", "networks", "default"), "autoCreateSubnetworks": True,
-        "routingConfig": {"routingMode": "REGIONAL"}, "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
-        "subnetworks": [wire.link(project, "regions", region, "subnetworks", "default") for region in tables.REGIONS],
-    }  # fmt: skip
-
-
-def _default_subnetwork(project: str, region: str) -> dict[str, Any]:
-    if region not in {catalog.region(zone) for zone in tables.ZONES}:
-        raise wire.not_found(f"projects/{project}/regions/{region}")
-    return {
-        "kind": "compute#subnetwork", "id": wire.fixed_id("subnetworks", region), "name": "default",
-        "creationTimestamp": "2026-01-15T00:00:00.000-08:00", "ipCidrRange": "10.128.0.0/20",
-        "gatewayAddress": "10.128.0.1", "network": wire.link(project, "global", "networks", "default"),
-        "region": wire.link(project, "regions", region), "privateIpGoogleAccess": True, "purpose": "PRIVATE",
-        "stackType": "IPV4_ONLY", "fingerprint": wire.fingerprint(region),
-        "selfLink": wire.link(project, "regions", region, "subnetworks", "default"),
-    }  # fmt: skip

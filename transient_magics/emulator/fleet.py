@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from .addresses import address, free_number
 from .host import Host, PeerCheck, Surroundings
 from .instances import Record, new_record
 from .isolation import Isolation
+from .metadata_server import Beside
 from .operations import Operations
 from .store import Store, remove_folder
 from .weather.links import Links
@@ -35,15 +36,16 @@ class Fleet:
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
         weather: Weather, *, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
+        beside: Beside | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._store = Store(state / "instances")
         self._operations = operations
-        self._weather, self._notice_seconds, self._on_change = weather, notice_seconds, on_change
+        self.weather, self._notice_seconds, self._on_change = weather, notice_seconds, on_change
         self._on_gone = on_gone
         self._isolation = isolated
-        self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes)
+        self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes, beside)
         self._revoker = Revoker(weather, self)
         self._links = Links(weather, lambda: self._hosts)
         weather.on_change(self._weather_changed)
@@ -54,6 +56,8 @@ class Fleet:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._raining: list[asyncio.Task[None]] = []
         self._latest = 1
+        self.prepare: Callable[[Record], Awaitable[None]] = _nothing
+        """What is to be done with a VM's disks before it boots."""
 
     # What there is.
 
@@ -139,6 +143,14 @@ class Fleet:
         self._go(record, self._boot(record))
         return operation
 
+    def reset(self, record: Record, request: str | None) -> dict[str, Any]:
+        """A RUNNING VM whose power goes off and on again, without a shutdown script."""
+        if record.status != "RUNNING":
+            raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
+        operation = self._begin(record, "reset", request)
+        self._go(record, self._restart(record))
+        return operation
+
     def simulate_maintenance(self, record: Record, request: str | None) -> dict[str, Any]:
         """A maintenance of the VM's host: transient VMs are preempted, others restarted."""
         if record.status not in ("PROVISIONING", "STAGING", "RUNNING"):
@@ -163,10 +175,12 @@ class Fleet:
         self._end(record, record.then, notice if running else 0.0)
 
     def change(self, record: Record, kind: str, fields: dict[str, Any], request: str | None) -> dict[str, Any]:
-        """New labels or metadata."""
+        """New labels, metadata, scheduling and the like."""
         record.resource.update(fields)
         record.resource["fingerprint"] = wire.fingerprint((record.identity, time.time_ns()))
         self._save(record)
+        if record.status == "RUNNING":
+            self._limit(record)
         if host := self._hosts.get(record.identity):
             host.metadata.changed()
         return self._operations.finish(self._begin(record, kind, request, keep=False))
@@ -208,7 +222,7 @@ class Fleet:
 
     def _refuse(self, record: Record) -> None:
         """Note that this VM cannot be had, where that shows only later. ApiError where it shows at once."""
-        refusal = self._weather.refusal(record, [each for each in self.records(record.project) if not each.refusal])
+        refusal = self.weather.refusal(record, [each for each in self.records(record.project) if not each.refusal])
         record.refusal = None
         if refusal:
             record.refusal = {"error": refusal.error, "http": refusal.http, "at": time.time() + refusal.delay}
@@ -226,12 +240,13 @@ class Fleet:
         self._settle(record, refusal["error"], tuple(refusal["http"]))
 
     async def _boot(self, record: Record) -> None:
-        takes = self._weather.startup(record)
+        takes = self.weather.startup(record)
         await asyncio.sleep(takes.provisioning)
         begun = time.monotonic()
         self._change_status(record, "STAGING")
         host = self._hosts[record.identity] = Host(record, self._around, lambda: self._died(record))
         try:
+            await self.prepare(record)
             await host.power_on()
             self._links.stir()
             if not takes.booting:
@@ -243,7 +258,7 @@ class Fleet:
             await self._remove(record)
             return
         left = takes.staging - (time.monotonic() - begun)
-        if (part := self._weather.preempted_in_creation(record)) is not None:
+        if (part := self.weather.preempted_in_creation(record)) is not None:
             await asyncio.sleep(left * part)
             asyncio.get_running_loop().call_soon(self.preempt, record)
             await asyncio.Event().wait()  # The end of the VM takes this task's place.
@@ -351,7 +366,7 @@ class Fleet:
         """Have the time limit kept."""
         if timer := self._timers.pop(record.identity, None):
             timer.cancel()
-        moment = record.limit(self._weather.clock)
+        moment = record.limit(self.weather.clock)
         if moment is not None and record.ending is None:
             # A timer cannot be set for longer than some weeks; looking again once a day is enough.
             wait = min(max(moment - time.time(), 0.0), 86_400.0)
@@ -366,7 +381,7 @@ class Fleet:
                 host.metadata.changed()
 
     def _time_is_up(self, record: Record) -> None:
-        moment = record.limit(self._weather.clock)
+        moment = record.limit(self.weather.clock)
         if moment is None or moment > time.time():
             self._limit(record)
         elif record.transient and record.resource["scheduling"]["provisioningModel"] == "STANDARD":
@@ -447,6 +462,10 @@ class Fleet:
         except OSError:
             # A full disk must not stop what is under way; what clients are promised is written before (see _begin).
             _LOG.exception("the record of VM %s cannot be written", record.name)
+
+
+async def _nothing(record: Record) -> None:
+    """No disk has anything to be done with."""
 
 
 def _path(record: Record) -> str:

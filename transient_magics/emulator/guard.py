@@ -39,8 +39,7 @@ class Guard:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """For aiohttp: refuses with 403."""
-        name, mark, _port = request.host.rpartition(":")
-        if (name if mark else request.host) not in _LOCAL_NAMES or "Origin" in request.headers:
+        if from_a_page(request, _LOCAL_NAMES):
             raise web.HTTPForbidden(text="The emulator answers to programs on this machine only, not to web pages.\n")
         if not self.allows(request):
             raise web.HTTPForbidden(text="This emulator belongs to another user of this machine.\n")
@@ -55,6 +54,17 @@ class Guard:
             for table in self._tables
             for fields in map(str.split, _read(table).splitlines()[1:])
         )
+
+
+def from_a_page(request: web.BaseRequest, names: tuple[str, ...] = ()) -> bool:
+    """Whether a web page may be behind a request: it says so, or it takes us for a host other than `names`.
+
+    Without `names`, for any but a numeric address or Google's name of the metadata server.
+    """
+    name, mark, _port = request.host.rpartition(":")
+    host = name if mark else request.host
+    known = host in names if names else host.replace(".", "").isdigit() or host == "metadata.google.internal"
+    return not known or "Origin" in request.headers
 
 
 def _hex(place: tuple[str, int], six: bool) -> str:

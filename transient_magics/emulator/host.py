@@ -19,7 +19,7 @@ from . import wire
 from .instances import Record
 from .isolation import Isolation, alive
 from .machine import Machine, Plan
-from .metadata_server import MetadataServer, Tree
+from .metadata_server import Beside, MetadataServer, Tree
 from .secure_shell import SecureShell
 
 PeerCheck = Callable[[web.BaseRequest], bool]
@@ -34,6 +34,8 @@ class Surroundings:
     owner_only: PeerCheck
     save: Callable[[Record], None]
     attributes: Callable[[Record], dict[str, str]]
+    beside: Beside | None = None
+    """What the VMs' metadata servers offer besides."""
 
 
 class Host:
@@ -47,7 +49,8 @@ class Host:
             directory=self._folder, home=Path(record.home), user=_user(record),
         )  # fmt: skip
         self._machine = Machine(plan, around.isolation, on_death)
-        self.metadata = MetadataServer(self._tree, self._put, around.owner_only if self._bare else lambda request: True)
+        allowed = around.owner_only if self._bare else lambda request: True
+        self.metadata = MetadataServer(self._tree, self._put, allowed, around.beside)
         self._shell: SecureShell | None = None
         self._script: asyncio.Task[None] | None = None
 

@@ -94,8 +94,8 @@ def new_record(
     """The record of a new instance. ApiError 400 where the request is not a legal one."""
     tables.zone(project, zone)
     name = wire.check_name(body.get("name"))
-    machine = _machine(project, zone, body.get("machineType"))
-    accelerators = _accelerators(project, zone, body.get("guestAccelerators") or [], machine)
+    machine = machine_named(project, zone, body.get("machineType"))
+    accelerators = checked_accelerators(project, zone, body.get("guestAccelerators") or [], machine)
     moment = wire.now()
     own = wire.link(project, "zones", zone, "instances", name)
     resource: dict[str, Any] = {
@@ -103,10 +103,10 @@ def new_record(
         "description": str(body.get("description", "")), "status": "PROVISIONING",
         "zone": wire.link(project, "zones", zone), "selfLink": own, "machineType": machine["selfLink"],
         "canIpForward": bool(body.get("canIpForward", False)), "cpuPlatform": "Intel Skylake",
-        "tags": _tags(body.get("tags") or {}), "metadata": checked_metadata(body.get("metadata") or {}),
+        "tags": checked_tags(body.get("tags") or {}), "metadata": checked_metadata(body.get("metadata") or {}),
         "networkInterfaces": _interfaces(project, zone, body.get("networkInterfaces"), address),
         "disks": _disks(project, zone, name, body.get("disks")),
-        "scheduling": _scheduling(body.get("scheduling") or {}, bool(accelerators)),
+        "scheduling": checked_scheduling(body.get("scheduling") or {}, bool(accelerators)),
         "serviceAccounts": _service_accounts(project, body.get("serviceAccounts") or []),
         "startRestricted": False, "deletionProtection": bool(body.get("deletionProtection", False)),
         "shieldedInstanceConfig": {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True},
@@ -142,18 +142,8 @@ def checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "items": items} if items else fields
 
 
-def boot_disk(record: Record) -> dict[str, Any]:
-    """The disk that was made with the instance, as a resource of its own."""
-    attached = record.resource["disks"][0]
-    return {
-        "kind": "compute#disk", "id": str(int(record.identity) + 1), "name": wire.last(attached["source"]),
-        "creationTimestamp": record.resource["creationTimestamp"], "sizeGb": attached["diskSizeGb"], "status": "READY",
-        "zone": record.resource["zone"], "selfLink": attached["source"], "users": [record.resource["selfLink"]],
-        "type": f"{record.resource['zone']}/diskTypes/pd-standard", "labelFingerprint": wire.fingerprint(()),
-    }  # fmt: skip
-
-
-def _machine(project: str, zone: str, given: object) -> dict[str, Any]:
+def machine_named(project: str, zone: str, given: object) -> dict[str, Any]:
+    """The machine type that a request names. ApiError 400 where there is none."""
     if not given or not isinstance(given, str):
         raise wire.required("resource.machineType")
     try:
@@ -162,9 +152,10 @@ def _machine(project: str, zone: str, given: object) -> dict[str, Any]:
         raise wire.invalid("resource.machineType", given, "The referenced resource does not exist.") from None
 
 
-def _accelerators(
+def checked_accelerators(
     project: str, zone: str, given: list[dict[str, Any]], machine: dict[str, Any]
 ) -> list[dict[str, Any]]:
+    """The GPUs of an instance of this machine type. ApiError 400 where they do not go together."""
     name = machine["name"]
     if built_in := machine.get("accelerators"):
         kind, count = built_in[0]["guestAcceleratorType"], built_in[0]["guestAcceleratorCount"]
@@ -217,17 +208,24 @@ def _disks(project: str, zone: str, name: str, given: list[dict[str, Any]] | Non
         size = str(each.get("diskSizeGb") or made.get("diskSizeGb") or 10)
         if not size.isdigit():
             raise wire.invalid("resource.disks[0].diskSizeGb", size, "Must be a number.")
-        disks.append({
-            "kind": "compute#attachedDisk", "type": each.get("type", "PERSISTENT"), "mode": "READ_WRITE",
-            "index": index,
-            "deviceName": each.get("deviceName") or f"persistent-disk-{index}", "boot": index == 0, "interface": "SCSI",
-            "autoDelete": bool(each.get("autoDelete", False)), "diskSizeGb": size, "architecture": "X86_64",
-            "source": wire.link(project, "zones", zone, "disks", wire.last(each.get("source") or label)),
-        })  # fmt: skip
+        source = wire.link(project, "zones", zone, "disks", wire.last(each.get("source") or label))
+        disks.append(attached_disk(each, index, size, "" if each.get("type") == "SCRATCH" else source))
     return disks
 
 
-def _scheduling(given: dict[str, Any], accelerated: bool) -> dict[str, Any]:
+def attached_disk(given: dict[str, Any], index: int, size: str, source: str) -> dict[str, Any]:
+    """A disk as an instance shows it: `size` in GB, `source` the URL of its resource (none for local scratch disks)."""
+    resource = {
+        "kind": "compute#attachedDisk", "type": given.get("type") or "PERSISTENT", "mode": "READ_WRITE",
+        "index": index, "deviceName": given.get("deviceName") or f"persistent-disk-{index}", "boot": index == 0,
+        "interface": given.get("interface") or "SCSI", "autoDelete": bool(given.get("autoDelete", False)),
+        "diskSizeGb": size, "architecture": "X86_64",
+    }  # fmt: skip
+    return resource | ({"source": source} if source else {})
+
+
+def checked_scheduling(given: dict[str, Any], accelerated: bool) -> dict[str, Any]:
+    """The scheduling of an instance. ApiError 400 for what contradicts itself."""
     spot = given.get("provisioningModel") == "SPOT"
     transient = spot or bool(given.get("preemptible"))
     scheduling: dict[str, Any] = {
@@ -264,8 +262,11 @@ def _scheduling(given: dict[str, Any], accelerated: bool) -> dict[str, Any]:
     return scheduling
 
 
-def _tags(given: dict[str, Any]) -> dict[str, Any]:
+def checked_tags(given: dict[str, Any]) -> dict[str, Any]:
+    """Tags with their fingerprint. ApiError 400 for illegal ones."""
     items = given.get("items") or []
+    for item in items:
+        wire.check_name(item, "resource.tags.items")
     fields: dict[str, Any] = {"fingerprint": wire.fingerprint(items)}
     return {**fields, "items": items} if items else fields
 

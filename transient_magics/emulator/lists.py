@@ -85,6 +85,6 @@ def _encoded(text: str) -> str:
 
 def _decoded(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token.encode()).decode()
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         raise wire.invalid("pageToken", token, "The page token is not valid.") from None

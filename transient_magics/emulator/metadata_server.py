@@ -2,6 +2,8 @@
 
 A tree of values under /computeMetadata/v1/, made anew from the VM's record for every answer. `wait_for_change` holds an
 answer until the value differs from the one that the client knows (`last_etag`); `changed` wakes all who wait.
+
+At the same address programs in the VM find Cloud Storage: `Beside` is whatever else is served there.
 """
 
 from __future__ import annotations
@@ -11,13 +13,27 @@ import hashlib
 import json
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
+
+from . import guard
 
 Tree = dict[str, Any]
 _ROOT = "/computeMetadata/v1"
 _HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+
+
+class Beside(Protocol):
+    """Something else that is served at the same address."""
+
+    def serves(self, request: web.BaseRequest) -> bool:
+        """Whether a request is meant for it."""
+        ...
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Serve it."""
+        ...
 
 
 class MetadataServer:
@@ -28,8 +44,9 @@ class MetadataServer:
         tree: Callable[[], Tree],
         put: Callable[[str, str, str | None], None],
         allowed: Callable[[web.BaseRequest], bool] = lambda request: True,
+        beside: Beside | None = None,
     ) -> None:
-        self._tree, self._put, self._allowed = tree, put, allowed
+        self._tree, self._put, self._allowed, self._beside = tree, put, allowed, beside
         self._change = asyncio.Event()
         self._web = web.Server(self._answer, access_log=None)
         self._server: asyncio.Server | None = None
@@ -50,6 +67,13 @@ class MetadataServer:
         self._change = asyncio.Event()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self._beside and self._beside.serves(request):
+            # Its clients send no header that a web page could not send as well.
+            if not self._allowed(request) or guard.from_a_page(request):
+                return _failure(403, "This VM belongs to somebody else.")
+            if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            return await self._beside.answer(request)
         if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
             if request.path == "/" and request.method == "GET":
                 return web.Response(text="computeMetadata/\n", headers=_HEADERS)

@@ -40,9 +40,11 @@ class Operations:
         name = name or f"operation-{time.time_ns() // 1_000_000}-{secrets.token_hex(6)}-{secrets.token_hex(4)}"
         resource: dict[str, Any] = {
             "kind": "compute#operation", "id": wire.fresh_id(), "name": name, "operationType": kind,
-            "status": "RUNNING", "progress": 0, "user": user, "targetLink": target, "targetId": target_id,
+            "status": "RUNNING", "progress": 0, "user": user, "targetLink": target,
             "insertTime": moment, "startTime": moment, "selfLink": wire.link(project, scope, "operations", name),
         }  # fmt: skip
+        if target_id:
+            resource["targetId"] = target_id
         place, _, where = scope.partition("/")
         if where:
             resource[place.removesuffix("s")] = wire.link(project, scope)
@@ -64,14 +66,19 @@ class Operations:
             operation["error"] = {"errors": [entry]}
             operation["httpErrorStatusCode"], operation["httpErrorMessage"] = http
         project, scope = _place(operation)
-        request = next((key[1] for key, known in self._requests.items() if known is operation), None)
         try:
-            self._save(project, scope, operation, request)
+            self._save(project, scope, operation, self._request(operation))
         except OSError:
             _LOG.exception("the end of operation %s cannot be written", operation["name"])
         if event := self._finished.pop(operation["name"], None):
             event.set()
         return operation
+
+    def amend(self, operation: dict[str, Any], **fields: Any) -> None:
+        """Let an operation tell more."""
+        operation.update(fields)
+        project, scope = _place(operation)
+        self._save(project, scope, operation, self._request(operation))
 
     @property
     def latest(self) -> dict[str, Any] | None:
@@ -122,6 +129,10 @@ class Operations:
         self._known[project, scope, operation["name"]] = operation
         if request:
             self._requests[project, request] = operation
+
+    def _request(self, operation: dict[str, Any]) -> str | None:
+        """The request id that started it, if it had one."""
+        return next((key[1] for key, known in self._requests.items() if known is operation), None)
 
     def _save(self, project: str, scope: str, operation: dict[str, Any], request: str | None) -> None:
         entry = {"project": project, "scope": scope, "resource": operation, "request": request}

@@ -21,14 +21,15 @@ from aiohttp import web
 from ..version import VERSION
 from . import isolation, netlink
 from .api import Api, errors
-from .api_tables import TablesApi
 from .fleet import Fleet
 from .guard import Guard
 from .isolation import Isolation
-from .machine import BRIDGE, BRIDGE_ADDRESS, PREFIX
+from .machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX
 from .operations import Operations
 from .relay import Relay
+from .rest import LARGEST_BODY
 from .settings import Settings
+from .storage import Endpoint
 from .store import Store, write_atomically
 from .weather.api import WeatherApi
 from .weather.faults import Faults
@@ -52,24 +53,26 @@ class _Emulator:
         self._isolation = Isolation(settings.isolation)
         self._stop = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._active = time.monotonic()
+        self._active, self._serving = time.monotonic(), 0
         self._expected_until = self._active + _EXPECTED_SECONDS
         guard = Guard(settings.tables, settings.owner)
+        self._storage = Endpoint(self._state / "storage")
         self._operations = Operations(Store(self._state / "operations"))
         weather = Weather(self._state, settings.boot, self._isolation is not Isolation.NONE)
         self._fleet = Fleet(
             self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
-            notice_seconds=settings.notice, on_change=self._reconsider,
-            on_gone=lambda address: self._relay.drop(address),
+            notice_seconds=settings.notice, on_change=self._changed,
+            on_gone=lambda address: self._relay.drop(address), beside=self._storage,
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
         faults = Faults(lambda: weather.settings)
         self._application = web.Application(
-            middlewares=[errors, guard.middleware, self._note_activity, faults.middleware]
+            middlewares=[errors, guard.middleware, self._note_activity, self._storage_first, faults.middleware],
+            client_max_size=LARGEST_BODY,
         )
         self._application.router.add_get("/emulator/v1", self._about)
-        Api(self._fleet, self._operations).add_to(self._application)
-        TablesApi(self._fleet, self._operations, weather).add_to(self._application)
+        self._api = Api(self._state, self._fleet, self._operations)
+        self._api.add_to(self._application)
         WeatherApi(weather, self._fleet.records).add_to(self._application)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
@@ -84,6 +87,7 @@ class _Emulator:
         # Where we are is written before anything is begun, so that a successor finds the namespaces whatever happens.
         self._announce(holder)
         await self._fleet.recover(self._settings.same_network)
+        self._api.resume()
         await self._relay.start()
         runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -129,13 +133,27 @@ class _Emulator:
         return web.json_response({
             "relay": self._settings.relay, "state": self._settings.state, "version": VERSION, "project": PROJECT,
             "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
-            "pid": os.getpid(), "vms": len(self._fleet),
+            "pid": os.getpid(), "vms": len(self._fleet), "storage": self._url,
+            "storage_of_vms": f"http://{METADATA_ADDRESS}" if self._isolation is not Isolation.NONE else None,
         })  # fmt: skip
 
     @web.middleware
     async def _note_activity(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        self._active = time.monotonic()
-        return await handler(request)
+        self._serving += 1
+        try:
+            return await handler(request)
+        finally:
+            self._serving -= 1
+            self._active = time.monotonic()
+
+    @web.middleware
+    async def _storage_first(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        return await (self._storage.answer(request) if self._storage.serves(request) else handler(request))
+
+    def _changed(self) -> None:
+        """A VM has come or gone."""
+        self._api.follow()
+        self._reconsider()
 
     def _reconsider(self) -> None:
         """Leave some time after the last VM is gone, unless somebody still talks to us or has just found us."""
@@ -158,6 +176,8 @@ class _Emulator:
         if len(self._fleet):
             return
         left = max(self._active + self._settings.linger, self._expected_until) - time.monotonic()
+        if self._serving:
+            left = self._settings.linger
         if left > 0.01:
             self._timer = asyncio.get_running_loop().call_later(left, self._leave_if_idle)
         else:

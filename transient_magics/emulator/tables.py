@@ -64,8 +64,16 @@ _GPU_ZONES = {
 _IMAGES = {
     "debian-cloud": ("debian-11", "debian-12", "debian-13"),
     "ubuntu-os-cloud": ("ubuntu-2204-lts", "ubuntu-2404-lts-amd64"),
+    "cos-cloud": ("cos-stable",),
+    "rocky-linux-cloud": ("rocky-linux-9",),
     "deeplearning-platform-release": ("common-cpu", "common-cu128-ubuntu-2204-nvidia-570", "tf-latest-gpu"),
 }
+# Kind of disk: what it is, and the sizes (GB) that it can have.
+DISK_TYPES = {
+    "pd-standard": ("Standard Persistent Disk", "10GB-65536GB"),
+    "pd-balanced": ("Balanced Persistent Disk", "10GB-65536GB"),
+    "pd-ssd": ("SSD Persistent Disk", "10GB-65536GB"), "local-ssd": ("Local SSD", "375GB-375GB"),
+}  # fmt: skip
 _LIMIT = 5000.0
 
 
@@ -176,23 +184,26 @@ def check_attachment(machine: str, cpus: int, accelerator: str, count: int) -> N
         raise wire.invalid("resource.machineType", machine, why)
 
 
-def image_from_family(project: str, family: str) -> dict[str, Any]:
-    """The newest image of a family. ApiError 404 where there is none."""
-    if family not in _IMAGES.get(project, ()):
-        raise wire.not_found(f"projects/{project}/global/images/family/{family}")
-    return _image(project, family)
+def disk_types(project: str, zone: str) -> list[dict[str, Any]]:
+    """The kinds of disks of a zone."""
+    return [disk_type(project, zone, name) for name in DISK_TYPES]
 
 
-def image(project: str, name: str) -> dict[str, Any]:
-    """One image. ApiError 404 where there is none."""
-    for family in _IMAGES.get(project, ()):
-        if name == f"{family}-v20260101":
-            return _image(project, family)
-    raise wire.not_found(f"projects/{project}/global/images/{name}")
+def disk_type(project: str, zone: str, name: str) -> dict[str, Any]:
+    """A kind of disk. ApiError 404 where there is none."""
+    if name not in DISK_TYPES:
+        raise wire.not_found(f"projects/{project}/zones/{zone}/diskTypes/{name}")
+    description, sizes = DISK_TYPES[name]
+    return {
+        "kind": "compute#diskType", "id": wire.fixed_id("diskTypes", name), "creationTimestamp": _WRITTEN, "name": name,
+        "description": description, "validDiskSize": sizes, "zone": wire.link(project, "zones", zone),
+        "defaultDiskSizeGb": "500" if name == "pd-standard" else "100" if name != "local-ssd" else "375",
+        "selfLink": wire.link(project, "zones", zone, "diskTypes", name),
+    }  # fmt: skip
 
 
 def images(project: str) -> list[dict[str, Any]]:
-    """All images of a project."""
+    """The public images that a project publishes."""
     return [_image(project, family) for family in _IMAGES.get(project, ())]
 
 
@@ -202,6 +213,7 @@ def _image(project: str, family: str) -> dict[str, Any]:
         "kind": "compute#image", "id": wire.fixed_id("images", name), "creationTimestamp": _WRITTEN, "name": name,
         "description": f"Emulated {family}", "sourceType": "RAW", "status": "READY", "archiveSizeBytes": "1000000000",
         "diskSizeGb": "10", "family": family, "architecture": "X86_64",
+        "labelFingerprint": wire.fingerprint(()), "storageLocations": ["us"],
         "selfLink": wire.link(project, "global", "images", name),
     }  # fmt: skip
 

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from ...errors import DeclarationError
 from .. import wire
-from ..api import answering, body
 from ..instances import Record
+from ..rest import answering, body
 from .weather import Weather
 
 PATH = "/emulator/v1/weather"

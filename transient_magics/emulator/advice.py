@@ -1,0 +1,171 @@
+"""Advice on capacity: how likely a request is to be served, how long Spot VMs live, what they have cost.
+
+The answers are made up, but always the same for the same question, and follow what is known of the real ones: large
+requests and large GPUs are harder to get, Spot VMs with newer GPUs live shorter, zones differ, prices change seldom.
+Each zone and machine has a scarcity between 0 and 1 from a digest of their names; all else follows from it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+from .. import catalog
+from . import rest, tables, wire
+
+_LONGEST_HOURS = 24.0
+_DAYS = 30  # of history
+_PRICE_DAYS = 10  # that a price lasts
+_SPOT_SHARE = 0.35  # of the price on demand, about
+_MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
+
+
+class Advice:
+    """`regions/R/advice`."""
+
+    def routes(self) -> list[rest.Route]:
+        """What clients can ask for."""
+        base = f"{rest.BASE}/regions/{{region}}/advice"
+        return [("POST", f"{base}/capacity", self._capacity), ("POST", f"{base}/capacityHistory", self._history)]
+
+    async def _capacity(self, request: web.Request) -> rest.Answer:
+        region, body = rest.scope(request).partition("/")[2], await rest.body(request)
+        project, size = rest.project(request), body.get("size") or 1
+        if not isinstance(size, int) or not 1 <= size <= 1000:
+            raise wire.invalid("size", size, "Must be between 1 and 1000.")
+        model = ((body.get("instanceProperties") or {}).get("scheduling") or {}).get("provisioningModel") or "STANDARD"
+        if model not in _MODELS:
+            raise wire.invalid("instanceProperties.scheduling.provisioningModel", model, "Unknown value.")
+        policy = body.get("distributionPolicy") or {}
+        shape = policy.get("targetShape") or "ANY_SINGLE_ZONE"
+        zones = [zone for zone in tables.ZONES if catalog.region(zone) == region]
+        if listed := [wire.last(each.get("zone", "")) for each in policy.get("zones") or ()]:
+            for zone in listed:
+                if zone not in zones:
+                    raise wire.invalid("distributionPolicy.zones", zone, f"It is not in region {region}.")
+            zones = listed
+        choices = self._choices(project, zones, body.get("instanceFlexibilityPolicy") or {})
+        if not choices:
+            raise wire.invalid("instanceFlexibilityPolicy.instanceSelections", "", "No zone offers any of them.")
+        # The least scarce zone and machine, of the preferred machines first.
+        choices.sort()
+        best = choices[:1] if shape == "ANY_SINGLE_ZONE" else choices[: max(1, min(size, len(choices)))]
+        shares = [size // len(best) + (index < size % len(best)) for index in range(len(best))]
+        scarcity = sum(choice[1] for choice in best) / len(best)
+        scores: dict[str, Any] = {"obtainability": round(_obtainability(scarcity, max(shares), model == "SPOT"), 2)}
+        if model == "SPOT":
+            scores["estimatedUptime"] = f"{round(_LONGEST_HOURS * (1 - scarcity) * 3600)}s"
+        shards = [
+            {"zone": wire.link(project, "zones", zone), "machineType": machine, "instanceCount": count,
+             "provisioningModel": model}
+            for (_, _, zone, machine), count in zip(best, shares, strict=True)
+        ]  # fmt: skip
+        return {"recommendations": [{"scores": scores, "shards": shards}]}
+
+    def _choices(self, project: str, zones: list[str], policy: dict[str, Any]) -> list[tuple[int, float, str, str]]:
+        """Rank, scarcity, zone and machine type of all that would do."""
+        selections = policy.get("instanceSelections") or {}
+        if not selections:
+            raise wire.required("instanceFlexibilityPolicy.instanceSelections")
+        found: list[tuple[int, float, str, str]] = []
+        for each in selections.values():
+            for machine in each.get("machineTypes") or ():
+                _check_machine(project, zones[0], machine)
+                for zone in zones:
+                    gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in each.get("guestAccelerators") or ()]
+                    if _offers(project, zone, machine, gpus):
+                        found.append((int(each.get("rank") or 0), _scarcity(zone, machine, *gpus), zone, machine))
+        return found
+
+    async def _history(self, request: web.Request) -> rest.Answer:
+        region, body = rest.scope(request).partition("/")[2], await rest.body(request)
+        project, properties = rest.project(request), body.get("instanceProperties") or {}
+        model = (properties.get("scheduling") or {}).get("provisioningModel")
+        if model != "SPOT":
+            raise wire.invalid("instanceProperties.scheduling.provisioningModel", model, "Must be SPOT.")
+        machine = properties.get("machineType")
+        if not machine:
+            raise wire.required("instanceProperties.machineType")
+        kinds = body.get("types") or []
+        if not kinds or set(kinds) - {"PREEMPTION", "PRICE"}:
+            raise wire.invalid("types", kinds, "Must be some of PREEMPTION and PRICE.")
+        zones = [zone for zone in tables.ZONES if catalog.region(zone) == region]
+        place = wire.last((body.get("locationPolicy") or {}).get("location") or region)
+        if place != region and place not in zones:
+            raise wire.invalid("locationPolicy.location", place, f"It is not in region {region}.")
+        machine = wire.last(machine)
+        _check_machine(project, zones[0], machine)
+        gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in properties.get("guestAccelerators") or ()]
+        scarcity = _scarcity(place, machine, *gpus)
+        where = ("regions", place) if place == region else ("zones", place)
+        answer: dict[str, Any] = {"location": wire.link(project, *where), "machineType": machine}
+        today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if "PREEMPTION" in kinds:
+            answer["preemptionHistory"] = [
+                {"interval": _interval(day, day + timedelta(days=1)),
+                 "preemptionRate": round(min(0.98, 0.1 + 0.6 * scarcity + 0.2 * _digest(place, machine, str(day))), 3)}
+                for day in (today - timedelta(days=ago) for ago in range(_DAYS, 0, -1))
+            ]  # fmt: skip
+        if "PRICE" in kinds:
+            answer["priceHistory"] = _prices(today, _on_demand(project, zones[0], machine), scarcity, place + machine)
+        return answer
+
+
+def _prices(today: datetime, on_demand: float, scarcity: float, seed: str) -> list[dict[str, Any]]:
+    """What the machine cost per hour, in as many steps as prices changed."""
+    # Changes fall on the same days whenever one asks.
+    first = today - timedelta(days=_DAYS + (today.toordinal() - _DAYS) % _PRICE_DAYS)
+    begins = [first + timedelta(days=step) for step in range(0, (today - first).days + 1, _PRICE_DAYS)]
+    history: list[dict[str, Any]] = []
+    for begin, end in zip(begins, [*begins[1:], today + timedelta(days=1)], strict=True):
+        share = _SPOT_SHARE * (0.7 + 0.4 * scarcity + 0.2 * _digest(seed, str(begin.date())))
+        nanos = round(on_demand * share * 1e9)
+        price = {"currencyCode": "USD", "units": str(nanos // 10**9), "nanos": nanos % 10**9}
+        history.append({"interval": _interval(begin, end), "listPrice": price})
+    return history
+
+
+def _on_demand(project: str, zone: str, machine: str) -> float:
+    """Dollars per hour, about: by vCPUs and memory, and by the GPUs that the machine comes with."""
+    made = tables.machine_type(project, zone, machine)
+    gpus = sum(each["guestAcceleratorCount"] for each in made.get("accelerators", ()))
+    return 0.0316 * made["guestCpus"] + 0.0042 * made["memoryMb"] / 1024 + gpus * (0.56 if "g2" in machine else 3.0)
+
+
+def _check_machine(project: str, zone: str, machine: str) -> None:
+    try:
+        tables.machine_type(project, zone, machine)
+    except wire.ApiError:
+        raise wire.invalid("machineType", machine, "The referenced resource does not exist.") from None
+
+
+def _offers(project: str, zone: str, machine: str, gpus: list[str]) -> bool:
+    """Whether a zone has these GPUs and those that come with the machine."""
+    built_in = [
+        each["guestAcceleratorType"] for each in tables.machine_type(project, zone, machine).get("accelerators", ())
+    ]
+    offered = {each["name"] for each in tables.accelerator_types(project, zone)}
+    return set(gpus) | set(built_in) <= offered
+
+
+def _scarcity(place: str, machine: str, *gpus: str) -> float:
+    """0 (plenty) to 1 (none), from the names; machines with GPUs are scarcer than others."""
+    accelerated = bool(gpus) or machine.startswith(("a2", "a3", "g2"))
+    return 0.3 * accelerated + 0.6 * _digest(place, machine, *gpus)
+
+
+def _obtainability(scarcity: float, count: int, spot: bool) -> float:
+    """How likely so many are to be had at once."""
+    return max(0.01, (1 - scarcity) ** (1 + count / 50)) if spot else max(0.05, (1 - scarcity / 2) ** (1 + count / 100))
+
+
+def _interval(begin: datetime, end: datetime) -> dict[str, str]:
+    return {"startTime": begin.isoformat().replace("+00:00", "Z"), "endTime": end.isoformat().replace("+00:00", "Z")}
+
+
+def _digest(*names: str) -> float:
+    """A number from 0 to 1 that looks drawn by lot."""
+    return (zlib.crc32("/".join(names).encode()) % 1000) / 1000

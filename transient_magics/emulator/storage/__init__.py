@@ -1,0 +1,10 @@
+"""Cloud Storage on this machine: buckets and objects behind the JSON API, as files below the emulator's state.
+
+`Endpoint` answers requests below /storage/v1, /upload/storage/v1, /download/storage/v1 and /batch/storage/v1, and the
+part of the XML API that uploads objects in parts. Objects are replaced atomically and survive the emulator's death;
+contents are streamed, never held in memory. There are no old versions of objects, no access control and no encryption.
+"""
+
+from .endpoint import Endpoint
+
+__all__ = ["Endpoint"]
