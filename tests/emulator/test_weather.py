@@ -376,3 +376,31 @@ def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
     assert "have no network of their own here" in refused["error"]["message"]
     running.process.terminate()
     assert running.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"stockout": f"{ZONE}:k80,delay=0.2s"}, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"),
+        ({"quota": "k80=2"}, "QUOTA_EXCEEDED"),
+    ],
+)
+def test_a_bulk_insert_meets_the_same_weather(sky: Cloud, given: dict[str, str], code: str) -> None:
+    weather(sky, **given)
+    body = {
+        "count": "3", "minCount": "1", "namePattern": "b-#", "instanceProperties": {
+            "machineType": "n1-standard-4", "disks": [{"boot": True, "autoDelete": True}], "networkInterfaces": [{}],
+            "scheduling": {"onHostMaintenance": "TERMINATE"},
+            "guestAccelerators": [{"acceleratorType": "nvidia-tesla-k80", "acceleratorCount": 1}]},
+    }  # fmt: skip
+    path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+    status, begun = http_request(sky.running.url, "POST", f"{path}/instances/bulkInsert", body)
+    assert status == 200, begun
+    eventually(lambda: operation(sky, begun["name"])["status"] == "DONE")
+    made = operation(sky, begun["name"])["instancesBulkInsertOperationMetadata"]["perLocationStatus"][f"zones/{ZONE}"]
+    expected = 2 if code == "QUOTA_EXCEEDED" else 0
+    assert (made.get("createdVmCount", 0), made["failedToCreateVmCount"]) == (expected, 3 - expected)
+    assert len(sky.names()) == expected
+    listed = http_request(sky.running.url, "GET", f"{path}/operations")[1]["items"]
+    failed = [each for each in listed if "error" in each and each.get("operationGroupId") == begun["operationGroupId"]]
+    assert {error["code"] for each in failed for error in each["error"]["errors"]} >= {code}

@@ -303,8 +303,8 @@ def _weather() -> tuple[Option, ...]:
               choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
         _flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
               metavar="SHARE"),
-        _flag("--hours-per-minute", "how fast time passes for lifetimes, boot times, time limits and billing, never "
-              "for notices and work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
+        _flag("--hours-per-minute", "how fast time passes for lifetimes, boot times and time limits, never for "
+              "notices and work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
         several("--stockout", "no capacity: ZONE[:GPU][,spot][,for=10m][,delay=7s]", completes="zone",
                 metavar="ZONE"),
         several("--quota", "at most so many in a region: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),

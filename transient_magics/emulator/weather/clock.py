@@ -5,7 +5,7 @@ It is this machine's clock, run faster from the moment at which `hours_per_minut
 - lifetimes of VMs (published ones, those of a file, the 24 hours of preemptible VMs),
 - boot times,
 - time limits: `terminationTime` (what is left of it at the insert, counted from there), `maxRunDuration`,
-- billing, which whoever counts money does with `rate` or `anchors`.
+- what is billed, for whoever counts it: `anchors` tell how much emulated time lies between any two moments.
 
 By this machine's own clock go: the notice of a preemption and everything after it, the work, `every=`, the delays and
 ends of stockouts, the API's latency, and every timestamp that the API writes (clients compare them with their own

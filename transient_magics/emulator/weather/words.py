@@ -14,8 +14,8 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
     if rate != 1:
         hours = rate / 60
         lines.append(
-            f"An hour passes in {3600 / rate:.3g} s ({hours:g} h per minute) for lifetimes, boot times, time limits "
-            "and billing; notices and the work take their time."
+            f"An hour passes in {3600 / rate:.3g} s ({hours:g} h per minute) for lifetimes, boot times and time "
+            "limits; notices and the work take their time."
         )
     lines += _revocations(weather.revocations, weather.waves)
     if weather.revocations.kind == "published" and (used := ", ".join(filter(None, stand_ins))):
