@@ -9,6 +9,7 @@ from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .offers import Offers, catalog
 from .runs import run, runs, train
+from .weather import Weather
 
 __all__ = [
     "Cluster",
@@ -18,6 +19,7 @@ __all__ = [
     "Preview",
     "Result",
     "Run",
+    "Weather",
     "catalog",
     "cluster",
     "clusters",

@@ -18,7 +18,7 @@ from ..spec import parse_duration, parse_interval, parse_name
 from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
-PROGRAM_VERBS = ("cluster", "train", "emulator", "catalog")
+PROGRAM_VERBS = ("cluster", "train", "weather", "emulator", "catalog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +234,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         ),
         "sweep": (),
         "catalog": (_word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),),
+        "weather": _weather(),
     }  # fmt: skip
 
 
@@ -303,10 +304,44 @@ def _train() -> tuple[Option, ...]:
         _flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
         _flag("--when-done", "what goes when the run ends (keep)",
               **_choice("--when-done", ("keep", "workers", "cluster"))),
-        _flag("--pace", "least seconds of a worker's step, for demonstrations on few cores", _number("--pace"),
-              name="pace_seconds", metavar="SECONDS"),
+        _flag("--pace", "least seconds of a worker's step (of a K80's, with GPU speeds as published in the weather)",
+              _number("--pace"), name="pace_seconds", metavar="SECONDS"),
         _flag("--wait", _WAIT.format("the run is over")),
         _OUTPUT,
+    )  # fmt: skip
+
+
+def _weather() -> tuple[Option, ...]:
+    # Texts go to the emulator as they are: it alone knows what can be set.
+    def several(flags: str, help: str, **more: Any) -> Option:
+        return _flag(flags, f"{help}; several stand one after the other; none: no more", str, many="extend", **more)
+
+    return (
+        _ANY_CLUSTER,
+        _flag("--revocations", "none; published: lifetimes by GPU and region, in waves; every=60s: one VM at random "
+              "each minute; or a CSV file with lifetime_hours (a row per VM) or at_hours,count (a row per wave)", str,
+              choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
+        _flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
+              metavar="SHARE"),
+        _flag("--hours-per-minute", "how fast time passes for lifetimes, boot times and time limits, never for "
+              "notices and work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
+        several("--stockout", "no capacity: ZONE[:GPU][,spot][,for=10m][,delay=7s]", completes="zone",
+                metavar="ZONE"),
+        several("--quota", "at most so many in a region: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),
+        _flag("--api-errors", "the share of API requests that fail, before or after they took effect", str,
+              metavar="SHARE"),
+        _flag("--api-latency", "how late the API answers: 100ms, or nine of ten within 50ms..400ms", str,
+              choices=("none", "50ms..400ms"), metavar="TIME"),
+        _flag("--creation-preemptions", "the share of transient VMs that are preempted before they run", str,
+              metavar="SHARE"),
+        _flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019", str,
+              choices=("2s", "published"), metavar="TIME"),
+        _flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU", str,
+              choices=("equal", "published")),
+        _flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,
+              choices=("none", "100mbit"), metavar="RATE"),
+        _flag("--seed", "what all chance follows from: the same seed, the same weather", str),
+        _flag("--reset", "fair weather again, before anything else that is given"),
     )  # fmt: skip
 
 
@@ -369,6 +404,7 @@ DESCRIPTIONS = {
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay on this machine.",
     "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
+    "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {
     "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",

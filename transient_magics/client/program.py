@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
+       transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
        transient emulator [options]          run the emulator of Compute Engine alone
        transient catalog [GPU]               GPUs, machines, zones and prices
 
@@ -209,6 +210,13 @@ def _sweep(command: Command) -> None:
     print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
 
 
+def _weather(command: Command) -> None:
+    from . import cluster
+
+    values = dict(command.values)
+    print(cluster(values.pop("name", None)).weather(**values))
+
+
 def _catalog(command: Command) -> None:
     from . import catalog
 
@@ -234,6 +242,7 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "delete": _delete,
     "sweep": _sweep,
     "catalog": _catalog,
+    "weather": _weather,
 }
 
 

@@ -31,6 +31,9 @@ from .rest import LARGEST_BODY
 from .settings import Settings
 from .storage import Endpoint
 from .store import Store, write_atomically
+from .weather.api import WeatherApi
+from .weather.faults import Faults
+from .weather.weather import Weather
 
 PROJECT = "emulated-project"
 _EXPECTED_SECONDS = 60.0
@@ -55,19 +58,22 @@ class _Emulator:
         guard = Guard(settings.tables, settings.owner)
         self._storage = Endpoint(self._state / "storage")
         self._operations = Operations(Store(self._state / "operations"))
+        weather = Weather(self._state, settings.boot, self._isolation is not Isolation.NONE)
         self._fleet = Fleet(
-            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations,
-            boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._changed,
+            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
+            notice_seconds=settings.notice, on_change=self._changed,
             on_gone=lambda address: self._relay.drop(address), beside=self._storage,
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
+        faults = Faults(lambda: weather.settings)
         self._application = web.Application(
-            middlewares=[errors, guard.middleware, self._note_activity, self._storage_first],
+            middlewares=[errors, guard.middleware, self._note_activity, self._storage_first, faults.middleware],
             client_max_size=LARGEST_BODY,
         )
         self._application.router.add_get("/emulator/v1", self._about)
         self._api = Api(self._state, self._fleet, self._operations)
         self._api.add_to(self._application)
+        WeatherApi(weather, self._fleet.records).add_to(self._application)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
         self._listening = listening
