@@ -140,7 +140,7 @@ def test_a_schedule_of_a_file_takes_so_many_at_a_time() -> None:
         ("lifetime_hours\n-1\n", "line 2: lifetime_hours must be a number from 0 on"),
         ("lifetime_hours,gpu\n1\n", "line 2: 1 values under 2 columns"),
         ("lifetime_hours,gpu\n1,k8\n", "line 2: 'k8' is no GPU. Did you mean k80?"),
-        ("at_hours,zone\n1,us-west1-x\n", "line 2: 'us-west1-x' is no zone. Did you mean us-west1-b?"),
+        ("at_hours,zone\n1,us-west1-x\n", "line 2: 'us-west1-x' is no zone. Did you mean us-west1-c?"),
         ("at_hours,count\n1,0.5\n", "line 2: count must be a whole number"),
         ("at_hours,at_hours\n1,1\n", "line 1: a column stands there twice"),
         ('at_hours\n"1\n', "line 2: unexpected end of data"),
