@@ -7,6 +7,7 @@ sized and attached, but hold nothing.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .instances import Record
 from .operations import Operations
 from .resources import Resource
 
+_LOG = logging.getLogger(__name__)
 _BLANK_GB = 500  # what Compute Engine makes of a disk without a size and without a source
 
 
@@ -95,10 +97,14 @@ class Disks(Filled):
             holder = disk.get("_holder")
             if not holder or holder["instance"] in living:
                 continue
-            if holder["autoDelete"]:
-                self.remove(project, scope, disk)
-            else:
-                self.release(project, scope.partition("/")[2], disk)
+            try:
+                if holder["autoDelete"]:
+                    self.remove(project, scope, disk)
+                else:
+                    self.release(project, scope.partition("/")[2], disk)
+            except OSError:
+                # A full disk must not stop what is under way; the next change tries again.
+                _LOG.exception("what became of disk %s cannot be written", disk["name"])
 
     def mount(self, record: Record, disk: Resource) -> None:
         """Let the VM's home directory be the contents of `disk`, which stay when the VM goes."""

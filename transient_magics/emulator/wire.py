@@ -27,7 +27,8 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The JSON that the client receives."""
-        detail = {"message": self.message, "domain": "global", "reason": self.reason}
+        domain = "usageLimits" if self.reason in ("quotaExceeded", "rateLimitExceeded") else "global"
+        detail = {"message": self.message, "domain": domain, "reason": self.reason}
         return {"error": {"code": self.status, "message": self.message, "errors": [detail]}}
 
 

@@ -30,6 +30,7 @@ from .shelf import Resource, Shelf, shown
 _DEFAULT_TYPE = "application/octet-stream"
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+|\*)|\*)/(\d+|\*)")
 _KEEP_SECONDS = 7 * 86_400.0
+_KEEP_FINISHED = 200  # sessions whose answer may be asked for again
 _MOST_JSON = 1 << 20
 
 
@@ -139,6 +140,9 @@ class Uploads:
         )  # fmt: skip
         self._write(session)
         self._sessions[identity] = session
+        finished = [each for each in self._sessions.values() if each.made]
+        for each in finished[:-_KEEP_FINISHED]:
+            self._forget(each)
         # The name stays in the URL only where the client put it.
         named = {key: request.query[key] for key in ("name",) if key in request.query}
         place = request.url.with_query({"uploadType": "resumable", **named, "upload_id": identity})
