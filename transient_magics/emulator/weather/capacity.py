@@ -29,16 +29,6 @@ class Refusal:
     delay: float = 0.0
 
 
-class QuotaError(wire.ApiError):
-    """403: the request alone is larger than the limit."""
-
-    def body(self) -> dict[str, Any]:
-        """With the domain that quotas have."""
-        content = super().body()
-        content["error"]["errors"][0]["domain"] = "usageLimits"
-        return content
-
-
 @dataclass(frozen=True)
 class Wanted:
     """The VM that is asked for: `instance` is its resource, `gpu` the catalog's name (`cpu`: none)."""
@@ -83,7 +73,7 @@ def no_capacity(wanted: Wanted, stockouts: Sequence[Stockout], now: float) -> Re
 
 
 def over_quota(wanted: Wanted, quotas: Iterable[Quota], present: list[dict[str, Any]]) -> Refusal | None:
-    """The quota that the request goes beyond, if any; QuotaError for one that it alone is larger than.
+    """The quota that the request goes beyond, if any; ApiError 403 for one that it alone is larger than.
 
     `present` are the resources of the project's VMs.
     """
@@ -97,7 +87,7 @@ def over_quota(wanted: Wanted, quotas: Iterable[Quota], present: list[dict[str, 
         if needed and needed + used.get(metric, 0.0) > limit:
             message = f"Quota '{metric}' exceeded.  Limit: {limit:.1f} in region {region}."
             if needed > limit:
-                raise QuotaError(403, "quotaExceeded", message)
+                raise wire.ApiError(403, "quotaExceeded", message)
             info = {
                 "metricName": f"compute.googleapis.com/{metric.lower()}", "limit": limit,
                 "limitName": f"{metric.replace('_', '-')}-per-project-region", "dimensions": {"region": region},

@@ -86,9 +86,7 @@ def body(way: str, request: web.BaseRequest) -> tuple[int, dict[str, Any]]:
     )
     match way:
         case "rate":
-            error = wire.ApiError(403, "rateLimitExceeded", exceeded).body()
-            error["error"]["errors"][0]["domain"] = "usageLimits"
-            return 403, error
+            return 403, wire.ApiError(403, "rateLimitExceeded", exceeded).body()
         case "429":
             error = wire.ApiError(429, "rateLimitExceeded", exceeded).body()
             metadata = {

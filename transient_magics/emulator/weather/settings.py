@@ -6,28 +6,21 @@ arguments of `cluster.weather`. Everything that is wrong is a DeclarationError: 
 
 from __future__ import annotations
 
-import math
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from ... import catalog
 from ...errors import DeclarationError
-from ...spec import parse_duration
 from ...spec.grammar import nearest
 from .. import tables, wire
-from . import files, published
+from . import files, published, reading
 from .files import Rows
 
 STOCKOUT_DELAY = 7.0
 """Seconds until an operation fails for want of capacity, as seen in 2024 (96 s in 2018)."""
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit", re.IGNORECASE)
-_BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
-_MILLISECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*ms")
 _FASTEST = 100_000.0  # hours per minute
 
 
@@ -46,7 +39,7 @@ class Revocations:
         return files.read(self.name, self.text, tables.ZONES)
 
     def __str__(self) -> str:
-        return {"every": f"every={_seconds(self.period)}", "file": self.name}.get(self.kind, self.kind)
+        return {"every": f"every={reading.seconds(self.period)}", "file": self.name}.get(self.kind, self.kind)
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ class Stockout:
 
     def __str__(self) -> str:
         until = f"until={wire.now(self.until)}" if self.until is not None else ""
-        delay = f"delay={_seconds(self.delay)}" if self.delay != STOCKOUT_DELAY else ""
+        delay = f"delay={reading.seconds(self.delay)}" if self.delay != STOCKOUT_DELAY else ""
         place = f"{self.zone}:{self.gpu}" if self.gpu else self.zone
         return ",".join(filter(None, [place, "spot" if self.spot else "", until, delay]))
 
@@ -93,7 +86,8 @@ class Latency:
     high: float
 
     def __str__(self) -> str:
-        return _seconds(self.low) if self.low == self.high else f"{_seconds(self.low)}..{_seconds(self.high)}"
+        low, high = reading.seconds(self.low), reading.seconds(self.high)
+        return low if low == high else f"{low}..{high}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ class Link:
     far: float | None = None
 
     def __str__(self) -> str:
-        return _bits(self.rate) + (f",far={_bits(self.far)}" if self.far else "")
+        return reading.bits(self.rate) + (f",far={reading.bits(self.far)}" if self.far else "")
 
 
 @dataclass(frozen=True)
@@ -140,7 +134,7 @@ class Settings:
             "stockout": [str(each) for each in self.stockout], "quota": [str(each) for each in self.quota],
             "api_errors": self.api_errors, "api_latency": self.api_latency and str(self.api_latency),
             "creation_preemptions": self.creation_preemptions,
-            "boot": _seconds(self.boot) if isinstance(self.boot, float) else self.boot,
+            "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
             "gpu_speed": self.gpu_speed, "link": self.link and str(self.link), "seed": self.seed,
         }  # fmt: skip
 
@@ -154,11 +148,11 @@ class Settings:
 def _revocations(value: Any) -> Revocations:
     if isinstance(value, Mapping):
         file = Revocations("file", name=str(value.get("name") or "the file"), text=str(value.get("csv") or ""))
-        assert file.rows  # read once for its mistakes
+        files.read(file.name, file.text, tables.ZONES)  # for its mistakes
         return file
-    text = _text(value, "--revocations")
+    text = reading.text(value, "--revocations")
     if text.startswith("every="):
-        return Revocations("every", _duration(text.removeprefix("every="), "--revocations every="))
+        return Revocations("every", reading.duration(text.removeprefix("every="), "--revocations every="))
     if text in ("none", "published"):
         return Revocations(text)
     fix = nearest(text, ("none", "published", "every=60s"))
@@ -168,7 +162,7 @@ def _revocations(value: Any) -> Revocations:
 def _rate_of_compression(value: Any) -> float | None:
     if isinstance(value, str) and value.strip().lower() == "none":
         return None
-    hours = _number(value, "--hours-per-minute")
+    hours = reading.number(value, "--hours-per-minute")
     if not 0 < hours <= _FASTEST:
         raise DeclarationError(f"--hours-per-minute takes hours above 0 up to {_FASTEST:g}, or none, not '{value}'")
     return hours
@@ -188,11 +182,11 @@ def _stockout(text: str) -> Stockout:
         if part == "spot":
             made = replace(made, spot=True)
         elif key == "for":
-            made = replace(made, until=round(time.time() + _duration(given, "--stockout for="), 3))
+            made = replace(made, until=round(time.time() + reading.duration(given, "--stockout for="), 3))
         elif key == "until":
-            made = replace(made, until=_moment(given, "--stockout until="))
+            made = replace(made, until=reading.moment(given, "--stockout until="))
         elif key == "delay":
-            made = replace(made, delay=_duration(given, "--stockout delay=", zero=True))
+            made = replace(made, delay=reading.duration(given, "--stockout delay=", zero=True))
         else:
             fix = "Write ZONE[:GPU][,spot][,for=10m][,delay=7s]."
             raise DeclarationError(f"'{part}' says nothing about a stockout", where="--stockout", fix=fix)
@@ -215,23 +209,23 @@ def _quota(text: str) -> Quota:
 
 
 def _latency(value: Any) -> Latency | None:
-    text = _text(value, "--api-latency")
+    text = reading.text(value, "--api-latency")
     if text == "none":
         return None
     low, dots, high = text.partition("..")
-    made = Latency(_duration(low, "--api-latency"), _duration(high if dots else low, "--api-latency"))
+    made = Latency(reading.duration(low, "--api-latency"), reading.duration(high if dots else low, "--api-latency"))
     if made.high < made.low:
         raise DeclarationError(f"'{text}' ends before it begins", where="--api-latency", fix="Write 50ms..400ms.")
     return made
 
 
 def _boot(value: Any) -> float | str | None:
-    text = _text(value, "--boot")
-    return text if text == "published" else _duration(text, "--boot", zero=True)
+    text = reading.text(value, "--boot")
+    return text if text == "published" else reading.duration(text, "--boot", zero=True)
 
 
 def _link(value: Any) -> Link | None:
-    text = _text(value, "--link")
+    text = reading.text(value, "--link")
     if text == "none":
         return None
     near, *rest = [part.strip() for part in text.split(",")]
@@ -245,8 +239,8 @@ def _link(value: Any) -> Link | None:
             raise DeclarationError(
                 "A latency between regions cannot be emulated, only a rate", where="--link", fix="Write far=100mbit."
             )
-        far = _bit_rate(given)
-    return Link(_bit_rate(near), far)
+        far = reading.bit_rate(given)
+    return Link(reading.bit_rate(near), far)
 
 
 def _seed(value: Any) -> int:
@@ -256,102 +250,17 @@ def _seed(value: Any) -> int:
     return int(text)
 
 
-def _share(option: str) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        share = _number(value, option)
-        if not 0 <= share <= 1:
-            raise DeclarationError(f"{option} takes a number from 0 to 1, not '{value}'")
-        return share
-
-    return read
-
-
-def _choice(option: str, *words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        text = _text(value, option)
-        if text not in words:
-            raise DeclarationError(f"{option} cannot be '{text}'", fix=nearest(text, words))
-        return text
-
-    return read
-
-
-def _each(option: str, read: Callable[[str], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A list of texts, or one; the word `none` alone is the empty list."""
-
-    def read_all(value: Any) -> tuple[Any, ...]:
-        given: Iterable[Any] = [value] if isinstance(value, str) else value
-        if not isinstance(given, (list, tuple)):
-            raise DeclarationError(f"{option} takes a text or a list of texts, not '{value}'")
-        texts = [_text(each, option) for each in given]
-        if "none" in texts and len(texts) > 1:
-            raise DeclarationError(f"{option} none stands alone")
-        return tuple(read(text) for text in texts if text != "none")
-
-    return read_all
-
-
 _READERS: dict[str, Callable[[Any], Any]] = {
     "revocations": _revocations,
-    "waves": _share("--waves"),
+    "waves": reading.share("--waves"),
     "hours_per_minute": _rate_of_compression,
-    "stockout": _each("--stockout", _stockout),
-    "quota": _each("--quota", _quota),
-    "api_errors": _share("--api-errors"),
+    "stockout": reading.each("--stockout", _stockout),
+    "quota": reading.each("--quota", _quota),
+    "api_errors": reading.share("--api-errors"),
     "api_latency": _latency,
-    "creation_preemptions": _share("--creation-preemptions"),
+    "creation_preemptions": reading.share("--creation-preemptions"),
     "boot": _boot,
-    "gpu_speed": _choice("--gpu-speed", "equal", "published"),
+    "gpu_speed": reading.choice("--gpu-speed", "equal", "published"),
     "link": _link,
     "seed": _seed,
 }
-
-
-def _text(value: Any, option: str) -> str:
-    if not isinstance(value, str):
-        raise DeclarationError(f"{option} takes a text, not '{value}'")
-    return value.strip().lower()
-
-
-def _number(value: Any, option: str) -> float:
-    try:
-        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise DeclarationError(f"{option} takes a number, not '{value}'")
-    return number
-
-
-def _duration(text: str, option: str, zero: bool = False) -> float:
-    if match := _MILLISECONDS.fullmatch(text.strip()):
-        return float(match[1]) / 1000
-    if zero and re.fullmatch(r"0(\.0*)?\s*s?", text.strip()):
-        return 0.0
-    return parse_duration(text, option)
-
-
-def _moment(text: str, option: str) -> float:
-    try:
-        parsed = datetime.fromisoformat(text.upper())
-    except ValueError:
-        raise DeclarationError(f"'{text}' is no date and time", where=option) from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-
-
-def _bit_rate(text: str) -> float:
-    match = _RATE.fullmatch(text.strip())
-    rate = float(match[1]) * _BITS[match[2].lower()] if match else 0.0
-    if not 8_000 <= rate <= 32e9:
-        fix = "Write 100mbit; from 8kbit to 32gbit."
-        raise DeclarationError(f"'{text}' is no rate of a link", where="--link", fix=fix)
-    return rate
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1000:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
-
-
-def _bits(rate: float) -> str:
-    unit = next((unit for unit in "gmk" if rate >= _BITS[unit]), "")
-    return f"{rate / _BITS[unit]:g}{unit}bit"

@@ -115,7 +115,7 @@ class Weather:
         return Nothing()
 
     def refusal(self, record: Record, present: list[Record]) -> Refusal | None:
-        """How the request for this VM will fail, if it does; QuotaError where it does at once."""
+        """How the request for this VM will fail, if it does; ApiError 403 where it does at once."""
         starting = {**record.resource, "status": "PROVISIONING"}
         wanted = Wanted(record.project, record.zone, gpu_of(record), record.transient, starting)
         others = [each.resource for each in present if each.project == record.project and each is not record]
