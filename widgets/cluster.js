@@ -205,7 +205,7 @@ function costSection() {
     element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), transfer, foot, ending);
   node.update = (view, elapsed) => {
     const cost = view.cost;
-    const hours = view.over ? 0 : elapsed / 3600;
+    const hours = view.over ? 0 : elapsed * cost.pace / 3600;
     const now = cost.total + cost.hourly * hours;
     const full = cost.on_demand + cost.on_demand_hourly * hours;
     total.set(money(now));

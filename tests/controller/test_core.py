@@ -139,6 +139,14 @@ def test_limits_end_the_cluster(options: dict[str, float], seconds: float, word:
     assert word.replace("\\", "") in decision.reason
 
 
+def test_limits_are_counted_on_the_emulated_clock() -> None:
+    story = Story(max_seconds=3600.0).all_ready()
+    story.happens(events.ClusterClock(anchors=((0.0, 0.0, 1.0), (START, START, 60.0))))
+    assert story.after(55).decisions() == []
+    (decision,) = story.after(6).decisions()
+    assert isinstance(decision, BeginDeletion)
+
+
 def test_the_chief_saves_before_the_end() -> None:
     story = Story(max_seconds=3600.0).all_ready()
     story.happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))

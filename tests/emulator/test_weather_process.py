@@ -10,7 +10,6 @@ import pytest
 
 from transient_magics.emulator import tables
 from transient_magics.emulator.weather import files, published, startup
-from transient_magics.emulator.weather.clock import Clock, rate_of
 from transient_magics.emulator.weather.revocations import (
     Due,
     Every,
@@ -22,6 +21,7 @@ from transient_magics.emulator.weather.revocations import (
 )
 from transient_magics.emulator.weather.settings import Settings
 from transient_magics.errors import DeclarationError
+from transient_magics.journal.clock import Clock, rate_of
 
 HOUR, DAY = 3600.0, 24 * 3600.0
 

@@ -12,7 +12,7 @@ from ..journal import Bill, ClusterState, Event, RunState, VmState, events
 from ..spec import render_duration
 
 NOTICE_SECONDS = 30.0
-QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic")
+QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock")
 _NEAR_END_SECONDS = 3600.0
 _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
 
@@ -144,7 +144,7 @@ def ending_words(state: ClusterState, now: float) -> str:
             said.append(f"without a run, the workers are deleted in {render_duration(workers)}")
         elif all_of_it > 0:
             said.append(f"without a run, everything is deleted in {render_duration(all_of_it)}")
-    if (left := spec.ends_at - now) < _NEAR_END_SECONDS:
+    if (left := state.seconds_left(now)) < _NEAR_END_SECONDS:
         said.append(f"its limits end it in {render_duration(max(0.0, left))}")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}." if text else ""

@@ -14,11 +14,11 @@ import time
 import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ..cloud import ComputeEngine, preload
 from ..errors import UnreachableError
-from ..journal import VmState
+from ..journal import Clock, VmState
 from ..remote import Dialler, Direct, ProxyCommand, Relay
 from ..spec import ClusterSpec
 from .machines import firewall_rules, instance_name
@@ -56,6 +56,13 @@ class Access:
                 return  # several calls failed at once; one of them opened it again
             await self._open()
             self._opened_at = time.monotonic()
+
+    async def clock(self) -> Clock:
+        """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator."""
+        if not self._spec.emulated:
+            return Clock()
+        weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
+        return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"]))
 
     async def protect(self) -> None:
         """Close the cluster's VMs to everyone but each other, before there are any. Raises CloudError."""
@@ -106,7 +113,7 @@ class Access:
         )
 
 
-def _ask(url: str) -> dict[str, str]:
+def _ask(url: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)

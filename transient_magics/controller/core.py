@@ -93,7 +93,7 @@ def decide(situation: Situation) -> list[Decision]:
     if reason := _reason_to_end(situation, state.spec):
         return [BeginDeletion(reason)]
     decisions: list[Decision] = []
-    left = state.spec.ends_at - situation.now
+    left = state.seconds_left(situation.now)
     if left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4) and state.active_run and not situation.saved_ahead:
         decisions.append(SaveAhead(left))
     places = list(wanted(situation))
@@ -134,9 +134,9 @@ def _sent_home(state: ClusterState) -> bool:
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     state, now = situation.state, situation.now
-    if now >= spec.declared_at + spec.max_seconds:
+    if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
         return f"the limit of {render_duration(spec.max_seconds)} is reached"
-    if spec.max_cost is not None and (now >= spec.ends_at or bill(state, now).total >= spec.max_cost):
+    if spec.max_cost is not None and (state.seconds_left(now) <= 0 or bill(state, now).total >= spec.max_cost):
         return f"the limit of ${spec.max_cost:.2f} is reached"
     if idle_seconds(situation) >= 2 * spec.idle_seconds:
         return f"no run for {render_duration(2 * spec.idle_seconds)}"

@@ -141,6 +141,7 @@ class Fleet:
                 await self._unreachable("poll", error)
             else:
                 self._recorder.note("poll", "")
+                await self._read_clock()
                 self._compare({vm_name(self._spec, vm.name): vm for vm in found}, asked)
             try:
                 async with asyncio.timeout(_POLL_SECONDS):
@@ -149,6 +150,15 @@ class Fleet:
                 continue
             finally:
                 self._suspicion.clear()
+
+    async def _read_clock(self) -> None:
+        try:
+            clock = await self._access.clock()
+        except UnreachableError as error:
+            log.warning("%s", error)  # the next poll finds the emulator again, and its clock
+            return
+        if clock != self._state.clock:
+            self._recorder.record(events.ClusterClock(anchors=clock.anchors))
 
     def keep_links(self) -> None:
         """A link to every VM that runs, none to those that are gone; those that stay silent for long are deleted."""

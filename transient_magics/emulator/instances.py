@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalog
+from ..journal.clock import Clock
 from . import tables, wire
-from .weather.clock import Clock
 
 DAY = 86_400.0
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")

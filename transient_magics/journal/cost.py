@@ -3,7 +3,7 @@
 A VM costs from the moment Compute Engine reports it as RUNNING until it is gone, by the second. The on-demand
 equivalent is the same VM time at on-demand prices (what the same work would have cost without transient servers).
 Data that VMs exchange with parameter servers in another zone costs by the byte, as the VMs count them; on demand it
-would cost the same.
+would cost the same. Where the emulated clock runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def bill(state: ClusterState, now: float) -> Bill:
     def dollars(vm: VmState, price: Callable[[VmState], float]) -> float:
         if not vm.running_at:
             return 0.0
-        return max(0.0, (vm.ended_at or now) - vm.running_at) / 3600 * price(vm)
+        return max(0.0, state.clock.between(vm.running_at, vm.ended_at or now)) / 3600 * price(vm)
 
     def per_byte(vm: VmState) -> float:
         return spec.transfer_prices.get(vm.zone, 0.0) / _GIB if spec else 0.0
@@ -74,4 +74,4 @@ def _projected(state: ClusterState, total: float, hourly: float) -> float | None
     run = state.active_run
     if run is None or run.steps_per_second <= 0 or run.step >= run.train_steps:
         return None
-    return total + hourly * (run.train_steps - run.step) / run.steps_per_second / 3600
+    return total + hourly * state.clock.rate * (run.train_steps - run.step) / run.steps_per_second / 3600

@@ -81,6 +81,13 @@ class ClusterResized(Event):
     spec: Mapping[str, Any]
 
 
+@_event("cluster.clock")
+class ClusterClock(Event):
+    """The emulated clock runs at another rate. `anchors`: those of `Clock`, all of them."""
+
+    anchors: tuple[tuple[float, float, float], ...]
+
+
 @_event("cluster.deleting")
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""

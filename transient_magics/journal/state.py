@@ -12,6 +12,7 @@ from typing import Any
 
 from ..spec import ClusterSpec
 from . import events as e
+from .clock import Clock
 from .events import Event
 
 RECENT = 60
@@ -110,6 +111,7 @@ class ClusterState:
     runs: dict[str, RunState] = field(default_factory=dict)
     revocations: int = 0
     trouble: str = ""
+    clock: Clock = field(default_factory=Clock)
     recent: tuple[Event, ...] = ()
     seq: int = 0
 
@@ -129,6 +131,13 @@ class ClusterState:
         if self.active_run or not self.ready_at:
             return 0.0
         return max([self.ready_at, *(run.finished_at for run in self.runs.values())])
+
+    def seconds_left(self, now: float) -> float:
+        """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of this machine."""
+        if self.spec is None:
+            return 0.0
+        passed = self.clock.between(self.spec.declared_at, now)
+        return (self.spec.ends_at - self.spec.declared_at - passed) / self.clock.rate
 
     @property
     def run(self) -> RunState | None:
@@ -195,6 +204,11 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
 @_rule(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
     return replace(state, spec=ClusterSpec.from_dict(event.spec))
+
+
+@_rule(e.ClusterClock)
+def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
+    return replace(state, clock=Clock(tuple((here, there, rate) for here, there, rate in event.anchors)))
 
 
 @_rule(e.ClusterReady)

@@ -68,6 +68,7 @@ def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
     return {
         "total": bill.total,
         "hourly": bill.hourly,
+        "pace": state.clock.rate,
         "on_demand": bill.on_demand,
         "on_demand_hourly": sum(vm.on_demand_hourly for vm in state.living if vm.running_at),
         "total_words": text.money(bill.total),

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ... import catalog
+from ...journal.clock import Clock
 from . import chance, files, published
-from .clock import Clock
 from .files import LifetimeRow, ScheduleRow
 
 _SLICE = 300.0

@@ -17,12 +17,12 @@ from typing import Any
 
 from ... import catalog
 from ...errors import DeclarationError
+from ...journal.clock import Clock, rate_of
 from .. import wire
 from ..instances import Record
 from ..store import write_atomically
 from . import capacity, chance, published, startup
 from .capacity import Refusal, Wanted
-from .clock import Clock, rate_of
 from .files import LifetimeRow, ScheduleRow
 from .links import check_links
 from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published

@@ -5,11 +5,11 @@ It is this machine's clock, run faster from the moment at which `hours_per_minut
 - lifetimes of VMs (published ones, those of a file, the 24 hours of preemptible VMs),
 - boot times,
 - time limits: `terminationTime` (what is left of it at the insert, counted from there), `maxRunDuration`,
-- what is billed, for whoever counts it: `anchors` tell how much emulated time lies between any two moments.
+- what is billed, and the limits on hours and cost: `anchors` tell how much emulated time lies between two moments.
 
-By this machine's own clock go: the notice of a preemption and everything after it, the work, `every=`, the delays and
-ends of stockouts, the API's latency, and every timestamp that the API writes (clients compare them with their own
-clocks). Moments on either clock are seconds since 1970.
+By this machine's own clock go: the notice of a preemption and everything after it, the work, idleness, `every=`, the
+delays and ends of stockouts, the API's latency, and every timestamp that the API writes (clients compare them with
+their own clocks). Moments on either clock are seconds since 1970. On Google the two are the same.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class Clock:
         """What the emulated clock shows (or showed) at a moment of this machine's clock."""
         here, there, rate = self.anchors[max(bisect_right(self.anchors, (moment, float("inf"), 0.0)) - 1, 0)]
         return there + (moment - here) * rate
+
+    def between(self, earlier: float, later: float) -> float:
+        """Emulated seconds from one moment of this machine's clock to another."""
+        return self.at(later) - self.at(earlier)
 
     def now(self) -> float:
         """What it shows now."""
