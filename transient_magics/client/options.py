@@ -323,7 +323,7 @@ def _weather() -> tuple[Option, ...]:
               choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
         _flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
               metavar="SHARE"),
-        _flag("--hours-per-minute", "how fast time passes for lifetimes, boot times and time limits, never for "
+        _flag("--hours-per-minute", "how fast time passes for lifetimes, boot times, limits and bills, never for "
               "notices and work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
         several("--stockout", "no capacity: ZONE[:GPU][,spot][,for=10m][,delay=7s]", completes="zone",
                 metavar="ZONE"),

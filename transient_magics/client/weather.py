@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 10.0
 class Weather:
     """What is set, by the names of the options, and what that means.
 
-    `rate` is how many emulated seconds pass in one (for lifetimes, boot times and time limits); `description` has one
+    `rate` is how many emulated seconds pass in one (for lifetimes, boot times, limits, bills); `description` has one
     sentence for each thing that differs from fair weather.
     """
 
