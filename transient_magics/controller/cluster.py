@@ -263,7 +263,10 @@ class Controller:
 
     async def _revoke(self, name: str, seconds: float) -> None:
         vm = self._state.vms.get(name)
-        if vm is None or not vm.living or self._fleet is None:
+        if self._fleet is None:
+            what = f"The controller of {self._declared.name} is still looking for Compute Engine"
+            raise ClusterError(what, fix="Try again in a moment.")
+        if vm is None or not vm.living:
             living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
             raise ClusterError(
                 f"{self._declared.name} has no VM {name} now", fix=f"There are: {living}." if living else ""
