@@ -75,7 +75,7 @@ def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
         "hourly_words": text.money(bill.hourly),
         "on_demand_words": text.money(bill.on_demand),
         "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
-        "projected_words": "" if bill.projected is None else f"about {text.money(bill.projected)}",
+        "projected_words": "" if bill.projected is None else f"≈ {text.money(bill.projected)}",
         "transfer_words": text.transfer_words(bill),
         "source": bill.source,
     }
