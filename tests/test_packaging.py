@@ -19,7 +19,7 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
     for folder in ("widgets", "templates", "locks"):
         for path in (ROOT / folder).iterdir():
             assert f"transient_magics/_{folder}/{path.name}" in names
-    assert "transient_magics/py.typed" in names
+    assert {"transient_magics/py.typed", "transient_magics/catalog/prices.csv"} <= names
 
 
 def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:

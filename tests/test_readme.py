@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from transient_magics import client
 from transient_magics.client import arguments
+from transient_magics.emulator.weather.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -62,6 +63,16 @@ def test_every_magic_line_that_it_shows_is_understood() -> None:
     assert lines
     for line in lines:
         assert arguments.parse("cluster", arguments.split(line), called="%transient_cluster").verb
+
+
+def test_every_weather_that_it_shows_can_be_set() -> None:
+    lines = re.findall(r"^%transient_weather (.*)$", "\n".join(blocks("text")), re.MULTILINE)
+    assert lines
+    for line in lines:
+        values = dict(arguments.parse("weather", arguments.split(line)).values)
+        assert values.pop("name") == "tour"
+        values.pop("reset", None)
+        Settings().changed(values)
 
 
 def test_the_picture_is_there() -> None:

@@ -56,7 +56,11 @@ class CloudError(TransientError):
 
 
 class StockoutError(CloudError):
-    """The zone has no capacity for this machine now. Another zone, or later."""
+    """The zone has no capacity for this machine now. Another zone (`zones`: those that have some), or later."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", zones: tuple[str, ...] = ()) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.zones = zones
 
 
 class QuotaError(CloudError):

@@ -197,18 +197,25 @@ function costSection() {
   const rate = fact("per hour");
   const onDemand = fact("on demand");
   const saved = fact("saved");
+  const projected = fact("at the run's end");
+  const transfer = element("div", { class: "transient-foot" });
+  const ending = element("div", { class: "transient-foot" });
   const foot = element("div", { class: "transient-foot" });
   const node = element("section", { "aria-label": "Cost" },
-    element("div", { class: "transient-facts" }, total, rate, onDemand, saved), foot);
+    element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), transfer, foot, ending);
   node.update = (view, elapsed) => {
     const cost = view.cost;
-    const hours = view.over ? 0 : elapsed / 3600;
+    const hours = view.over ? 0 : elapsed * cost.pace / 3600;
     const now = cost.total + cost.hourly * hours;
     const full = cost.on_demand + cost.on_demand_hourly * hours;
     total.set(money(now));
     rate.set(money(cost.hourly));
     onDemand.set(money(full));
     rate.hidden = view.over;
+    projected.hidden = !cost.projected_words;
+    projected.set(cost.projected_words || "-");
+    setText(transfer, cost.transfer_words);
+    setText(ending, view.ending);
     saved.hidden = !full;
     saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))} %` : "-");
     const notes = [view.emulated ? "Emulated, nothing is billed." : "", cost.source ? `Prices: ${cost.source}.` : ""];
@@ -253,7 +260,7 @@ function render({ model, el }) {
   });
   const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
   const notice = element("div", { class: "transient-notice" });
-  const stale = element("div", { class: "transient-foot", hidden: "", text: "The kernel is silent: what you see may be old. The cluster goes on without it." });
+  const stale = element("div", { class: "transient-foot", hidden: "" });
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection();
   const table = vmTable(send, now);
@@ -307,6 +314,9 @@ function render({ model, el }) {
     if (!view?.at) return;
     table.tick();
     cost.update(view, elapsed());
+    setText(stale, "The kernel is silent or has ended: what you see may be old. The cluster goes on without it"
+      + (view.emulated ? ". " : ` and costs ${money(view.cost.hourly)} per hour. `)
+      + `To see it again: %transient_cluster attach ${view.name}`);
     stale.hidden = view.over || elapsed() < STALE_SECONDS;
     announce();
   }

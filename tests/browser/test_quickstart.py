@@ -58,3 +58,24 @@ def test_buttons_work_while_a_cell_runs(lab: Lab) -> None:
     expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[*]:")
     lab.command(page, "notebook:interrupt-kernel")
     expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[3]:")
+
+
+def test_a_restarted_kernel_is_said_and_the_cluster_found_again(lab: Lab) -> None:
+    lab.notebook("again", "%load_ext transient_magics", "%transient_cluster cpux1 --name again")
+    page = lab.open("again")
+    lab.run_all(page)
+    output = page.locator(".jp-OutputArea-output").first
+    expect(output).to_contain_text("2 of 2 VMs ready", timeout=60_000)
+    page.evaluate("() => { jupyterapp.shell.currentWidget.sessionContext.restartKernel(); }")
+    expect(output.get_by_text("To see it again: %transient_cluster attach again")).to_be_visible(timeout=40_000)
+    page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status == 'idle'")
+    page.evaluate(
+        "() => { const model = jupyterapp.shell.currentWidget.content.model;"
+        " model.cells.get(1).sharedModel.setSource('%transient_cluster attach again'); }"
+    )
+    lab.run_all(page)
+    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    expect(panel).to_contain_text("2 of 2 VMs ready", timeout=60_000)
+    panel.get_by_role("button", name="Delete cluster").click()
+    panel.get_by_role("button", name="Delete", exact=True).click()
+    expect(panel).to_contain_text("deleted: asked by the user", timeout=60_000)

@@ -12,7 +12,6 @@ from transient_magics.controller.core import (
     BeginDeletion,
     Decision,
     DeleteVm,
-    Refusal,
     RequestVm,
     SaveAhead,
     Situation,
@@ -31,7 +30,7 @@ class Story:
     def __init__(self, workers: int = 2, **options: object) -> None:
         spec = {
             "name": "one", "groups": (WorkerGroup("k80", workers),), "zones": ("us-west1-b", "us-east1-c"),
-            "prices": {"k80": PRICE, "parameter-server": PRICE}, "declared_at": START,
+            "prices": {"k80": PRICE, "parameter-server": PRICE}, "declared_at": START, "idle_seconds": 1e6,
         }  # fmt: skip
         self.now = START
         self.seq = itertools.count(1)
@@ -102,13 +101,31 @@ def test_without_replacement_a_revoked_worker_stays_away() -> None:
     assert story.decisions() == []
 
 
-def test_a_refused_place_waits_and_then_tries_the_next_zone() -> None:
+def test_a_zone_without_capacity_is_left_for_the_next_and_asked_again_later() -> None:
     story = Story()
-    refusals = {("worker", 0): Refusal(1, START + 10)}
-    assert [each.vm for each in requests(story.decisions(refusals=refusals))] == ["ps-0", "worker-0"]
-    assert {each.slot for each in requests(story.decisions(refusals=refusals)) if each.role == "worker"} == {1}
-    later = requests(story.after(11).decisions(refusals=refusals))
-    assert [(each.slot, each.zone) for each in later if each.role == "worker"] == [(0, "us-east1-c"), (1, "us-west1-b")]
+    story.carry_out(story.decisions())
+    story.happens(events.VmRefused(vm="worker-0", reason="no capacity", cause="stockout"))
+    (asked,) = requests(story.decisions())
+    assert (asked.slot, asked.zone) == (0, "us-east1-c")
+    story.carry_out([asked]).happens(events.VmRefused(vm=asked.vm, reason="no capacity", cause="stockout"))
+    assert requests(story.decisions()) == []
+    assert [each.zone for each in requests(story.after(60).decisions())] == ["us-west1-b"]
+
+
+def test_a_place_that_is_refused_for_another_reason_waits_longer_and_longer() -> None:
+    story = Story(workers=1)
+    story.carry_out(story.decisions())
+    waits = []
+    for _ in range(12):
+        vm = next(each.name for each in story.state.living if each.role == "worker")
+        story.happens(events.VmRefused(vm=vm, reason="the credentials do not allow this"))
+        began = story.now
+        while not requests(story.decisions()):
+            story.after(1)
+        waits.append(story.now - began)
+        story.carry_out(story.decisions())
+    assert waits[0] <= 3
+    assert 200 <= waits[-1] <= 400
 
 
 @pytest.mark.parametrize(
@@ -120,6 +137,14 @@ def test_limits_end_the_cluster(options: dict[str, float], seconds: float, word:
     (decision,) = story.after(seconds).decisions()
     assert isinstance(decision, BeginDeletion)
     assert word.replace("\\", "") in decision.reason
+
+
+def test_limits_are_counted_on_the_emulated_clock() -> None:
+    story = Story(max_seconds=3600.0).all_ready()
+    story.happens(events.ClusterClock(anchors=((0.0, 0.0, 1.0), (START, START, 60.0))))
+    assert story.after(55).decisions() == []
+    (decision,) = story.after(6).decisions()
+    assert isinstance(decision, BeginDeletion)
 
 
 def test_the_chief_saves_before_the_end() -> None:
@@ -179,16 +204,19 @@ def test_whatever_happens_no_name_is_used_twice_and_the_cluster_heals(story_of: 
         used += [each.vm for each in requests(story.decisions())]
         story.carry_out(story.decisions()).after(1)
         living = story.state.living
+        if not living:
+            continue  # nothing is to be had for a while
         vm = living[which % len(living)].name
         story.happens(
             {
                 "notice": events.VmPreemptionNotice(vm=vm),
                 "revoked": events.VmRevoked(vm=vm, signal="ssh"),
-                "refused": events.VmRefused(vm=vm, reason="no capacity"),
+                "refused": events.VmRefused(vm=vm, reason="no capacity", cause="stockout"),
                 "deleted": events.VmDeleted(vm=vm, reason="silent"),
                 "ready": events.VmReady(vm=vm),
             }[what]
         )
+    story.after(3600)  # what was refused may be asked for again
     used += [each.vm for each in requests(story.decisions())]
     story.carry_out(story.decisions())
     assert len(used) == len(set(used))

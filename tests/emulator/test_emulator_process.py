@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,6 +111,14 @@ def test_the_end_of_an_emulator_is_the_end_of_its_vms_unless_they_are_to_be_kept
     assert cloud.get("w0").status == "RUNNING"
     end(second)
     assert not list((state / "vms").iterdir())
+
+
+def test_an_emulator_whose_state_is_removed_ends_with_its_vms(state: Path) -> None:
+    running = start(state)
+    Cloud(running).create("one")
+    shutil.rmtree(state)
+    running.process.wait(15)
+    assert processes(str(state)) == []
 
 
 def test_two_emulators_do_not_share_a_state(running: Running) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +91,47 @@ def test_a_revoked_vm_costs_until_it_is_gone_and_a_living_one_until_now() -> Non
     assert account.hourly == pytest.approx(0.256)
     assert account.source == "ICAC'19"
     assert state.revocations == 1
+
+
+def test_a_faster_clock_bills_the_hours_that_pass_on_it() -> None:
+    minute = 60 * 10**9
+    history = numbered([
+        events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
+        requested("worker-0", 1),
+        events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
+        # Half an hour later an hour begins to pass in a minute.
+        events.ClusterClock(anchors=((0.0, 0.0, 1.0), (5400.0, 5400.0, 60.0)), time=HOUR + 30 * minute),
+        events.VmRevoked(vm="worker-0", signal="notice", time=HOUR + 32 * minute),
+    ])  # fmt: skip
+    assert bill(replay(history), now=9e9).total == pytest.approx(2.5 * 0.256)
+
+
+def test_data_between_zones_is_on_the_bill_and_on_the_on_demand_bill_too() -> None:
+    spec = replace(SPEC, transfer_prices={"us-west1-b": 0.02})
+    gib = 2**30
+    history = numbered([
+        events.ClusterDeclared(spec=spec.to_dict(), time=1),
+        requested("worker-0", 1),
+        events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
+        events.VmTraffic(vm="worker-0", sent=10 * gib, received=30 * gib, time=2 * HOUR),
+    ])  # fmt: skip
+    account = bill(replay(history), now=2 * 3600)
+    assert account.transfer == pytest.approx(0.8)
+    assert account.transfer_hourly == pytest.approx(0.8)
+    assert account.total == pytest.approx(0.256 + 0.8)
+    assert account.on_demand == pytest.approx(0.723 + 0.8)
+
+
+def test_the_end_of_the_run_is_priced_at_its_present_speed() -> None:
+    history = numbered([
+        events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
+        requested("worker-0", 1),
+        events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 7200}, time=HOUR),
+        events.TrainStarted(run="run-1", step=0, time=HOUR),
+        events.TrainProgress(run="run-1", step=3600, steps_per_second=1.0, time=2 * HOUR),
+    ])  # fmt: skip
+    assert bill(replay(history), now=2 * 3600).projected == pytest.approx(2 * 0.256)
 
 
 def test_a_spec_survives_the_journal() -> None:

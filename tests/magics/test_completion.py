@@ -44,7 +44,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%transient_cluster k80 --no-r", ["--no-replace"]),
         ("%transient_cluster k80 --provisioning-model s", ["spot", "standard"]),
         ("%transient_cluster k80 --provisioning-model=pre", ["--provisioning-model=preemptible"]),
-        ("%transient_cluster k80 --zone us-west1-b,us-west1", ["us-west1-b,us-west1-a", "us-west1-b,us-west1-b"]),
+        ("%transient_cluster k80 --zone us-west1-b,us-west1", [f"us-west1-b,us-west1-{each}" for each in "abc"]),
         ("%transient_cluster status ", ["demo"]),
         ("%transient_cluster revoke demo worker-", ["worker-0", "worker-1", "worker-2", "worker-3"]),
         ("%transient_cluster revoke demo worker-1 --", ["--in"]),

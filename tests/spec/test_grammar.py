@@ -59,7 +59,7 @@ def test_any_other_text_ends_in_one_sentence(text: str) -> None:
     [
         ("k8x4", 1, "k80"),
         ("k80x4+v10x2", 7, "v100"),
-        ("k80x4@us-west1-q", 7, "us-west1-b"),
+        ("k80x4@us-west1-q", 7, "us-west1-c"),
         ("k80x", 5, "count"),
         ("k80x0", 5, "from 1"),
         ("k80*4", 4, "'*'"),

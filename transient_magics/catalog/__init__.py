@@ -1,18 +1,55 @@
 """What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no network."""
 
 from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative
-from .prices import PriceList, price_list
-from .zones import ZONES, default_zone, region, zones_with
+from .machines import (
+    MACHINE_TYPES,
+    Limit,
+    MachineType,
+    check_machine,
+    check_zone,
+    limits,
+    machine_type,
+    machines_with,
+    parameter_server_machine,
+)
+from .price_lists import ICAC19, PriceList, price_list
+from .prices import SOURCES, PriceRow, VmPrice, parameter_server_price, price_history, price_table, worker_price
+from .regions import continent, nearest, region
+from .transfer import TRANSFER_PRICES, TransferPrice, transfer_price
+from .zones import ZONES, default_zone, has_gpu, zones_with
 
 __all__ = [
     "ACCELERATORS",
+    "ICAC19",
+    "MACHINE_TYPES",
+    "SOURCES",
+    "TRANSFER_PRICES",
     "ZONES",
     "Accelerator",
+    "Limit",
+    "MachineType",
     "PriceList",
+    "PriceRow",
+    "TransferPrice",
+    "VmPrice",
     "accelerator",
+    "check_machine",
+    "check_zone",
+    "continent",
     "default_zone",
+    "has_gpu",
+    "limits",
     "living_alternative",
+    "machine_type",
+    "machines_with",
+    "nearest",
+    "parameter_server_machine",
+    "parameter_server_price",
+    "price_history",
     "price_list",
+    "price_table",
     "region",
+    "transfer_price",
+    "worker_price",
     "zones_with",
 ]

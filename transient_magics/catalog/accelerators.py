@@ -1,7 +1,7 @@
 """GPUs that Compute Engine attaches to VMs, and the machine that we put each of them in.
 
-Machine types stay within Compute Engine's limits of vCPUs and memory per GPU. `withdrawn` GPUs run on the emulator
-only.
+The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`). `withdrawn` GPUs run on the
+emulator only.
 `relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one parameter server),
 CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one.
 """
@@ -15,13 +15,18 @@ from ..errors import DeclarationError
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One GPU model. `compute_engine_name` is the API's name (empty: no GPU); `memory_gb` the machine's memory."""
+    """One GPU model, and the machine with one of it that we rent by default.
+
+    `compute_engine_name` is the API's name (empty: no GPU). `vcpus` and `memory_gb` are the machine's,
+    `gpu_memory_gb` is the GPU's own. A `bundled` GPU comes with machine types of its own and is not attached to others.
+    """
 
     name: str
     compute_engine_name: str
     machine_type: str
     vcpus: int
     memory_gb: float
+    gpu_memory_gb: float = 0.0
     bundled: bool = False
     withdrawn: str = ""
     alternatives: tuple[str, ...] = ()
@@ -31,17 +36,17 @@ class Accelerator:
 _TABLE = (
     Accelerator("cpu", "", "n1-standard-4", 4, 15),
     Accelerator(
-        "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15,
+        "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15, 12,
         withdrawn="May 2024", alternatives=("t4", "l4"), relative_step_seconds=0.2193,
     ),
-    Accelerator("p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, relative_step_seconds=0.0820),
-    Accelerator("v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, relative_step_seconds=0.0641),
-    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15),
-    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15),
-    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, bundled=True),
-    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, bundled=True),
-    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, bundled=True),
-    Accelerator("h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, bundled=True),
+    Accelerator("p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0820),
+    Accelerator("v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0641),
+    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15, 8),
+    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15, 16),
+    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, 24, bundled=True),
+    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, 40, bundled=True),
+    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, 80, bundled=True),
+    Accelerator("h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, 80, bundled=True),
 )  # fmt: skip
 
 ACCELERATORS: dict[str, Accelerator] = {entry.name: entry for entry in _TABLE}

@@ -1,69 +1,174 @@
-"""Dated price lists in US dollars per hour, as data.
+"""What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
-Two lists. ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices; whole
-servers, host included) serves clusters that contain a K80, which has no price today, so that a bill can be laid beside
-the paper's. Everything else: list prices per GPU in us-central1 (us-east4 for the H100), on demand as of 2022 and
-Spot as of 2026, plus the N1 host per vCPU and GB as of 2021. Bundled machines (L4, A100, H100) are priced by the GPU
-and their host at the same rates.
+`prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
+GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today's
+preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the United States. A date with
+`~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and
+n1-ultramem-160.
+
+A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's
+date is its GPU's.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
-from .accelerators import accelerator
+from ..errors import DeclarationError
+from .accelerators import Accelerator, accelerator
+from .regions import nearest, region
 
-_ICAC19 = "ICAC'19 prices (2019)"
-_LIST = "list prices, us-central1 (on demand 2022, Spot 2026)"
-
-_ICAC19_SERVERS = {"k80": (0.723, 0.256), "p100": (1.43, 0.551), "v100": (2.144, 0.861)}
-_ICAC19_PARAMETER_SERVER = 0.143  # 4 vCPU, 16 GB, on demand
-
-_GPUS = {
-    "p100": (1.46, 0.7229),
-    "v100": (2.48, 1.2338),
-    "p4": (0.60, 0.216),
-    "t4": (0.35, 0.1915),
-    "l4": (0.56, 0.2862),
-    "a100": (2.934, 1.5399),
-    "a100-80gb": (3.93, 1.98),
-    "h100": (9.80, 3.81),
-    "cpu": (0.0, 0.0),
-    "k80": (0.45, 0.135),
+SOURCES = {
+    "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
+    "skypilot-v5": "SkyPilot's catalog v5 (skypilot-org/skypilot-catalog 0129130), undated",
+    "skypilot-v1": "SkyPilot's catalog v1 (skypilot-org/skypilot-catalog 17e771d)",
+    "launch": "reports on the launch of preemptible GPUs (ZDNet, January 2018)",
+    "probe": "constants of a published probe of preemptible GPUs' availability",
 }
-_VCPU, _VCPU_SPOT = 0.031611, 0.006655
-_GB, _GB_SPOT = 0.004237, 0.000892
+"""What the short names of the table's sources stand for."""
 
 
 @dataclass(frozen=True, slots=True)
-class PriceList:
-    """Hourly prices of whole machines, from one source. Look-ups return (on demand, transient)."""
+class PriceRow:
+    """One row of the table: US dollars per hour, None where the source has none that can be believed."""
 
+    item: str
+    region: str
+    on_demand: float | None
+    transient: float | None
+    as_of: str
     source: str
-    servers: dict[str, tuple[float, float]]
-    parameter_server_4_vcpu: float | None = None
 
-    def worker(self, name: str) -> tuple[float, float]:
-        """(on demand, transient) dollars per hour of a worker VM with GPU `name`."""
-        if name in self.servers:
-            return self.servers[name]
-        entry = accelerator(name)
-        gpu, gpu_spot = _GPUS[name]
-        return (
-            gpu + entry.vcpus * _VCPU + entry.memory_gb * _GB,
-            gpu_spot + entry.vcpus * _VCPU_SPOT + entry.memory_gb * _GB_SPOT,
+
+@dataclass(frozen=True, slots=True)
+class VmPrice:
+    """What a whole VM costs, in US dollars per hour; `source` says whose price it is and of when.
+
+    `on_demand_as_of` and `transient_as_of` are the date of each, and ` of REGION` where it is another region's price.
+    """
+
+    on_demand: float
+    transient: float
+    source: str
+    on_demand_as_of: str
+    transient_as_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Quote:
+    dollars: float
+    region: str
+    as_of: str
+
+
+def worker_price(gpu: str, place: str) -> VmPrice:
+    """The newest list price of a worker VM with this GPU (`cpu`: none) in a zone or region.
+
+    Raises DeclarationError where no price of it is known anywhere.
+    """
+    entry = accelerator(gpu)
+    return _vm_price(place, _worker_quote(entry, place, "on_demand"), _worker_quote(entry, place, "transient"))
+
+
+def parameter_server_price(cores: int, place: str) -> VmPrice:
+    """The newest list price of a parameter server with `cores` vCPUs and 4 GB each in a zone or region.
+
+    Custom machines are reckoned at the rates of predefined ones; Google asks some per cent more (unconfirmed).
+    """
+    quotes = (_n1_quote(cores, 4.0 * cores, place, column) for column in ("on_demand", "transient"))
+    return _vm_price(place, *quotes)
+
+
+def price_history(gpu: str) -> tuple[PriceRow, ...]:
+    """All that is known of the price of this GPU alone in the United States or us-central1, oldest first."""
+    return tuple(sorted((row for row in _rows(gpu) if row.region in ("us", "us-central1")), key=_year))
+
+
+def priced_regions(item: str) -> tuple[str, ...]:
+    """The regions for which the table has an item (a GPU, a machine type, `n1-vcpu`)."""
+    return tuple(dict.fromkeys(row.region for row in _rows(item) if row.region != "us"))
+
+
+@cache
+def price_table() -> tuple[PriceRow, ...]:
+    """The whole table."""
+    text = resources.files("transient_magics.catalog").joinpath("prices.csv").read_text(encoding="utf-8")
+
+    def number(cell: str) -> float | None:
+        return float(cell) if cell else None
+
+    return tuple(
+        PriceRow(
+            row["item"], row["region"], number(row["on_demand"]), number(row["transient"]), row["as_of"], row["source"]
         )
-
-    def parameter_server(self, cores: int) -> float:
-        """Dollars per hour of an on-demand parameter server with `cores` vCPUs and 4 GB each."""
-        if self.parameter_server_4_vcpu is not None:
-            return self.parameter_server_4_vcpu * cores / 4
-        return cores * (_VCPU + 4 * _GB)
+        for row in csv.DictReader(text.splitlines())
+    )
 
 
-def price_list(accelerators: Iterable[str]) -> PriceList:
-    """The list for a cluster with these GPUs: ICAC'19's where a K80 is among them, else today's."""
-    if "k80" in set(accelerators):
-        return PriceList(_ICAC19, _ICAC19_SERVERS, _ICAC19_PARAMETER_SERVER)
-    return PriceList(_LIST, {})
+def _worker_quote(entry: Accelerator, place: str, column: str) -> _Quote:
+    if not entry.compute_engine_name:
+        return _n1_quote(entry.vcpus, entry.memory_gb, place, column)
+    gpu = _quote(entry.name, place, column)
+    if entry.bundled:
+        host = _quote(entry.machine_type, gpu.region, column)
+    else:
+        host = _n1_quote(entry.vcpus, entry.memory_gb, gpu.region, column)
+    return _Quote(gpu.dollars + host.dollars, gpu.region, gpu.as_of)
+
+
+def _n1_quote(vcpus: float, memory_gb: float, place: str, column: str) -> _Quote:
+    vcpu = _quote("n1-vcpu", place, column)
+    gigabyte = _quote("n1-gb", vcpu.region, column)
+    return _Quote(vcpus * vcpu.dollars + memory_gb * gigabyte.dollars, vcpu.region, vcpu.as_of)
+
+
+def _quote(item: str, place: str, column: str) -> _Quote:
+    """The newest price of an item in the region of `place`, else in the nearest region that has one."""
+    known = _newest(item, column)
+    if not known:
+        raise DeclarationError(f"No price of {item} is known", fix="What it costs cannot be told beforehand.")
+    return known[nearest(place, known)]
+
+
+@cache
+def _newest(item: str, column: str) -> dict[str, _Quote]:
+    """The newest price of an item by region."""
+    return {
+        row.region: _Quote(dollars, row.region, row.as_of)
+        for row in sorted(_rows(item), key=_year)
+        if row.region != "us" and (dollars := getattr(row, column)) is not None
+    }
+
+
+def _vm_price(place: str, on_demand: _Quote, transient: _Quote) -> VmPrice:
+    asked = region(place)
+    dates = [
+        quote.as_of if quote.region == asked else f"{quote.as_of} of {quote.region}" for quote in (on_demand, transient)
+    ]
+    if dates[0] != dates[1]:
+        source = f"list prices of {asked} (on demand {dates[0]}, Spot {dates[1]})"
+    elif transient.region == asked:
+        source = f"list prices of {asked}, {transient.as_of}"
+    else:
+        source = f"list prices of {transient.region}, the nearest known to {asked}, {transient.as_of}"
+    return VmPrice(on_demand.dollars, transient.dollars, source, *dates)
+
+
+@cache
+def _by_item() -> dict[str, tuple[PriceRow, ...]]:
+    items: dict[str, tuple[PriceRow, ...]] = {}
+    for row in price_table():
+        items[row.item] = (*items.get(row.item, ()), row)
+    return items
+
+
+def _rows(item: str) -> Iterable[PriceRow]:
+    return _by_item().get(item, ())
+
+
+def _year(row: PriceRow) -> str:
+    return row.as_of.removeprefix("~")

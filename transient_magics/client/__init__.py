@@ -7,15 +7,20 @@ here imports a cloud client, SSH or TensorFlow, so that the first cell answers a
 from .clusters import Declaration, Preview, cluster, clusters, declare, preview, sweep
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
+from .offers import Offers, catalog
 from .runs import run, runs, train
+from .weather import Weather
 
 __all__ = [
     "Cluster",
     "Declaration",
     "Follower",
+    "Offers",
     "Preview",
     "Result",
     "Run",
+    "Weather",
+    "catalog",
     "cluster",
     "clusters",
     "declare",

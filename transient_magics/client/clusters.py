@@ -15,7 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import places
-from ..catalog import ACCELERATORS, ZONES, accelerator, default_zone, living_alternative, price_list
+from ..catalog import (
+    ACCELERATORS,
+    ZONES,
+    PriceList,
+    accelerator,
+    check_zone,
+    continent,
+    default_zone,
+    has_gpu,
+    living_alternative,
+    parameter_server_machine,
+    price_list,
+    region,
+    transfer_price,
+    zones_with,
+)
 from ..errors import CloudError, ClusterError, DeclarationError
 from ..journal import read, replay
 from ..spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups, parse_name, render_duration
@@ -37,6 +52,7 @@ class Declaration:
     provisioning_model: str = "spot"
     max_workers: int | None = None
     replace: bool = True
+    fallback_seconds: float | None = None
     chief: str = "ps"
     max_hours: float = 24 * 3600.0
     max_cost: float | None = None
@@ -48,23 +64,30 @@ class Declaration:
     network: str | None = None
     subnet: str | None = None
     external_ip: bool = True
+    firewall: bool = True
+    ssh_from: tuple[str, ...] = ()
     controller: str | None = None
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was created."""
+    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was created.
+
+    `findings`: what Compute Engine said about it, as (subject, good, sentence); empty on the emulator.
+    """
 
     spec: ClusterSpec
+    findings: tuple[tuple[str, bool, str], ...] = ()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, hourly, on_demand_hourly."""
+        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, (on_demand_)hourly, source."""
         spec = self.spec
         server = spec.prices["parameter-server"]
-        rows = [_row(spec.parameter_servers, "parameter server", spec.zones[0], "", "standard", server)]
+        rows = [_row(spec.parameter_servers, "parameter server", spec.home_zone, "", "standard", server)]
         for group in spec.groups:
-            zone, line = group.zone or spec.zones[0], spec.prices[group.accelerator]
+            zone = group.zone or spec.zones_for(group.accelerator)[0]
+            line = spec.price(group.accelerator, zone)
             rows.append(_row(group.count, "worker", zone, group.accelerator, spec.provisioning_model, line))
         return rows
 
@@ -76,10 +99,34 @@ class Preview:
             for row in self.rows
         ]
         where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
-        source = next(iter(spec.prices.values())).source
+        source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
         total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}"
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
-        return "\n".join([f"{spec.name} would be created {where}:", *lines, total, ends, "Nothing was created."])
+        heading = f"{spec.name} would be created {where}:"
+        answers = [f"{'good' if good else 'NOT GOOD'}: {subject}: {said}" for subject, good, said in self.findings]
+        return "\n".join([heading, *lines, total, *self.doubts, *answers, ends, "Nothing was created."])
+
+    @property
+    def doubts(self) -> list[str]:
+        """A sentence for each zone that does not have what is to run there, and for traffic between zones."""
+        wanted = [(self.spec.home_zone, "cpu")]
+        for group in self.spec.groups:
+            wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
+        doubts = []
+        for zone, kind in dict.fromkeys(wanted):
+            try:
+                check_zone(zone, kind)
+            except DeclarationError as error:
+                doubts.append(str(error))
+        away = dict.fromkeys(zone for zone, _ in wanted if zone != self.spec.home_zone)
+        for zone in away:
+            price = transfer_price(zone, self.spec.home_zone)
+            unsure = "" if price.confirmed else f" ({price.source})"
+            doubts.append(
+                f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs up to "
+                f"${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."
+            )
+        return doubts
 
 
 def declare(declaration: Declaration) -> Cluster:
@@ -105,8 +152,15 @@ def declare(declaration: Declaration) -> Cluster:
 
 
 def preview(declaration: Declaration) -> Preview:
-    """What `declare` would create. Raises DeclarationError."""
-    return Preview(specify(declaration))
+    """What `declare` would create; with a project, Compute Engine is asked whether it could (some seconds).
+
+    Raises DeclarationError, and CloudError where the question itself failed.
+    """
+    spec = specify(declaration)
+    if spec.emulated:
+        return Preview(spec)
+    answer = _ask_program("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
+    return Preview(spec, tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"]))
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
@@ -119,17 +173,22 @@ def specify(declaration: Declaration) -> ClusterSpec:
     most = declaration.max_workers if declaration.max_workers is not None else 2 * workers
     if most < workers:
         raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
-    return ClusterSpec(
+    zones = declaration.zone or (_default_zone(groups),)
+    candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
+    lines = price_list(kinds)
+    spec = ClusterSpec(
         name=name,
         groups=groups,
-        zones=declaration.zone or (next((g.zone for g in groups if g.zone), None) or default_zone(kinds),),
-        prices=_prices(kinds, declaration),
+        zones=zones,
+        candidates=candidates,
+        prices=_worker_prices(lines, groups, candidates, declaration.provisioning_model),
         declared_at=time.time(),
         parameter_servers=declaration.ps,
         parameter_server_cores=declaration.ps_cores,
         provisioning_model=declaration.provisioning_model,
         max_workers=most,
         replace=declaration.replace,
+        fallback_seconds=declaration.fallback_seconds,
         chief=declaration.chief,
         max_seconds=declaration.max_hours,
         max_cost=declaration.max_cost,
@@ -141,8 +200,11 @@ def specify(declaration: Declaration) -> ClusterSpec:
         network=declaration.network,
         subnet=declaration.subnet,
         external_ip=declaration.external_ip,
+        firewall=declaration.firewall,
+        ssh_from=declaration.ssh_from,
         controller=declaration.controller or "local",
     )
+    return _with_home(spec, lines)
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
@@ -156,8 +218,10 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
     lines = price_list([*spec.prices, *kinds] if "k80" in spec.prices else kinds)
-    prices = {**spec.prices, **{kind: _line(kind, lines, spec.provisioning_model) for kind in set(kinds)}}
-    return replace(spec, groups=groups, prices=prices)
+    fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
+    candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
+    prices = _worker_prices(lines, groups, candidates, spec.provisioning_model)
+    return _with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -182,19 +246,24 @@ def clusters(all: bool = False) -> list[Cluster]:
 
 def sweep(project: str | None = None) -> list[str]:
     """Delete this user's VMs (of `project`, else of the emulator) that no living cluster has; returns their names."""
+    return list(_ask_program("sweep", "Sweeping", *([project] if project else []))["deleted"])
+
+
+def _ask_program(name: str, what: str, *arguments: str, stdin: str = "") -> dict[str, Any]:
+    """Run a program of the controller's, which may import Google's client where this process must not."""
     import subprocess
     import sys
 
-    command = [sys.executable, "-m", "transient_magics.controller.sweep", *([project] if project else [])]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/", check=False)
+    command = [sys.executable, "-m", f"transient_magics.controller.{name}", *arguments]
+    ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, cwd="/", check=False)
     try:
         answer = json.loads(ended.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         said = ended.stderr.strip().splitlines()
-        raise CloudError(f"Sweeping failed: {said[-1] if said else 'no answer'}") from None
+        raise CloudError(f"{what} failed: {said[-1] if said else 'no answer'}") from None
     if "error" in answer:
         raise CloudError(str(answer["error"]))
-    return list(answer["deleted"])
+    return answer
 
 
 def _refuse(declaration: Declaration, kinds: list[str]) -> None:
@@ -211,28 +280,71 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
 
 
-def _prices(kinds: list[str], declaration: Declaration) -> Mapping[str, PriceLine]:
-    lines = price_list(kinds)
-    server = lines.parameter_server(declaration.ps_cores)
-    cores = declaration.ps_cores
-    machine = f"n1-custom-{cores}-{cores * 4096}" if cores > 1 else "n1-standard-1"
-    return {
-        **{kind: _line(kind, lines, declaration.provisioning_model) for kind in sorted(set(kinds))},
-        "parameter-server": PriceLine(machine, server, server, lines.source),
-    }
+def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
+    """For the groups that name no zone: beside those that do, if their GPUs are there, else the catalog's best."""
+    kinds = [group.accelerator for group in groups if not group.zone]
+    named = [group.zone for group in groups if group.zone]
+    beside = (zone for zone in named if all(has_gpu(zone, kind) for kind in kinds))
+    return next(beside, None) or default_zone(kinds)
 
 
-def _line(kind: str, lines: Any, model: str) -> PriceLine:
-    on_demand, transient = lines.worker(kind)
-    hourly = on_demand if model == "standard" else transient
-    return PriceLine(accelerator(kind).machine_type, hourly, on_demand, lines.source)
+def _candidates(
+    groups: tuple[WorkerGroup, ...], zones: tuple[str, ...], *, fixed: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """By GPU: the zones in which groups without one may be. `fixed`: the user's own; else all of the continent.
+
+    The first zone is the cluster's, then come those of its region, whose traffic is cheapest, then the others by price.
+    """
+    home, found = zones[0], {}
+    for kind in dict.fromkeys(group.accelerator for group in groups if not group.zone):
+        if fixed:
+            found[kind] = tuple(zone for zone in zones if has_gpu(zone, kind)) or zones
+        else:
+            near = [zone for zone in zones_with(kind) if continent(zone) == continent(home)]
+            found[kind] = tuple(sorted(near, key=lambda zone: (zone != home, region(zone) != region(home)))) or zones
+    return found
+
+
+def _worker_prices(
+    lines: PriceList, groups: tuple[WorkerGroup, ...], candidates: Mapping[str, tuple[str, ...]], model: str
+) -> dict[str, PriceLine]:
+    """By GPU, and by `GPU@ZONE` for those of its zones in which it costs something else than in its first."""
+    prices: dict[str, PriceLine] = {}
+    for group in groups:
+        kind = group.accelerator
+        for zone in (group.zone,) if group.zone else candidates[kind]:
+            price = lines.worker_price(kind, zone)
+            hourly = price.on_demand if model == "standard" else price.transient
+            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source)
+            if prices.setdefault(kind, line) != line:
+                prices[f"{kind}@{zone}"] = line
+    return prices
+
+
+def _with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
+    """`spec` with what depends on where its parameter servers are: their prices, and those of traffic with them."""
+    traffic = {zone: transfer_price(zone, spec.home_zone).dollars_per_gib for zone in spec.all_zones}
+    prices = {**spec.prices, **_server_prices(lines, spec)}
+    return replace(spec, prices=prices, transfer_prices={zone: price for zone, price in traffic.items() if price})
+
+
+def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
+    """Of parameter servers: in the cluster's home zone, and where they cost something else."""
+    prices: dict[str, PriceLine] = {}
+    machine = parameter_server_machine(spec.parameter_server_cores)
+    for zone in dict.fromkeys([spec.home_zone, *spec.all_zones]):
+        price = lines.parameter_server_price(spec.parameter_server_cores, zone)
+        line = PriceLine(machine, price.on_demand, price.on_demand, price.source)
+        if prices.setdefault("parameter-server", line) != line:
+            prices[f"parameter-server@{zone}"] = line
+    return prices
 
 
 def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:
     return {
         "count": count, "role": role, "zone": zone, "machine_type": line.machine_type, "accelerator": gpu,
         "model": model, "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
-        "on_demand_hourly": line.on_demand_hourly,
+        "on_demand_hourly": line.on_demand_hourly, "source": line.source,
     }  # fmt: skip
 
 

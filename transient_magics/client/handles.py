@@ -25,6 +25,8 @@ from .follower import follower
 if TYPE_CHECKING:
     import pandas
 
+    from .weather import Weather
+
 _DISPLAY: list[Callable[[Any], Any]] = []
 
 
@@ -115,6 +117,17 @@ class Cluster:
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
         commands.send(self.directory, {"do": "revoke", "vm": worker, "seconds": seconds})
+
+    def weather(self, **settings: Any) -> Weather:
+        """What the emulator that the cluster lives in does to VMs; sets what is given first.
+
+        Settings are called as the options of `%transient_weather`: `revocations="published"`, `hours_per_minute=60`,
+        `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather, `reset=True` makes all of it fair. Raises
+        DeclarationError, and ClusterError for a cluster in a project, where the weather is Google's.
+        """
+        from .weather import weather
+
+        return weather(self, settings)
 
     def resize(self, spec: str) -> None:
         """Have the workers of `spec` instead. Raises DeclarationError."""

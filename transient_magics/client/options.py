@@ -18,7 +18,7 @@ from ..spec import parse_duration, parse_interval, parse_name
 from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
-PROGRAM_VERBS = ("cluster", "train", "emulator", "catalog")
+PROGRAM_VERBS = ("cluster", "train", "weather", "emulator", "catalog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,6 @@ def _not_yet(what: str) -> DeclarationError:
     return DeclarationError(f"{what} is not available yet", fix="Leave it out.")
 
 
-def _later(option: str) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        raise _not_yet(option)
-
-    return read
-
-
 def _whole(option: str, least: int = 1) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.strip().isdigit() or int(text) < least:
@@ -149,6 +142,29 @@ def _zones(text: str) -> tuple[str, ...]:
         if zone not in ZONES:
             raise DeclarationError(f"'{zone}' is no zone that we know", where="--zone", fix=nearest(zone, ZONES))
     return zones
+
+
+def _fallback(text: str) -> float | None:
+    word, _, time = text.strip().lower().partition("=")
+    if word == "none" and not time:
+        return None
+    if word != "on-demand":
+        raise DeclarationError(
+            f"'{text}' is no fallback", where="--fallback", fix="Write on-demand, or on-demand=10m for another time."
+        )
+    return parse_duration(time, "--fallback", unit="m") if time else 600.0
+
+
+def _ranges(text: str) -> tuple[str, ...]:
+    import ipaddress
+
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    for each in found:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise DeclarationError(f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24.") from None
+    return tuple(found)
 
 
 def _bucket(text: str) -> str:
@@ -217,7 +233,8 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _flag("--all", "every cluster"),
         ),
         "sweep": (),
-        "catalog": (),
+        "catalog": (_word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),),
+        "weather": _weather(),
     }  # fmt: skip
 
 
@@ -233,7 +250,8 @@ def _declare() -> tuple[Option, ...]:
               **_choice("--provisioning-model", ("spot", "preemptible", "standard"))),
         _flag("--max-workers", "no resize goes beyond it (twice the workers)", whole("--max-workers"), metavar="N"),
         _flag("--replace", "replace revoked workers (on)", negated=True),
-        _flag("--fallback", "on-demand VMs where there is no Spot capacity (not available yet)", _later("--fallback")),
+        _flag("--fallback", "on-demand[=10m]: workers on demand after that time without Spot capacity", _fallback,
+              name="fallback_seconds", metavar="on-demand[=TIME]"),
         _flag("--chief", "who saves checkpoints (ps)", **_choice("--chief", ("ps",), later=("worker",))),
         _flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h", duration("--max-hours", "h"),
               metavar="TIME"),
@@ -245,6 +263,9 @@ def _declare() -> tuple[Option, ...]:
         _flag("--service-account", "the VMs' service account", str),
         _flag("--network", "the VMs' network", str),
         _flag("--subnet", "the VMs' subnet", str),
+        _flag("--firewall", "rules that close the VMs to others of the project (on)", negated=True),
+        _flag("--ssh-from", "address ranges that SSH may come from (everywhere; only keys open it)", _ranges,
+              metavar="RANGE,..."),
         _flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
         _flag("--controller", "where the controller runs (local)",
               **_choice("--controller", ("local",), later=("cluster",))),
@@ -283,10 +304,44 @@ def _train() -> tuple[Option, ...]:
         _flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
         _flag("--when-done", "what goes when the run ends (keep)",
               **_choice("--when-done", ("keep", "workers", "cluster"))),
-        _flag("--pace", "least seconds of a worker's step, for demonstrations on few cores", _number("--pace"),
-              name="pace_seconds", metavar="SECONDS"),
+        _flag("--pace", "least seconds of a worker's step (of a K80's, with GPU speeds as published in the weather)",
+              _number("--pace"), name="pace_seconds", metavar="SECONDS"),
         _flag("--wait", _WAIT.format("the run is over")),
         _OUTPUT,
+    )  # fmt: skip
+
+
+def _weather() -> tuple[Option, ...]:
+    # Texts go to the emulator as they are: it alone knows what can be set.
+    def several(flags: str, help: str, **more: Any) -> Option:
+        return _flag(flags, f"{help}; several stand one after the other; none: no more", str, many="extend", **more)
+
+    return (
+        _ANY_CLUSTER,
+        _flag("--revocations", "none; published: lifetimes by GPU and region, in waves; every=60s: one VM at random "
+              "each minute; or a CSV file with lifetime_hours (a row per VM) or at_hours,count (a row per wave)", str,
+              choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
+        _flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
+              metavar="SHARE"),
+        _flag("--hours-per-minute", "how fast time passes for lifetimes, boot times, limits and bills, never for "
+              "notices and work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
+        several("--stockout", "no capacity: ZONE[:GPU][,spot][,for=10m][,delay=7s]", completes="zone",
+                metavar="ZONE"),
+        several("--quota", "at most so many in a region: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),
+        _flag("--api-errors", "the share of API requests that fail, before or after they took effect", str,
+              metavar="SHARE"),
+        _flag("--api-latency", "how late the API answers: 100ms, or nine of ten within 50ms..400ms", str,
+              choices=("none", "50ms..400ms"), metavar="TIME"),
+        _flag("--creation-preemptions", "the share of transient VMs that are preempted before they run", str,
+              metavar="SHARE"),
+        _flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019", str,
+              choices=("2s", "published"), metavar="TIME"),
+        _flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU", str,
+              choices=("equal", "published")),
+        _flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,
+              choices=("none", "100mbit"), metavar="RATE"),
+        _flag("--seed", "what all chance follows from: the same seed, the same weather", str),
+        _flag("--reset", "fair weather again, before anything else that is given"),
     )  # fmt: skip
 
 
@@ -317,11 +372,21 @@ def _check_delete(values: dict[str, Any], called: str) -> None:
         raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
 
 
+def _check_catalog(values: dict[str, Any], called: str) -> None:
+    from ..catalog import ACCELERATORS
+
+    if gpu := values.get("gpu"):
+        values["gpu"] = gpu.lower()
+        if values["gpu"] not in ACCELERATORS:
+            raise DeclarationError(f"'{gpu}' is no GPU that we know", fix=nearest(values["gpu"], ACCELERATORS))
+
+
 CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "declare": _check_declare,
     "resize": _check_resize,
     "train": _check_train,
     "delete": _check_delete,
+    "catalog": _check_catalog,
 }
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
@@ -338,7 +403,8 @@ DESCRIPTIONS = {
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay on this machine.",
     "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
-    "catalog": "GPUs that can be declared, their machines and prices.",
+    "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
+    "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {
     "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",

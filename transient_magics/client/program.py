@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
+       transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
        transient emulator [options]          run the emulator of Compute Engine alone
-       transient catalog                     GPUs, machines and prices
+       transient catalog [GPU]               GPUs, machines, zones and prices
 
 `-h` behind any of them lists its options."""
 
@@ -209,16 +210,17 @@ def _sweep(command: Command) -> None:
     print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
 
 
-def _catalog(command: Command) -> None:
-    from ..catalog import ACCELERATORS, price_list, zones_with
+def _weather(command: Command) -> None:
+    from . import cluster
 
-    rows = []
-    for name, entry in ACCELERATORS.items():
-        on_demand, transient = price_list([name]).worker(name)
-        note = f"withdrawn {entry.withdrawn}: emulator only" if entry.withdrawn else zones_with(name)[0]
-        rows.append((name, entry.machine_type, f"{transient:.3f}", f"{on_demand:.3f}", note))
-    print("\n".join(text.table(("GPU", "MACHINE", "$/H SPOT", "$/H ON DEMAND", "FIRST ZONE"), rows)))
-    print(f"\n{price_list([]).source}; k80: {price_list(['k80']).source}")
+    values = dict(command.values)
+    print(cluster(values.pop("name", None)).weather(**values))
+
+
+def _catalog(command: Command) -> None:
+    from . import catalog
+
+    print(catalog(**command.values))
 
 
 def _refuse_output(command: Command) -> None:
@@ -240,6 +242,7 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "delete": _delete,
     "sweep": _sweep,
     "catalog": _catalog,
+    "weather": _weather,
 }
 
 

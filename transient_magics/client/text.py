@@ -12,7 +12,8 @@ from ..journal import Bill, ClusterState, Event, RunState, VmState, events
 from ..spec import render_duration
 
 NOTICE_SECONDS = 30.0
-QUIET = ("train.progress", "controller.started", "worker.replaced")
+QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock")
+_NEAR_END_SECONDS = 3600.0
 _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
 
 
@@ -112,10 +113,41 @@ def bill_words(bill: Bill, *, emulated: bool) -> str:
     """The bill in one or two lines: so far, per hour, on demand, the saving, whose prices."""
     saving = f", {bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else ""
     text = f"{money(bill.total)} so far, {money(bill.hourly)} per hour now; on demand {money(bill.on_demand)}{saving}"
+    if bill.projected is not None:
+        text += f"; about {money(bill.projected)} at the end of the run"
     notes = [f"Prices: {bill.source}."] if bill.source else []
     if emulated:
         notes.insert(0, "Emulated, nothing is billed.")
-    return "\n".join([text, " ".join(notes)]) if notes else text
+    lines = [text, transfer_words(bill), " ".join(notes)]
+    return "\n".join(line for line in lines if line)
+
+
+def transfer_words(bill: Bill) -> str:
+    """What data transfer between zones costs, with a warning where it rivals the VMs; nothing where there is none."""
+    if bill.transfer <= 0:
+        return ""
+    said = f"{money(bill.transfer)} of it for data transfer between zones, {money(bill.transfer_hourly)} per hour now"
+    if bill.transfer_hourly > 0.5 * (bill.hourly - bill.transfer_hourly):
+        return f"{said}: it rivals the VMs. Workers in the zone of the parameter servers pay nothing for it."
+    return f"{said}."
+
+
+def ending_words(state: ClusterState, now: float) -> str:
+    """When the cluster, or part of it, ends by itself if nothing else happens; nothing if that is far away."""
+    spec = state.spec
+    if spec is None or state.phase in ("deleting", "deleted"):
+        return ""
+    said = []
+    if since := state.idle_since:
+        workers, all_of_it = since + spec.idle_seconds - now, since + 2 * spec.idle_seconds - now
+        if workers > 0:
+            said.append(f"without a run, the workers are deleted in {render_duration(workers)}")
+        elif all_of_it > 0:
+            said.append(f"without a run, everything is deleted in {render_duration(all_of_it)}")
+    if (left := state.seconds_left(now)) < _NEAR_END_SECONDS:
+        said.append(f"its limits end it in {render_duration(max(0.0, left))}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def status(state: ClusterState, bill: Bill, now: float) -> str:
@@ -139,7 +171,8 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
     if state.revocations:
         lines.append(f"{count(state.revocations, 'revocation')} so far")
-    return "\n".join([*lines, "", bill_words(bill, emulated=spec.emulated)])
+    ending = ending_words(state, now)
+    return "\n".join([*lines, "", bill_words(bill, emulated=spec.emulated), *([ending] if ending else [])])
 
 
 def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:

@@ -6,6 +6,8 @@ some 2.8 seconds, and `preload()` lets a process spend them in a thread while it
 """
 
 from .engine import ComputeEngine, preload
+from .examine import Finding
+from .firewall import IAP_RANGE, rules
 from .values import Vm, VmRequest, request_id
 
-__all__ = ["ComputeEngine", "Vm", "VmRequest", "preload", "request_id"]
+__all__ = ["IAP_RANGE", "ComputeEngine", "Finding", "Vm", "VmRequest", "preload", "request_id", "rules"]

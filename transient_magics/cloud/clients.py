@@ -27,7 +27,15 @@ class Clients:
             given["credentials"], _ = google.auth.default(scopes=["https://www.googleapis.com/auth/compute"])
         self.instances = compute_v1.InstancesClient(**given)
         self.operations = compute_v1.ZoneOperationsClient(**given)
+        self.global_operations = compute_v1.GlobalOperationsClient(**given)
         self.projects = compute_v1.ProjectsClient(**given)
+        self.regions = compute_v1.RegionsClient(**given)
+        self.zones = compute_v1.ZonesClient(**given)
+        self.machine_types = compute_v1.MachineTypesClient(**given)
+        self.accelerator_types = compute_v1.AcceleratorTypesClient(**given)
+        self.images = compute_v1.ImagesClient(**given)
+        self.networks = compute_v1.NetworksClient(**given)
+        self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
             session = client.transport._session
@@ -43,4 +51,4 @@ class Clients:
             client.transport.close()
 
     def _all(self) -> tuple[Any, ...]:
-        return self.instances, self.operations, self.projects
+        return tuple(vars(self).values())

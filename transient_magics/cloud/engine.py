@@ -1,42 +1,29 @@
 """Compute Engine, as far as we use it: insert, list, get, delete, preempt, host keys, preemptions.
 
-Google's client blocks, so every call runs in a thread of our own pool and is awaited; its retries are off, and ours
-(limited, jittered, through stamina) are on. Mutations carry an identity that stays the same over all attempts.
-Operations are awaited by our own operations client: the ones that Google's client awaits by itself always poll
-Google's host, even when everything else goes to an emulator. A cancelled call stops waiting at once; what it asked for
-may still happen, and is found again by its labels or by asking for it once more with the same request.
+Every call runs in a thread and is awaited (`calls.py`). Mutations carry an identity that stays the same over all
+attempts. A cancelled call stops waiting at once; what it asked for may still happen, and is found again by its labels
+or by asking for it once more with the same request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import stamina
+from typing import TYPE_CHECKING, Self
 
 from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
-from . import failures
-from .clients import Clients
+from .bulk import BulkInsert
+from .calls import PLAIN, Calls, limit, until
+from .examine import Examination, Finding
+from .firewall import Firewall
 from .translation import instance_of, vm_of
-from .values import Vm, VmRequest
+from .values import LEAVING, Vm, VmRequest
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
-
-T = TypeVar("T")
-
-_THREADS = 64
-_WAITERS = 48  # of the threads, so that short calls never queue behind long waits
-_WAIT_SECONDS = 15.0  # how long a thread stays in one wait, and so the longest that leaving can take
-_PLAIN: dict[str, Any] = {"retry": None, "timeout": 30.0}  # Google's own retries off, and no call without an end
-_LEAVING = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 
 
 def preload() -> threading.Thread:
@@ -58,30 +45,35 @@ class ComputeEngine:
         """`patience` is for how many seconds a request is tried again before its error is raised."""
         self.project = project
         self.endpoint = endpoint.rstrip("/") if endpoint else None
-        self._patience = patience
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="compute")
-        self._waiters = asyncio.Semaphore(_WAITERS)
-        self._opened: Clients | None = None
+        self._calls = Calls(project, self.endpoint, patience)
+        self.firewall = Firewall(self._calls, project)
 
     async def __aenter__(self) -> Self:
-        async with self._explaining(self._whole):
-            self._opened = await self._threaded(lambda: Clients(self.endpoint, connections=_THREADS))
+        await self._calls.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._clients.close()
+        self._calls.close()
 
     async def check(self) -> None:
         """See that the project can be used; the error says what to type if not."""
-        projects = self._clients.projects
+        projects = self._calls.clients.projects
         try:
-            await self._call(self._whole, lambda: projects.get(project=self.project, **_PLAIN), patience=10.0)
+            await self._calls.call(self._whole, lambda: projects.get(project=self.project, **PLAIN), patience=10.0)
         except GoneError as error:
             what = f"There is no project {self.project}, or the credentials may not see it"
             raise AccessError(what, fix="Type `gcloud projects list` to see the projects you have.") from error
+
+    async def examine(self, requests: Sequence[VmRequest]) -> list[Finding]:
+        """Whether the project could have these VMs, question by question; nothing is made."""
+        try:
+            await self.check()
+        except CloudError as error:
+            return [Finding(self._whole, False, str(error))]
+        good = Finding(self._whole, True, "can be used, and Compute Engine's API is enabled")
+        return [good, *await Examination(self._calls, self.project, requests).findings()]
 
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
         """Make the VM and return it once it is RUNNING.
@@ -98,10 +90,13 @@ class ComputeEngine:
             request_id=request.request_id or str(uuid.uuid4()),
             instance_resource=compute_v1.Instance(instance_of(request)),
         )
-        instances = self._clients.instances
-        async with _limit(timeout, f"{name} did not start", where):
+        instances = self._calls.clients.instances
+        async with limit(timeout, f"{name} did not start", where):
             try:
-                operation = await self._call(where, lambda: instances.insert_unary(message, **_PLAIN))
+                try:
+                    operation = await self._calls.call(where, lambda: instances.insert_unary(message, **PLAIN))
+                except GoneError as error:  # not the VM, of course, but its image, network or zone
+                    raise CloudError(f"What the VM needs is not there: {error.what}", where=where) from error
                 await self._finish(zone, name, operation)
             except AlreadyExistsError:
                 # An attempt whose answer was lost made it, or one of a process that is gone: then it has our labels.
@@ -110,12 +105,21 @@ class ComputeEngine:
                     raise
             return await self._running(zone, name)
 
+    async def insert_many(self, requests: Sequence[VmRequest], *, timeout: float = 600.0) -> dict[str, Vm | CloudError]:
+        """Make VMs that differ in nothing but their names with one request; each that runs, or why it does not.
+
+        As many as can be had are made. Raises CloudError where the request as a whole was refused.
+        """
+        first, where = requests[0], f"{len(requests)} VMs in zone {requests[0].zone}"
+        async with limit(timeout, "They did not start", where):
+            return await BulkInsert(self._calls, self.project, self.list).insert(requests, first.zone, where)
+
     async def get(self, zone: str, name: str) -> Vm | None:
         """The VM, or None if there is none of that name."""
-        instances = self._clients.instances
-        whole = {"project": self.project, "zone": zone, "instance": name, **_PLAIN}
+        instances = self._calls.clients.instances
+        whole = {"project": self.project, "zone": zone, "instance": name, **PLAIN}
         try:
-            return vm_of(await self._call(_place(zone, name), lambda: instances.get(**whole)))
+            return vm_of(await self._calls.call(_place(zone, name), lambda: instances.get(**whole)))
         except GoneError:
             return None
 
@@ -125,13 +129,13 @@ class ComputeEngine:
 
         wanted = " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
         message = compute_v1.AggregatedListInstancesRequest(project=self.project, filter=wanted, max_results=500)
-        instances = self._clients.instances
+        instances = self._calls.clients.instances
 
         def all_pages() -> list[Vm]:
-            scopes = instances.aggregated_list(message, **_PLAIN)
+            scopes = instances.aggregated_list(message, **PLAIN)
             return [vm_of(instance) for _, scope in scopes for instance in scope.instances]
 
-        vms = await self._call(self._whole, all_pages)
+        vms = await self._calls.call(self._whole, all_pages)
         return [vm for vm in vms if labels.items() <= vm.labels.items()]
 
     async def delete(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
@@ -141,18 +145,18 @@ class ComputeEngine:
         message = compute_v1.DeleteInstanceRequest(
             project=self.project, zone=zone, instance=name, request_id=str(uuid.uuid4())
         )
-        instances, where = self._clients.instances, _place(zone, name)
+        instances, where = self._calls.clients.instances, _place(zone, name)
 
         async def gone() -> bool | None:
             return True if await self.get(zone, name) is None else None
 
-        async with _limit(timeout, f"{name} was not deleted", where):
+        async with limit(timeout, f"{name} was not deleted", where):
             try:
-                operation = await self._call(where, lambda: instances.delete_unary(message, **_PLAIN))
+                operation = await self._calls.call(where, lambda: instances.delete_unary(message, **PLAIN))
                 await self._finish(zone, name, operation)
             except GoneError:
                 return
-            await _until(gone)
+            await until(gone)
 
     async def preempt(self, zone: str, name: str) -> None:
         """Have the VM preempted as Google would do it (a simulated maintenance event); returns once accepted."""
@@ -161,10 +165,10 @@ class ComputeEngine:
         message = compute_v1.SimulateMaintenanceEventInstanceRequest(
             project=self.project, zone=zone, instance=name, request_id=str(uuid.uuid4())
         )
-        instances, where = self._clients.instances, _place(zone, name)
-        operation = await self._call(where, lambda: instances.simulate_maintenance_event_unary(message, **_PLAIN))
-        if operation.status == compute_v1.Operation.Status.DONE:
-            self._raise_if_failed(operation, where)
+        instances, where = self._calls.clients.instances, _place(zone, name)
+        operation = await self._calls.call(where, lambda: instances.simulate_maintenance_event_unary(message, **PLAIN))
+        if operation.status == compute_v1.Operation.Status.DONE and (error := self._calls.failure(operation, where)):
+            raise error
 
     async def host_keys(self, zone: str, name: str, *, timeout: float = 180.0) -> list[str]:
         """The VM's SSH host keys ("ssh-ed25519 AAAA..."), as the VM itself told Compute Engine while it booted."""
@@ -173,11 +177,11 @@ class ComputeEngine:
         message = compute_v1.GetGuestAttributesInstanceRequest(
             project=self.project, zone=zone, instance=name, query_path="hostkeys/"
         )
-        instances, where = self._clients.instances, _place(zone, name)
+        instances, where = self._calls.clients.instances, _place(zone, name)
 
         async def told() -> list[str] | None:
             try:
-                answer = await self._call(where, lambda: instances.get_guest_attributes(message, **_PLAIN))
+                answer = await self._calls.call(where, lambda: instances.get_guest_attributes(message, **PLAIN))
             except GoneError:
                 # The same status means "no such VM" and "nothing written yet".
                 if await self.get(zone, name) is None:
@@ -186,8 +190,8 @@ class ComputeEngine:
             keys = sorted(f"{item.key} {item.value}" for item in answer.query_value.items if item.value)
             return keys if any(key.startswith("ssh-ed25519 ") for key in keys) else None
 
-        async with _limit(timeout, f"{name} did not tell its host keys", where):
-            return await _until(told)
+        async with limit(timeout, f"{name} did not tell its host keys", where):
+            return await until(told)
 
     async def preemptions(self, zone: str) -> set[str]:
         """The names of VMs of the zone that Google has taken away lately, deleted ones included."""
@@ -197,35 +201,20 @@ class ComputeEngine:
         message = compute_v1.ListZoneOperationsRequest(
             project=self.project, zone=zone, filter=f'operationType="{kind}"', max_results=500
         )
-        operations = self._clients.operations
+        operations = self._calls.clients.operations
 
         def names() -> set[str]:
-            found = operations.list(message, **_PLAIN)
+            found = operations.list(message, **PLAIN)
             return {each.target_link.rsplit("/", 1)[-1] for each in found if each.operation_type == kind}
 
-        return await self._call(f"zone {zone}", names)
+        return await self._calls.call(f"zone {zone}", names)
 
     async def _finish(self, zone: str, name: str, operation: compute_v1.Operation) -> None:
         """Wait until the operation on VM `name` is done, and raise its error if it has one."""
-        from google.cloud import compute_v1
-        from requests.exceptions import Timeout
-
-        where, operations = _place(zone, name), self._clients.operations
-        whole: dict[str, Any] = {"project": self.project, "zone": zone, "operation": operation.name}
-
-        def wait() -> compute_v1.Operation | None:
-            try:
-                return operations.wait(**whole, retry=None, timeout=_WAIT_SECONDS)
-            except Timeout:  # the server may hold a wait for two minutes; our thread does not
-                return None
-
-        async def done() -> compute_v1.Operation | None:
-            async with self._waiters:
-                state = await self._call(where, wait)
-            return state if state is not None and state.status == compute_v1.Operation.Status.DONE else None
-
+        where = _place(zone, name)
         try:
-            self._raise_if_failed(await _until(done), where)
+            if error := self._calls.failure(await self._calls.finished(zone, where, operation), where):
+                raise error
         except GoneError:
             # Operations get forgotten (by an emulator that was started again, say): the VM tells what became of it.
             if await self.get(zone, name) is None:
@@ -235,7 +224,7 @@ class ComputeEngine:
         """A VM that exists by its name may still be unknown to `get` for a while; None if that lasts."""
         try:
             async with asyncio.timeout(30):
-                return await _until(lambda: self.get(zone, name))
+                return await until(lambda: self.get(zone, name))
         except TimeoutError:
             return None
 
@@ -244,50 +233,11 @@ class ComputeEngine:
 
         async def runs() -> Vm | None:
             vm = await self.get(zone, name)
-            if vm is None or vm.status in _LEAVING:
+            if vm is None or vm.status in LEAVING:
                 raise GoneError(f"{name} was taken away before it ran", where=f"zone {zone}")
             return vm if vm.status == "RUNNING" else None
 
-        return await _until(runs)
-
-    async def _call(self, where: str, function: Callable[[], T], *, patience: float | None = None) -> T:
-        """Run one blocking request in a thread, several times if it fails for a passing reason; errors become ours."""
-        attempts = stamina.retry_context(
-            failures.is_transient,
-            attempts=10,
-            timeout=self._patience if patience is None else patience,
-            wait_initial=0.2,
-            wait_max=15.0,
-            wait_jitter=0.5,
-        )
-        async with self._explaining(where):
-            async for attempt in attempts:
-                with attempt:
-                    return await self._threaded(function)
-        raise AssertionError("stamina ends with a result or an error")
-
-    async def _threaded(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
-
-    @asynccontextmanager
-    async def _explaining(self, where: str) -> AsyncIterator[None]:
-        try:
-            yield
-        except Exception as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
-            ours = failures.explain(error, where=where, project=self.project, endpoint=self.endpoint or "")
-            if ours is None:
-                raise
-            raise ours from error
-
-    def _raise_if_failed(self, operation: compute_v1.Operation, where: str) -> None:
-        if error := failures.explain_operation(operation, where=where, project=self.project):
-            raise error
-
-    @property
-    def _clients(self) -> Clients:
-        if self._opened is None:
-            raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
-        return self._opened
+        return await until(runs)
 
     @property
     def _whole(self) -> str:
@@ -296,24 +246,3 @@ class ComputeEngine:
 
 def _place(zone: str, name: str) -> str:
     return f"{name} in zone {zone}"
-
-
-async def _until(check: Callable[[], Awaitable[T | None]]) -> T:
-    """Ask until the answer is not None, at growing intervals; the caller limits how long. The API offers no event."""
-    interval = 0.1
-    while (answer := await check()) is None:
-        await asyncio.sleep(interval * random.uniform(0.8, 1.2))
-        interval = min(interval * 1.5, 2.0)
-    return answer
-
-
-@asynccontextmanager
-async def _limit(seconds: float, what: str, where: str) -> AsyncIterator[None]:
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            yield
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise CloudError(f"{what} within {seconds:g} s", where=where, fix="Try again, or in another zone.") from error

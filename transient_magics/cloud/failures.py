@@ -100,8 +100,10 @@ def _by_code(
     """The one table from codes to errors. `code` is the most telling word that Google used."""
     said = _first_line(message)
     if code.startswith(_STOCKOUT) or (code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()):
-        elsewhere = f"These zones have some: {zones.replace(',', ', ')}." if zones else "Try another zone or wait."
-        return StockoutError(f"The zone has no capacity for this VM now: {said}", where=where, fix=elsewhere)
+        named = tuple(zone.strip() for zone in zones.split(",") if zone.strip())
+        elsewhere = f"These zones have some: {', '.join(named)}." if named else "Try another zone or wait."
+        what = f"The zone has no capacity for this VM now: {said}"
+        return StockoutError(what, where=where, fix=elsewhere, zones=named)
     if code in _QUOTA:
         name = _quoted(message) or quota.upper()
         what = f"The quota {name} of project {project} is used up" if name else f"A quota is used up: {said}"

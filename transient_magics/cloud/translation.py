@@ -14,7 +14,7 @@ from .values import Vm, VmRequest
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 _STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
@@ -33,7 +33,7 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
                 "boot": True,
                 "auto_delete": True,
                 "initialize_params": {
-                    "source_image": request.image or _IMAGE,
+                    "source_image": request.image or IMAGE,
                     "disk_size_gb": request.disk_gb,
                     "disk_type": f"{zone}/diskTypes/pd-balanced",
                     "labels": labels,
@@ -44,8 +44,22 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     if request.accelerator:
         kind = f"{zone}/acceleratorTypes/{request.accelerator}"
         body["guest_accelerators"] = [{"accelerator_type": kind, "accelerator_count": request.accelerator_count or 1}]
+    if request.tags:
+        body["tags"] = {"items": list(request.tags)}
     if request.service_account:
         body["service_accounts"] = [{"email": request.service_account, "scopes": [_STORAGE_SCOPE]}]
+    return body
+
+
+def properties_of(request: VmRequest) -> dict[str, Any]:
+    """What many instances like this one have in common: the same, with plain names where one instance has paths."""
+    body = instance_of(request)
+    del body["name"]
+    body["machine_type"] = request.machine_type
+    for disk in body["disks"]:
+        disk["initialize_params"]["disk_type"] = disk["initialize_params"]["disk_type"].rpartition("/")[2]
+    for card in body.get("guest_accelerators", []):
+        card["accelerator_type"] = request.accelerator
     return body
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+LEAVING = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
+"""States of a VM that runs no more, or soon will not."""
 ProvisioningModel = Literal["spot", "preemptible", "standard"]
 
 _NAMESPACE = uuid.UUID("5c0f3c2e-6d0b-5b6a-9a53-4f1a7c1d7e10")
@@ -48,6 +50,7 @@ class VmRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     user: str = "transient"
     metadata: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
     termination_time: datetime | None = None
     image: str = ""
     disk_gb: int = 50

@@ -1,7 +1,8 @@
 """The way to the VMs: which Compute Engine to talk to, and how to reach a VM's SSH port.
 
-A cluster with a project uses Google's Compute Engine and dials its VMs directly. One without uses this user's emulator,
-started here if nobody has yet, and dials through the emulator's relay. Nothing above this module knows the difference.
+A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through Identity-Aware Proxy where
+they have no external address. One without uses this user's emulator, started here if nobody has yet, and dials through
+the emulator's relay. Nothing above this module knows the difference.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import time
 import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ..cloud import ComputeEngine, preload
 from ..errors import UnreachableError
-from ..remote import Dialler, Direct, Relay
+from ..journal import Clock, VmState
+from ..remote import Dialler, Direct, ProxyCommand, Relay
 from ..spec import ClusterSpec
+from .machines import firewall_rules, instance_name
 
 EMULATED_PROJECT = "emulated-project"
 _ANEW_SECONDS = 2.0
 _PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
+_IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet")
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
@@ -53,6 +57,31 @@ class Access:
             await self._open()
             self._opened_at = time.monotonic()
 
+    async def clock(self) -> Clock:
+        """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator."""
+        if not self._spec.emulated:
+            return Clock()
+        weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
+        return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"]))
+
+    async def protect(self) -> None:
+        """Close the cluster's VMs to everyone but each other, before there are any. Raises CloudError."""
+        if self._spec.firewall:
+            await self.engine.firewall.ensure(firewall_rules(self._spec))
+
+    async def unprotect(self) -> None:
+        """Take the rules away, after the last VM."""
+        await self.engine.firewall.remove([rule["name"] for rule in firewall_rules(self._spec)])
+
+    def address(self, vm: VmState) -> str:
+        """What the dialler calls this VM."""
+        if self._spec.emulated:
+            return vm.address
+        if self._spec.external_ip:
+            return vm.external_address or vm.address
+        place = f"projects/{self._spec.project}/zones/{vm.zone}"
+        return f"https://www.googleapis.com/compute/v1/{place}/instances/{instance_name(self._spec, vm.name)}"
+
     @property
     def training_refused(self) -> str:
         """Why no training may run on these VMs, or nothing."""
@@ -71,8 +100,10 @@ class Access:
             endpoint = await asyncio.to_thread(emulator.ensure)
             about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
             self.dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
-        else:
+        elif self._spec.external_ip:
             self.dialler = Direct()
+        else:
+            self.dialler = ProxyCommand(_IAP)
         if self._opened_at > 0 and endpoint == self.engine.endpoint:
             return
         # The one before stays open to the end: calls that are under way in it fail by themselves.
@@ -82,7 +113,7 @@ class Access:
         )
 
 
-def _ask(url: str) -> dict[str, str]:
+def _ask(url: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)

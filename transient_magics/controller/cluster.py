@@ -80,6 +80,8 @@ class Controller:
         while True:
             try:
                 await access.reopen()
+                if self._state.phase != "deleting":
+                    await access.protect()
             except CloudError as error:
                 self._recorder.note("access", str(error))
             else:
@@ -124,10 +126,10 @@ class Controller:
     def _carry_out(self, fleet: Fleet) -> None:
         if not self._directory.exists():
             self._delete("its folder on this machine was removed")
-        for decision in decide(Situation(time.time(), self._state, dict(fleet.refusals), self._saved_ahead)):
+        decisions = decide(Situation(time.time(), self._state, self._saved_ahead))
+        fleet.request([each for each in decisions if isinstance(each, RequestVm)])
+        for decision in decisions:
             match decision:
-                case RequestVm():
-                    fleet.request(decision)
                 case DeleteVm():
                     fleet.delete(self._state.vms[decision.vm], decision.reason)
                 case BeginDeletion():
@@ -187,6 +189,11 @@ class Controller:
             case "vm.preemption_notice":
                 if state.living and state.state != "leaving":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=int(line.get("time", 0))))
+            case "vm.traffic":
+                if state.living and self._state.spec and state.zone in self._state.spec.transfer_prices:
+                    self._recorder.record(
+                        events.VmTraffic(vm=vm, sent=int(line.get("sent", 0)), received=int(line.get("received", 0)))
+                    )
             case "process.gave_up":
                 training = self._trainings.get(str(line.get("run")))
                 if training and line.get("role") == "ps":
@@ -256,7 +263,10 @@ class Controller:
 
     async def _revoke(self, name: str, seconds: float) -> None:
         vm = self._state.vms.get(name)
-        if vm is None or not vm.living or self._fleet is None:
+        if self._fleet is None:
+            what = f"The controller of {self._declared.name} is still looking for Compute Engine"
+            raise ClusterError(what, fix="Try again in a moment.")
+        if vm is None or not vm.living:
             living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
             raise ClusterError(
                 f"{self._declared.name} has no VM {name} now", fix=f"There are: {living}." if living else ""

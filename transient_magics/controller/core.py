@@ -11,11 +11,13 @@ that was not, and every decision can be replayed from the journal in a test. The
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ..journal import ClusterState, VmState, bill
+from ..catalog import region
+from ..journal import ClusterState, bill
 from ..spec import ClusterSpec, render_duration
+from .capacity import Capacity
 
 PARAMETER_SERVER, WORKER = "ps", "worker"
 SAVE_AHEAD_SECONDS = 600.0
@@ -23,23 +25,11 @@ SAVE_AHEAD_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision depends on. Times in seconds since 1970.
-
-    `refusals`: per (role, slot), how often in a row it was refused and when it may be asked for again.
-    """
+    """All that a decision depends on. `now` in seconds since 1970."""
 
     now: float
     state: ClusterState
-    refusals: Mapping[tuple[str, int], Refusal] = field(default_factory=dict)
     saved_ahead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Requests for one place that failed in a row, and the moment from which it may be asked for again."""
-
-    count: int
-    again_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,8 @@ class Place:
     role: str
     slot: int
     accelerator: str
-    zone: str | None
+    zones: tuple[str, ...]
+    """Where it may be, best first."""
 
 
 def decide(situation: Situation) -> list[Decision]:
@@ -102,7 +93,7 @@ def decide(situation: Situation) -> list[Decision]:
     if reason := _reason_to_end(situation, state.spec):
         return [BeginDeletion(reason)]
     decisions: list[Decision] = []
-    left = state.spec.ends_at - situation.now
+    left = state.seconds_left(situation.now)
     if left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4) and state.active_run and not situation.saved_ahead:
         decisions.append(SaveAhead(left))
     places = list(wanted(situation))
@@ -115,24 +106,25 @@ def wanted(situation: Situation) -> Iterator[Place]:
     """The places that should hold a VM now."""
     spec = situation.state.spec
     assert spec is not None
-    home = _home_zone(spec)
+    near = tuple(
+        sorted(spec.all_zones, key=lambda zone: (zone != spec.home_zone, region(zone) != region(spec.home_zone)))
+    )
     for slot in range(spec.parameter_servers):
-        yield Place(PARAMETER_SERVER, slot, "", home)
+        yield Place(PARAMETER_SERVER, slot, "", near)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
     slot = 0
     for group in spec.groups:
         for _ in range(group.count):
-            yield Place(WORKER, slot, group.accelerator, group.zone)
+            zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
+            yield Place(WORKER, slot, group.accelerator, zones)
             slot += 1
 
 
 def idle_seconds(situation: Situation) -> float:
     """How long the cluster has been ready without a run, in seconds."""
-    state = situation.state
-    if state.active_run or not state.ready_at:
-        return 0.0
-    return situation.now - max([state.ready_at, *(run.finished_at for run in state.runs.values())])
+    since = situation.state.idle_since
+    return situation.now - since if since else 0.0
 
 
 def _sent_home(state: ClusterState) -> bool:
@@ -142,9 +134,9 @@ def _sent_home(state: ClusterState) -> bool:
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     state, now = situation.state, situation.now
-    if now >= spec.declared_at + spec.max_seconds:
+    if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
         return f"the limit of {render_duration(spec.max_seconds)} is reached"
-    if spec.max_cost is not None and (now >= spec.ends_at or bill(state, now).total >= spec.max_cost):
+    if spec.max_cost is not None and (state.seconds_left(now) <= 0 or bill(state, now).total >= spec.max_cost):
         return f"the limit of ${spec.max_cost:.2f} is reached"
     if idle_seconds(situation) >= 2 * spec.idle_seconds:
         return f"no run for {render_duration(2 * spec.idle_seconds)}"
@@ -170,6 +162,7 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
     state = situation.state
     numbers = {role: _next_number(state, role) for role in (PARAMETER_SERVER, WORKER)}
+    capacity = Capacity(spec, state.vms.values(), situation.now)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
         fits = [vm for vm in before if place.role == PARAMETER_SERVER or vm.accelerator == place.accelerator]
@@ -178,16 +171,17 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:
             continue
-        refusal = situation.refusals.get((place.role, place.slot))
-        if refusal and situation.now < refusal.again_at:
+        model = "standard" if place.role == PARAMETER_SERVER else spec.provisioning_model
+        offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
+        if offer is None:
             continue
         yield RequestVm(
             vm=f"{place.role}-{numbers[place.role]}",
             role=place.role,
             slot=place.slot,
             accelerator=place.accelerator,
-            zone=place.zone or _zone(spec, lost, refusal),
-            provisioning_model="standard" if place.role == PARAMETER_SERVER else spec.provisioning_model,
+            zone=offer.zone,
+            provisioning_model=offer.provisioning_model,
             replaces=lost.name if lost else None,
         )
         numbers[place.role] += 1
@@ -196,18 +190,3 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
 def _next_number(state: ClusterState, role: str) -> int:
     numbers = [int(vm.name.rpartition("-")[2]) for vm in state.vms.values() if vm.role == role]
     return max(numbers, default=-1) + 1
-
-
-def _home_zone(spec: ClusterSpec) -> str:
-    """Where most workers are, so that their traffic with the parameter servers stays within one zone."""
-    counts: dict[str, int] = {}
-    for group in spec.groups:
-        zone = group.zone or spec.zones[0]
-        counts[zone] = counts.get(zone, 0) + group.count
-    return max(counts, key=lambda zone: counts[zone])
-
-
-def _zone(spec: ClusterSpec, lost: VmState | None, refusal: Refusal | None) -> str:
-    """The same zone first; after each refusal the next of the declared ones."""
-    start = spec.zones.index(lost.zone) if lost and lost.zone in spec.zones else 0
-    return spec.zones[(start + (refusal.count if refusal else 0)) % len(spec.zones)]

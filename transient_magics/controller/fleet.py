@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..cloud import Vm
-from ..errors import CloudError, GoneError, RemoteError, UnreachableError
+from ..errors import CloudError, GoneError, QuotaError, RemoteError, StockoutError, UnreachableError
 from ..journal import ClusterState, VmState, events, read
 from ..remote import Connection, connect, generate_key
 from ..spec import ClusterSpec
 from .access import Access
-from .core import WORKER, Refusal, RequestVm
+from .capacity import QUOTA, STOCKOUT
+from .core import WORKER, RequestVm
 from .link import Hooks, Link
 from .machines import USER, instance_name, labels, requested, vm_name, vm_request
 from .record import Recorder
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 5.0
 _SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
 _BOOT_SECONDS = 900.0
-_FIRST_WAIT, _LONGEST_WAIT = 2.0, 300.0
+_FIRST_WAIT = 2.0
+_CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA}
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 
 
@@ -47,7 +49,6 @@ class Fleet:
         tasks: Tasks,
         agent_line: Callable[[str, dict[str, Any]], None],
     ) -> None:
-        self.refusals: dict[tuple[str, int], Refusal] = {}
         self._directory = directory
         self._recorder = recorder
         self._access = access
@@ -81,14 +82,21 @@ class Fleet:
         for link in self._links.values():
             link.release(run)
 
-    def request(self, decision: RequestVm) -> None:
-        """Record that the VM is wanted, then ask for it."""
-        event = requested(self._spec, decision)
-        if decision.vm in self._tasks or not self._recorder.record(event):
-            return
-        if decision.replaces and decision.role == WORKER:
-            self._recorder.record(events.WorkerReplaced(worker=decision.replaces, by=decision.vm))
-        self._tasks.do(decision.vm, lambda: self._insert(event))
+    def request(self, decisions: Sequence[RequestVm]) -> None:
+        """Record that the VMs are wanted, then ask for them: those of one shape and zone by one request."""
+        batches: dict[tuple[str, ...], list[events.VmRequested]] = {}
+        for decision in decisions:
+            event = requested(self._spec, decision)
+            if decision.vm in self._tasks or not self._recorder.record(event):
+                continue
+            if decision.replaces and decision.role == WORKER:
+                self._recorder.record(events.WorkerReplaced(worker=decision.replaces, by=decision.vm))
+            shape = (event.zone, event.role, event.accelerator, event.machine_type, event.provisioning_model)
+            batches.setdefault(shape, []).append(event)
+        for batch in batches.values():
+            answer = self._single if len(batch) == 1 else self._bulk(batch)
+            for event in batch:
+                self._tasks.do(event.vm, partial(self._insert, event, answer))
 
     def delete(self, vm: VmState, reason: str) -> None:
         """Delete the VM, after the request for it has been answered."""
@@ -112,6 +120,8 @@ class Fleet:
             left = await self._access.engine.list(labels(self._spec))
             for vm in left:
                 await self._access.engine.delete(vm.zone, vm.name)
+            if not left and self._spec.firewall:
+                await self._access.unprotect()
         except CloudError as error:
             await self._unreachable("deleting", error)
             await asyncio.sleep(_FIRST_WAIT)
@@ -131,6 +141,7 @@ class Fleet:
                 await self._unreachable("poll", error)
             else:
                 self._recorder.note("poll", "")
+                await self._read_clock()
                 self._compare({vm_name(self._spec, vm.name): vm for vm in found}, asked)
             try:
                 async with asyncio.timeout(_POLL_SECONDS):
@@ -139,6 +150,15 @@ class Fleet:
                 continue
             finally:
                 self._suspicion.clear()
+
+    async def _read_clock(self) -> None:
+        try:
+            clock = await self._access.clock()
+        except UnreachableError as error:
+            log.warning("%s", error)  # the next poll finds the emulator again, and its clock
+            return
+        if clock != self._state.clock:
+            self._recorder.record(events.ClusterClock(anchors=clock.anchors))
 
     def keep_links(self) -> None:
         """A link to every VM that runs, none to those that are gone; those that stay silent for long are deleted."""
@@ -159,20 +179,34 @@ class Fleet:
             if silent or never:
                 self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
 
-    async def _insert(self, event: events.VmRequested) -> None:
-        place = (event.role, event.slot)
+    async def _single(self, event: events.VmRequested) -> Vm:
+        return await self._access.engine.insert(vm_request(self._spec, event, self._public_key))
+
+    def _bulk(self, batch: Sequence[events.VmRequested]) -> Callable[[events.VmRequested], Awaitable[Vm]]:
+        """One request for all of `batch`, and from it the answer for each."""
+        wanted = {event.vm: vm_request(self._spec, event, self._public_key) for event in batch}
+        request = asyncio.ensure_future(self._access.engine.insert_many(list(wanted.values())))
+
+        async def answer(event: events.VmRequested) -> Vm:
+            # Shielded: one VM that is given up does not end the request of the others.
+            outcome = (await asyncio.shield(request))[wanted[event.vm].name]
+            if isinstance(outcome, CloudError):
+                raise outcome
+            return outcome
+
+        return answer
+
+    async def _insert(self, event: events.VmRequested, answer: Callable[[events.VmRequested], Awaitable[Vm]]) -> None:
         try:
-            vm = await self._access.engine.insert(vm_request(self._spec, event, self._public_key))
+            vm = await answer(event)
         except GoneError:
             self._recorder.record(events.VmRevoked(vm=event.vm, signal="api"))
         except CloudError as error:
-            count = self.refusals[place].count + 1 if place in self.refusals else 1
-            wait = min(_FIRST_WAIT * 2 ** (count - 1), _LONGEST_WAIT) * random.uniform(0.75, 1.25)
-            self.refusals[place] = Refusal(count, time.time() + wait)
-            self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error)))
+            hints = error.zones if isinstance(error, StockoutError) else ()
+            cause = _CAUSES.get(type(error), "other")
+            self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error), cause=cause, hints=hints))
             await self._unreachable("provisioning", error)
         else:
-            self.refusals.pop(place, None)
             self._recorder.note("provisioning", "")
             self._running(event.vm, vm)
 
@@ -215,7 +249,7 @@ class Fleet:
         """A request that an earlier controller made: sent again with its identity, it is the same request."""
         history = read(self._directory / "journal.jsonl")
         earlier = next(each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name)
-        self._tasks.do(vm.name, lambda: self._insert(earlier))
+        self._tasks.do(vm.name, partial(self._insert, earlier, self._single))
 
     async def _unreachable(self, source: str, error: CloudError) -> None:
         self._recorder.note(source, str(error))
@@ -232,10 +266,9 @@ class Fleet:
                 keys = await self._access.engine.host_keys(vm.zone, instance)
             except CloudError as error:
                 raise RemoteError(f"The host key of {name} is not known yet: {error}") from error
-            address = vm.external_address if vm.external_address and not self._spec.emulated else vm.address
             return await connect(
                 self._access.dialler,
-                address,
+                self._access.address(vm),
                 user=USER,
                 key=self._directory / "key",
                 host_keys=keys,

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
 from ..catalog import accelerator
-from ..cloud import VmRequest, request_id
+from ..cloud import IAP_RANGE, VmRequest, request_id, rules
 from ..journal import events
 from ..spec import ClusterSpec
 from .core import PARAMETER_SERVER, RequestVm
@@ -22,6 +23,22 @@ USER = "transient"
 def labels(spec: ClusterSpec) -> dict[str, str]:
     """The labels by which all VMs of this cluster are found."""
     return {LABEL: spec.name}
+
+
+def tag(spec: ClusterSpec) -> str:
+    """The network tag of this cluster's VMs, by which the firewall knows them."""
+    return f"transient-magics-{spec.name}"
+
+
+def firewall_rules(spec: ClusterSpec) -> list[dict[str, Any]]:
+    """The rules that close this cluster to everyone but its members and SSH."""
+    ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
+    return rules(tag(spec), spec.network or "", ssh_from, rule_description(spec.name))
+
+
+def rule_description(cluster: str) -> str:
+    """What marks a firewall rule as this user's and this cluster's."""
+    return f"transient_magics: cluster {cluster} of {owner()}"
 
 
 def instance_name(spec: ClusterSpec, vm: str) -> str:
@@ -37,7 +54,7 @@ def vm_name(spec: ClusterSpec, instance: str) -> str:
 def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
     """The event that records the decision, with the prices that its cost will follow from."""
     is_server = decision.role == PARAMETER_SERVER
-    line = spec.prices["parameter-server" if is_server else decision.accelerator]
+    line = spec.price("parameter-server" if is_server else decision.accelerator, decision.zone)
     standard = decision.provisioning_model == "standard"
     return events.VmRequested(
         **asdict(decision),
@@ -63,6 +80,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         labels={**labels(spec), "transient-magics-role": event.role, OWNER_LABEL: owner()},
         ssh_public_key=public_key,
         user=USER,
+        tags=(tag(spec),),
         metadata=_metadata(spec, bool(gpu and gpu.compute_engine_name)),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
         image=spec.image or "",

@@ -14,7 +14,7 @@ from ..errors import TransientError
 from ..journal import read, replay
 from ..spec import ClusterSpec
 from .access import Access
-from .machines import LABEL, OWNER_LABEL, owner
+from .machines import LABEL, OWNER_LABEL, owner, rule_description
 
 
 async def sweep(project: str | None) -> list[str]:
@@ -34,6 +34,8 @@ async def sweep(project: str | None) -> list[str]:
         async with asyncio.TaskGroup() as tasks:
             for vm in orphans:
                 tasks.create_task(access.engine.delete(vm.zone, vm.name))
+        for cluster in sorted({vm.labels[LABEL] for vm in orphans}):
+            await access.engine.firewall.remove(await access.engine.firewall.find(rule_description(cluster)))
     return sorted(vm.name for vm in orphans)
 
 

@@ -88,7 +88,8 @@ class TablesApi:
     def _with_usage(self, request: web.Request, region: str) -> dict[str, Any]:
         project = _project(request)
         used = usage.of_region(region, self._disks.everywhere(project), self._addresses.everywhere(project))
-        return usage.shown(tables.region(project, region, self._resources(request)), used)
+        shown = usage.shown(tables.region(project, region, self._resources(request)), used)
+        return self._fleet.weather.limits(shown)
 
     def _get_project(self, request: web.Request) -> Answer:
         name, networks = _project(request), self._networks

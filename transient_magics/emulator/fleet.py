@@ -22,33 +22,39 @@ from .isolation import Isolation
 from .metadata_server import Beside
 from .operations import Operations
 from .store import Store, remove_folder
+from .weather.links import Links
+from .weather.revoker import Revoker
+from .weather.weather import Weather
 
 _LOG = logging.getLogger(__name__)
-_STAGING_PART = 0.3
 
 
 class Fleet:
-    """The emulated project's VMs. `on_change` is told whenever one appears or is deleted, `on_gone`
+    """The emulated project's VMs, in their `weather`. `on_change` is told whenever one appears or is deleted, `on_gone`
     the address of each that does not run any more."""
 
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
-        *, boot_seconds: float, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
+        weather: Weather, *, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
         beside: Beside | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._store = Store(state / "instances")
         self._operations = operations
-        self._boot_seconds, self._notice_seconds, self._on_change = boot_seconds, notice_seconds, on_change
+        self.weather, self._notice_seconds, self._on_change = weather, notice_seconds, on_change
         self._on_gone = on_gone
         self._isolation = isolated
-        self._around = Surroundings(self._folder, isolated, owner_only, self._save, beside)
+        self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes, beside)
+        self._revoker = Revoker(weather, self)
+        self._links = Links(weather, lambda: self._hosts)
+        weather.on_change(self._weather_changed)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
         self._hosts: dict[str, Host] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._raining: list[asyncio.Task[None]] = []
         self._latest = 1
         self.prepare: Callable[[Record], Awaitable[None]] = _nothing
         """What is to be done with a VM's disks before it boots."""
@@ -98,10 +104,11 @@ class Fleet:
         place = address(number, self._isolation is not Isolation.NONE)
         home = self._homes / f"{self._tag}-{number}"
         record = new_record(project, zone, body, number, place, folder, home)
+        self._refuse(record)
         self._latest = number
         operation = self._begin(record, "insert", request)
         self._records[record.key] = record
-        self._go(record, self._boot(record))
+        self._go(record, self._fail(record) if record.refusal else self._boot(record))
         self._on_change()
         return operation
 
@@ -126,7 +133,11 @@ class Fleet:
             if record.status in ("STOPPING",):
                 raise wire.ApiError(400, "resourceNotReady", f"The resource '{_path(record)}' is not ready")
             return self._operations.finish(self._begin(record, "start", request, keep=False))
+        self._refuse(record)
         operation = self._begin(record, "start", request)
+        if record.refusal:
+            self._go(record, self._fail(record))
+            return operation
         record.preempted, record.ending = False, None
         self._change_status(record, "PROVISIONING")
         self._go(record, self._boot(record))
@@ -177,7 +188,7 @@ class Fleet:
     # Beginning and end of the emulator itself.
 
     async def recover(self, same_network: bool) -> None:
-        """Take over what an earlier emulator left; without its network, its VMs are lost."""
+        """Take over what an earlier emulator left, and let the weather work; without its network, its VMs are lost."""
         for saved in self._store:
             record = Record(**saved)
             self._records[record.key] = record
@@ -191,12 +202,13 @@ class Fleet:
         for folder in self._folder.iterdir():
             if folder.name not in known:
                 remove_folder(folder)
+        self._raining = [asyncio.create_task(each.run()) for each in (self._revoker, self._links)]
 
     async def close(self, keep: bool) -> None:
         """End all VMs (or leave them to the next emulator)."""
         for timer in self._timers.values():
             timer.cancel()
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._raining]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -208,25 +220,56 @@ class Fleet:
 
     # The life of one VM.
 
+    def _refuse(self, record: Record) -> None:
+        """Note that this VM cannot be had, where that shows only later. ApiError where it shows at once."""
+        refusal = self.weather.refusal(record, [each for each in self.records(record.project) if not each.refusal])
+        record.refusal = None
+        if refusal:
+            record.refusal = {"error": refusal.error, "http": refusal.http, "at": time.time() + refusal.delay}
+
+    async def _fail(self, record: Record) -> None:
+        """The whole life of a VM that cannot be had; one that was stopped stays so."""
+        assert record.refusal
+        await asyncio.sleep(record.refusal["at"] - time.time())
+        refusal, record.refusal = record.refusal, None
+        if record.status != "TERMINATED":
+            # First gone, then told: whoever hears of it may ask for the same name again.
+            waiting, record.operations = record.operations, []
+            await self._remove(record)
+            record.operations = waiting
+        self._settle(record, refusal["error"], tuple(refusal["http"]))
+
     async def _boot(self, record: Record) -> None:
-        await asyncio.sleep(self._boot_seconds * _STAGING_PART)
+        takes = self.weather.startup(record)
+        await asyncio.sleep(takes.provisioning)
         begun = time.monotonic()
         self._change_status(record, "STAGING")
         host = self._hosts[record.identity] = Host(record, self._around, lambda: self._died(record))
         try:
             await self.prepare(record)
             await host.power_on()
+            self._links.stir()
+            if not takes.booting:
+                await host.serve()
         except (OSError, TimeoutError) as error:
             _LOG.exception("VM %s cannot be started", record.name)
             await self._power_off(record)
             self._settle(record, ("INTERNAL_ERROR", f"The emulator could not start the VM: {error}"), (500, "INTERNAL"))
             await self._remove(record)
             return
-        await asyncio.sleep(self._boot_seconds * (1 - _STAGING_PART) - (time.monotonic() - begun))
+        left = takes.staging - (time.monotonic() - begun)
+        if (part := self.weather.preempted_in_creation(record)) is not None:
+            await asyncio.sleep(left * part)
+            asyncio.get_running_loop().call_soon(self.preempt, record)
+            await asyncio.Event().wait()  # The end of the VM takes this task's place.
+        await asyncio.sleep(left)
         record.resource["lastStartTimestamp"] = wire.now()
         self._change_status(record, "RUNNING")
         self._settle(record)
         self._limit(record)
+        if takes.booting:
+            await asyncio.sleep(takes.booting)
+            await host.serve()
 
     def _end(self, record: Record, then: str, notice: float | None = None) -> None:
         if record.ending and record.ending["then"] == "delete":
@@ -271,6 +314,7 @@ class Fleet:
             await host.power_off()
             self._hosts.pop(record.identity, None)
             self._on_gone(record.address)
+            self._links.stir()
 
     async def _remove(self, record: Record) -> None:
         await self._power_off(record)
@@ -307,7 +351,9 @@ class Fleet:
             self._hosts[record.identity] = host
         else:
             await host.power_off()
-        if record.status in ("PROVISIONING", "STAGING"):
+        if record.refusal:
+            self._go(record, self._fail(record))
+        elif record.status in ("PROVISIONING", "STAGING"):
             await self._power_off(record)
             self._go(record, self._boot(record))
         elif record.status == "STOPPING" or record.ending:
@@ -320,14 +366,22 @@ class Fleet:
         """Have the time limit kept."""
         if timer := self._timers.pop(record.identity, None):
             timer.cancel()
-        moment = record.limit()
+        moment = record.limit(self.weather.clock)
         if moment is not None and record.ending is None:
             # A timer cannot be set for longer than some weeks; looking again once a day is enough.
             wait = min(max(moment - time.time(), 0.0), 86_400.0)
             self._timers[record.identity] = asyncio.get_running_loop().call_later(wait, self._time_is_up, record)
 
+    def _weather_changed(self) -> None:
+        """Time may pass at another rate now, and a VM's metadata say something else."""
+        for record in self._records.values():
+            if record.identity in self._timers:
+                self._limit(record)
+            if host := self._hosts.get(record.identity):
+                host.metadata.changed()
+
     def _time_is_up(self, record: Record) -> None:
-        moment = record.limit()
+        moment = record.limit(self.weather.clock)
         if moment is None or moment > time.time():
             self._limit(record)
         elif record.transient and record.resource["scheduling"]["provisioningModel"] == "STANDARD":
@@ -375,7 +429,10 @@ class Fleet:
         return operation
 
     def _settle(
-        self, record: Record, error: tuple[str, str] | None = None, http: tuple[int, str] = (400, "BAD REQUEST")
+        self,
+        record: Record,
+        error: tuple[str, str] | dict[str, Any] | None = None,
+        http: tuple[int, str] = (400, "BAD REQUEST"),
     ) -> None:
         """Finish the operations that waited for what has just happened."""
         waiting, record.operations = record.operations, []
@@ -397,6 +454,7 @@ class Fleet:
     def _change_status(self, record: Record, status: str) -> None:
         record.resource["status"] = status
         self._save(record)
+        self._revoker.stir()
 
     def _save(self, record: Record) -> None:
         try:

@@ -33,6 +33,7 @@ class Surroundings:
     isolation: Isolation
     owner_only: PeerCheck
     save: Callable[[Record], None]
+    attributes: Callable[[Record], dict[str, str]]
     beside: Beside | None = None
     """What the VMs' metadata servers offer besides."""
 
@@ -64,8 +65,12 @@ class Host:
         return address, port
 
     async def power_on(self) -> None:
-        """Up to where SSH answers and the start-up script has begun."""
+        """Up to where the VM exists; nothing in it answers yet."""
         await self._machine.power_on(self.record.ports)
+        self._remember_first()
+
+    async def serve(self) -> None:
+        """Up to where SSH answers and the start-up script has begun."""
         await self._serve()
         self._script = asyncio.create_task(self._run_script("startup-script"))
 
@@ -87,6 +92,11 @@ class Host:
         await self._machine.power_off()
         self.record.first = None
 
+    @property
+    def machine(self) -> Machine:
+        """Its processes and its network."""
+        return self._machine
+
     async def shut_down_script(self) -> None:
         """Run the shutdown-script, if there is one."""
         await self._run_script("shutdown-script")
@@ -100,7 +110,10 @@ class Host:
         self.record.guest_attributes.setdefault("hostkeys", {})["ssh-ed25519"] = shell.host_key
         await shell.start()
         await self.metadata.start(machine.sockets["metadata"])
-        first = machine.first_process
+        self._remember_first()
+
+    def _remember_first(self) -> None:
+        first = self._machine.first_process
         self.record.first = list(first) if first else None
         self._around.save(self.record)
 
@@ -152,7 +165,8 @@ class Host:
                 "preempted": "TRUE" if record.preempted else "FALSE",
                 "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if record.preempted else "NONE",
                 "tags": record.resource["tags"].get("items", []), "cpu-platform": record.resource["cpuPlatform"],
-                "attributes": record.attributes(), "guest-attributes": record.guest_attributes,
+                "attributes": {**self._around.attributes(record), **record.attributes()},
+                "guest-attributes": record.guest_attributes,
                 "network-interfaces": {"0": {"ip": record.address, "network": f"projects/{number}/networks/default"}},
                 "scheduling": {"preemptible": str(record.transient).upper(),
                                "on-host-maintenance": scheduling["onHostMaintenance"],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalog
+from ..journal.clock import Clock
 from . import tables, wire
 
 DAY = 86_400.0
@@ -19,7 +20,8 @@ _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
 
 @dataclass
 class Record:
-    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"until", "then", "preemption"}."""
+    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"until", "then", "preemption"};
+    `refusal` when and how its operation will fail, for one that cannot be had: {"at", "error", "http"}."""
 
     project: str
     zone: str
@@ -34,6 +36,7 @@ class Record:
     preempted: bool = False
     guest_attributes: dict[str, dict[str, str]] = field(default_factory=dict)
     ending: dict[str, Any] | None = None
+    refusal: dict[str, Any] | None = None
     operations: list[str] = field(default_factory=list)
 
     @property
@@ -69,19 +72,20 @@ class Record:
         """For the store."""
         return asdict(self)
 
-    def limit(self) -> float | None:
-        """When (seconds since 1970) its time is up, or None."""
+    def limit(self, clock: Clock) -> float | None:
+        """When (seconds since 1970, this machine's clock) its time is up on the emulated clock, or None."""
         scheduling = self.resource["scheduling"]
         limits: list[float] = []
         if until := scheduling.get("terminationTime"):
-            limits.append(wire.moment(until, "terminationTime"))
+            created = wire.moment(self.resource["creationTimestamp"], "creationTimestamp")
+            limits.append(clock.at(created) + wire.moment(until, "terminationTime") - created)
         if started := self.resource.get("lastStartTimestamp"):
-            begin = wire.moment(started, "lastStartTimestamp")
+            begin = clock.at(wire.moment(started, "lastStartTimestamp"))
             if longest := scheduling.get("maxRunDuration"):
                 limits.append(begin + wire.seconds(longest, "maxRunDuration"))
             if self.transient and scheduling["provisioningModel"] == "STANDARD":
                 limits.append(begin + DAY)
-        return min(limits, default=None)
+        return clock.when(min(limits)) if limits else None
 
 
 def new_record(

@@ -41,6 +41,11 @@ def ensure(*, linger: float | None = None, timeout: float = 15.0, options: tuple
         return _answering(state) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
 
 
+def running() -> str:
+    """The URL of this user's emulator, empty if none answers."""
+    return _answering(places.emulator().absolute())
+
+
 def about(url: str) -> dict[str, Any]:
     """What the emulator at `url` says of itself: relay, state, isolated, version. Raises UnreachableError."""
     place = urllib.parse.urlsplit(url)

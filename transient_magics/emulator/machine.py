@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,6 +223,26 @@ class Machine:
             netlink.set_up("eth0")
 
         isolation.within_network(self._first, configure)
+
+    def shape(self, rate: float | None, far_rate: float | None = None, far: Collection[str] = ()) -> None:
+        """Let its network carry no more than `rate` bits per second each way (None: what it can), and no more than
+        `far_rate` to the addresses `far`. Blocks for a moment; raises OSError."""
+        if self._first is None or self._isolation is Isolation.NONE:
+            return
+
+        def outgoing() -> None:
+            if rate is None:
+                netlink.unshape("eth0")
+            elif far_rate is None:
+                netlink.shape("eth0", rate)
+            else:
+                netlink.shape_by_place("eth0", rate, far_rate, far)
+
+        isolation.within_network(self._first, outgoing)
+        if rate is None:
+            netlink.unshape(self._cable)
+        else:
+            netlink.shape(self._cable, rate)
 
     def _open_sockets(self, ports: dict[str, int]) -> None:
         assert self._first

@@ -1,4 +1,4 @@
-"""The four things we ask of Linux's network: a bridge, a pair of virtual cables, an address, a link up or gone.
+"""What we ask of Linux's network: a bridge, a pair of virtual cables, an address, a link up or gone, or slower.
 
 Spoken directly over a netlink socket: no program to install, and fast enough to plug in a hundred VMs in a fraction of
 a second. Every call acts on the network namespace of the calling thread and raises OSError with the kernel's reason.
@@ -11,13 +11,24 @@ import itertools
 import os
 import socket
 import struct
+from collections.abc import Collection
 
 _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS = 16, 17, 20
 _REQUEST, _ACKNOWLEDGE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x200, 0x400
+_NEW_QUEUE, _DELETE_QUEUE, _NEW_CLASS, _NEW_FILTER = 36, 37, 40, 44
 _ERROR = 2
 _LINK_ADDRESS, _LINK_NAME, _LINK_MTU, _LINK_MASTER, _LINK_INFO, _LINK_NAMESPACE = 1, 3, 4, 10, 18, 28
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _ADDRESS, _LOCAL = 1, 2
+_KIND, _OPTIONS = 1, 2
+_ROOT, _TOP, _NEAR, _FAR = 0xFFFF_FFFF, 0x1_0000, 0x1_0001, 0x1_0002
+_TBF_PARAMETERS, _TBF_BURST = 1, 6
+_HTB_PARAMETERS, _HTB_INIT = 1, 2
+_U32_CLASS, _U32_SELECTOR = 1, 5
+_IPV4 = 0x0800
+_TICK = 64e-9  # seconds, in which the kernel's schedulers count
+_LARGEST_PACKET = 1 << 17  # a packet larger than a burst would never get through
+_BURST_SECONDS, _QUEUE_SECONDS = 0.01, 0.1
 _UP = 1
 # As large as a packet can be: nothing but memory is between two VMs, and small packets would only cost time.
 _MTU = struct.pack("I", 65_535)
@@ -63,6 +74,46 @@ def set_up(link: str) -> None:
     _ask(_NEW_LINK, 0, _link(socket.if_nametoindex(link), flags=_UP))
 
 
+def shape(link: str, rate: float) -> None:
+    """Let `link` send no more than `rate` bits per second."""
+    unshape(link)
+    size = _burst(rate)
+    queue = int(max(2 * _LARGEST_PACKET, rate / 8 * _QUEUE_SECONDS))
+    parameters = _rate(rate) + _rate(0) + struct.pack("III", queue, _ticks(size, rate), 0)
+    options = _attribute(_TBF_PARAMETERS, parameters) + _attribute(_TBF_BURST, struct.pack("I", size))
+    _ask(_NEW_QUEUE, _CREATE | _EXCLUSIVE, _traffic(link, _TOP, _ROOT) + _kind("tbf", options))
+
+
+def shape_by_place(link: str, rate: float, far_rate: float, far: Collection[str]) -> None:
+    """Let `link` send no more than `rate` bits per second, and to the addresses `far` no more than `far_rate`."""
+    unshape(link)
+    default = _attribute(_HTB_INIT, struct.pack("IIIII", 3, 10, _NEAR & 0xFFFF, 0, 0))
+    _ask(_NEW_QUEUE, _CREATE | _EXCLUSIVE, _traffic(link, _TOP, _ROOT) + _kind("htb", default))
+    for number, limit in ((_NEAR, rate), (_FAR, min(rate, far_rate))):
+        burst = _ticks(_burst(limit), limit)
+        parameters = _rate(limit) * 2 + struct.pack("IIIII", burst, burst, _LARGEST_PACKET, 0, 0)
+        body = _traffic(link, number, _TOP) + _kind("htb", _attribute(_HTB_PARAMETERS, parameters))
+        _ask(_NEW_CLASS, _CREATE | _EXCLUSIVE, body)
+    for address in far:
+        # One key: the 4 bytes at 16 of the IP header, the destination, are the address.
+        key = struct.pack("!II", 0xFFFF_FFFF, *struct.unpack("!I", socket.inet_aton(address))) + struct.pack(
+            "ii", 16, 0
+        )
+        selector = struct.pack("BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + key
+        options = _attribute(_U32_CLASS, struct.pack("I", _FAR)) + _attribute(_U32_SELECTOR, selector)
+        order = (1 << 16) | socket.htons(_IPV4)
+        _ask(_NEW_FILTER, _CREATE | _EXCLUSIVE, _traffic(link, 0, _TOP, order) + _kind("u32", options))
+
+
+def unshape(link: str) -> None:
+    """Let `link` send as fast as it can."""
+    try:
+        _ask(_DELETE_QUEUE, 0, _traffic(link, 0, _ROOT))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):  # what the kernel says where it was not shaped
+            raise
+
+
 def remove(link: str) -> None:
     """Remove `link` and, for a cable, its other end. No error where there is none."""
     if link in (name for _index, name in socket.if_nameindex()):
@@ -85,6 +136,27 @@ def _ask(kind: int, flags: int, body: bytes) -> None:
     code = -struct.unpack_from("i", answer, 16)[0] if answered == _ERROR else errno.EPROTO
     if code:
         raise OSError(code, f"the kernel refused to change the emulated network: {os.strerror(code)}")
+
+
+def _traffic(link: str, handle: int, parent: int, info: int = 0) -> bytes:
+    return struct.pack("BBHiIII", socket.AF_UNSPEC, 0, 0, socket.if_nametoindex(link), handle, parent, info)
+
+
+def _kind(name: str, options: bytes) -> bytes:
+    return _attribute(_KIND, _text(name)) + _attribute(_OPTIONS, options)
+
+
+def _rate(bits: float) -> bytes:
+    # The link layer is named (1: Ethernet), so that the kernel asks for no table of times by packet size.
+    return struct.pack("BBHhHI", 0, 1 if bits else 0, 0, 0, 0, int(bits / 8))
+
+
+def _burst(rate: float) -> int:
+    return int(max(_LARGEST_PACKET, rate / 8 * _BURST_SECONDS))
+
+
+def _ticks(size: int, rate: float) -> int:
+    return min(int(size / (rate / 8) / _TICK), 0xFFFF_FFFF)
 
 
 def _link(index: int = 0, flags: int = 0) -> bytes:

@@ -55,14 +55,15 @@ class Operations:
 
     def finish(
         self, operation: dict[str, Any], *,
-        error: tuple[str, str] | None = None, http: tuple[int, str] = (400, "BAD REQUEST"),
+        error: tuple[str, str] | dict[str, Any] | None = None, http: tuple[int, str] = (400, "BAD REQUEST"),
     ) -> dict[str, Any]:  # fmt: skip
-        """DONE, well or with `error` (code, message) and the HTTP status that goes with it."""
+        """DONE, well or with `error` (code and message, or the whole entry) and the HTTP status that goes with it."""
         if operation["status"] == "DONE":
             return operation
         operation.update(status="DONE", progress=100, endTime=wire.now())
         if error:
-            operation["error"] = {"errors": [{"code": error[0], "message": error[1]}]}
+            entry = {"code": error[0], "message": error[1]} if isinstance(error, tuple) else error
+            operation["error"] = {"errors": [entry]}
             operation["httpErrorStatusCode"], operation["httpErrorMessage"] = http
         project, scope = _place(operation)
         try:

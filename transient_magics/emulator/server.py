@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -30,9 +31,14 @@ from .rest import LARGEST_BODY
 from .settings import Settings
 from .storage import Endpoint
 from .store import Store, write_atomically
+from .weather.api import WeatherApi
+from .weather.faults import Faults
+from .weather.weather import Weather
 
 PROJECT = "emulated-project"
 _EXPECTED_SECONDS = 60.0
+_STATE_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
 
 
 def serve(settings: Settings) -> None:
@@ -52,19 +58,22 @@ class _Emulator:
         guard = Guard(settings.tables, settings.owner)
         self._storage = Endpoint(self._state / "storage")
         self._operations = Operations(Store(self._state / "operations"))
+        weather = Weather(self._state, settings.boot, self._isolation is not Isolation.NONE)
         self._fleet = Fleet(
-            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations,
-            boot_seconds=settings.boot, notice_seconds=settings.notice, on_change=self._changed,
+            self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
+            notice_seconds=settings.notice, on_change=self._changed,
             on_gone=lambda address: self._relay.drop(address), beside=self._storage,
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
+        faults = Faults(lambda: weather.settings)
         self._application = web.Application(
-            middlewares=[errors, guard.middleware, self._note_activity, self._storage_first],
+            middlewares=[errors, guard.middleware, self._note_activity, self._storage_first, faults.middleware],
             client_max_size=LARGEST_BODY,
         )
         self._application.router.add_get("/emulator/v1", self._about)
         self._api = Api(self._state, self._fleet, self._operations)
         self._api.add_to(self._application)
+        WeatherApi(weather, self._fleet.records).add_to(self._application)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
         self._listening = listening
@@ -85,6 +94,7 @@ class _Emulator:
         await web.SockSite(runner, self._listening).start()
         print(f"ready {self._url}", flush=True)
         self._reconsider()
+        self._leave_without_state()
         try:
             await self._stop.wait()
         finally:
@@ -152,6 +162,14 @@ class _Emulator:
             self._expected_until = 0.0
         if self._settings.linger and not self._timer:
             self._timer = asyncio.get_running_loop().call_later(self._settings.linger, self._leave_if_idle)
+
+    def _leave_without_state(self) -> None:
+        """Nobody finds an emulator whose state was removed, nor does it find its VMs' folders: all of it ends."""
+        if self._state.exists():
+            asyncio.get_running_loop().call_later(_STATE_SECONDS, self._leave_without_state)
+        else:
+            _LOG.warning("the state folder %s was removed: this emulator and its VMs end", self._state)
+            self._stop.set()
 
     def _leave_if_idle(self) -> None:
         self._timer = None

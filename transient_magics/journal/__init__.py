@@ -6,6 +6,7 @@ own (`metrics`).
 """
 
 from . import events, metrics
+from .clock import Clock
 from .cost import Bill, bill
 from .events import Event, decode, encode
 from .follow import follow, read
@@ -14,6 +15,7 @@ from .store import Journal
 
 __all__ = [
     "Bill",
+    "Clock",
     "ClusterState",
     "Event",
     "Journal",

@@ -81,6 +81,13 @@ class ClusterResized(Event):
     spec: Mapping[str, Any]
 
 
+@_event("cluster.clock")
+class ClusterClock(Event):
+    """The emulated clock runs at another rate. `anchors`: those of `Clock`, all of them."""
+
+    anchors: tuple[tuple[float, float, float], ...]
+
+
 @_event("cluster.deleting")
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""
@@ -114,10 +121,15 @@ class VmRequested(Event):
 
 @_event("vm.refused")
 class VmRefused(Event):
-    """Compute Engine did not give the VM. `reason` is one sentence."""
+    """Compute Engine did not give the VM. `reason` is one sentence.
+
+    `cause`: stockout, quota, or other; `hints`: zones that Compute Engine named as having capacity.
+    """
 
     vm: str
     reason: str
+    cause: str = "other"
+    hints: tuple[str, ...] = ()
 
 
 @_event("vm.running")
@@ -143,6 +155,15 @@ class VmPreemptionNotice(Event):
 
     vm: str
     noticed: int = 0
+
+
+@_event("vm.traffic")
+class VmTraffic(Event):
+    """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the parameter servers."""
+
+    vm: str
+    sent: int
+    received: int
 
 
 @_event("vm.revoked")

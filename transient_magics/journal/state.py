@@ -12,6 +12,7 @@ from typing import Any
 
 from ..spec import ClusterSpec
 from . import events as e
+from .clock import Clock
 from .events import Event
 
 RECENT = 60
@@ -40,10 +41,17 @@ class VmState:
     vm_id: str = ""
     replaces: str | None = None
     reason: str = ""
+    cause: str = ""
+    hints: tuple[str, ...] = ()
     requested_at: float = 0.0
     running_at: float = 0.0
     ready_at: float = 0.0
     ended_at: float = 0.0
+    traffic_bytes: int = 0
+    """Sent and received, where that costs money."""
+    traffic_rate: float = 0.0
+    """Of late, in bytes per second."""
+    traffic_at: float = 0.0
 
     @property
     def living(self) -> bool:
@@ -103,6 +111,7 @@ class ClusterState:
     runs: dict[str, RunState] = field(default_factory=dict)
     revocations: int = 0
     trouble: str = ""
+    clock: Clock = field(default_factory=Clock)
     recent: tuple[Event, ...] = ()
     seq: int = 0
 
@@ -115,6 +124,20 @@ class ClusterState:
     def living(self) -> list[VmState]:
         """VMs that were asked for and are not gone."""
         return [vm for vm in self.vms.values() if vm.living]
+
+    @property
+    def idle_since(self) -> float:
+        """Since when the cluster is ready and without a run, in seconds since 1970; 0 if it is not."""
+        if self.active_run or not self.ready_at:
+            return 0.0
+        return max([self.ready_at, *(run.finished_at for run in self.runs.values())])
+
+    def seconds_left(self, now: float) -> float:
+        """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of this machine."""
+        if self.spec is None:
+            return 0.0
+        passed = self.clock.between(self.spec.declared_at, now)
+        return (self.spec.ends_at - self.spec.declared_at - passed) / self.clock.rate
 
     @property
     def run(self) -> RunState | None:
@@ -142,7 +165,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     if rule := _RULES.get(type(event)):
         state = rule(state, event)
     recent = state.recent
-    if not isinstance(event, (e.TrainProgress, e.Unknown)):
+    if not isinstance(event, (e.TrainProgress, e.VmTraffic, e.Unknown)):
         recent = (*recent[1 - RECENT :], event)
     return replace(state, seq=max(event.seq, state.seq), recent=recent)
 
@@ -183,6 +206,11 @@ def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
     return replace(state, spec=ClusterSpec.from_dict(event.spec))
 
 
+@_rule(e.ClusterClock)
+def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
+    return replace(state, clock=Clock(tuple((here, there, rate) for here, there, rate in event.anchors)))
+
+
 @_rule(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
     return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
@@ -218,7 +246,15 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
 
 @_rule(e.VmRefused)
 def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
-    return _with_vm(state, event.vm, state="refused", reason=event.reason, ended_at=event.at)
+    return _with_vm(
+        state,
+        event.vm,
+        state="refused",
+        reason=event.reason,
+        cause=event.cause,
+        hints=tuple(event.hints),
+        ended_at=event.at,
+    )
 
 
 @_rule(e.VmRunning)
@@ -246,6 +282,16 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
 @_rule(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
     return _with_vm(state, event.vm, state="leaving")
+
+
+@_rule(e.VmTraffic)
+def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None:
+        return state
+    total, since = event.sent + event.received, vm.traffic_at or vm.running_at
+    rate = (total - vm.traffic_bytes) / (event.at - since) if event.at > since > 0 else 0.0
+    return _with_vm(state, event.vm, traffic_bytes=total, traffic_rate=max(0.0, rate), traffic_at=event.at)
 
 
 @_rule(e.VmRevoked)

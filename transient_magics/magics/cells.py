@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from .. import client, panels
 from ..client import Cluster, Declaration, Run, arguments, cell, text
@@ -58,6 +58,18 @@ class TransientMagics(Magics):
     def transient_train(self, line: str, cell: str | None = None) -> Any:
         """The same as `%%train`, for notebooks in which something else owns that name."""
         return self._train(line, cell, "transient_train")
+
+    @line_magic
+    def transient_weather(self, line: str) -> Any:
+        """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...
+
+        %transient_weather NAME [options]           for example: %transient_weather k80x4 --revocations published
+
+        `%transient_weather -h` lists the options. All clusters without a project share one weather.
+        """
+        command = arguments.parse("weather", self._words(line), called="%transient_weather")
+        values = dict(command.values)
+        return self._obey(command, lambda: client.cluster(values.pop("name", None)).weather(**values))
 
     def _train(self, line: str, body: str | None, name: str) -> Any:
         line, body, continued = _continued(line, body)

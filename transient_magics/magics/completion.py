@@ -17,7 +17,9 @@ from ..client import arguments, options
 from ..client.options import Option
 from ..journal import read, replay
 
-_LINE = re.compile(r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|train)\s+(?P<rest>.*)$", re.DOTALL)
+_LINE = re.compile(
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|transient_weather|train)\s+(?P<rest>.*)$", re.DOTALL
+)
 
 
 @context_matcher(identifier="transient_magics")
@@ -40,7 +42,7 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 def candidates(magic: str, before: str, token: str) -> list[str]:
     """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
     words = before.split()
-    verb = "train"
+    verb = "weather" if magic == "transient_weather" else "train"
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":

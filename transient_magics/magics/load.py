@@ -18,6 +18,7 @@ from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
+_LINE_NAMES = ("transient_weather",)
 
 
 def load(shell: Any) -> None:
@@ -25,7 +26,7 @@ def load(shell: Any) -> None:
     magics = TransientMagics(shell)
     for kind in ("line", "cell"):
         registered = shell.magics_manager.magics[kind]
-        for name in _NAMES:
+        for name in (*_NAMES, *(_LINE_NAMES if kind == "line" else ())):
             if name == "train" and not _ours(registered.get(name)):
                 continue
             registered[name] = getattr(magics, name)
@@ -45,7 +46,7 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     """Take away what `load` registered. Clusters go on."""
     for registered in shell.magics_manager.magics.values():
-        for name in _NAMES:
+        for name in (*_NAMES, *_LINE_NAMES):
             if name in registered and _ours(registered[name]):
                 del registered[name]
     if matcher in shell.Completer.custom_matchers:

@@ -45,6 +45,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) ->
         "vms": _rows(state, now),
         "training": _training(state, shown, run) if shown else None,
         "cost": _cost(state, bill),
+        "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
 
@@ -67,12 +68,15 @@ def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
     return {
         "total": bill.total,
         "hourly": bill.hourly,
+        "pace": state.clock.rate,
         "on_demand": bill.on_demand,
         "on_demand_hourly": sum(vm.on_demand_hourly for vm in state.living if vm.running_at),
         "total_words": text.money(bill.total),
         "hourly_words": text.money(bill.hourly),
         "on_demand_words": text.money(bill.on_demand),
         "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
+        "projected_words": "" if bill.projected is None else f"about {text.money(bill.projected)}",
+        "transfer_words": text.transfer_words(bill),
         "source": bill.source,
     }
 

@@ -23,6 +23,9 @@ from .folder import Lines, write_atomically
 from .metadata import watch_preemption
 from .protocol import LONGEST_LINE, Assignment, decode, encode
 from .supervise import RoleProcess, recorded
+from .traffic import counted
+
+_TRAFFIC_SECONDS, _TRAFFIC_BYTES = 15.0, 2**20
 
 
 class Agent:
@@ -53,16 +56,28 @@ class Agent:
         for record in recorded(self._root):
             self._start(Assignment.from_message(record["assignment"]), record)
         watch = asyncio.create_task(watch_preemption(self._notice))
+        counting = asyncio.create_task(self._count_traffic())
         try:
             await self._over.wait()
         finally:
             watch.cancel()
+            counting.cancel()
             server.close()
             for role in self._roles.values():
                 role.let_go()
 
     def _report(self, kind: str, values: Mapping[str, Any]) -> None:
         self._lines.write(kind, values)
+
+    async def _count_traffic(self) -> None:
+        """Say now and then how much went over the network: between zones it costs money."""
+        said = 0
+        while True:
+            sent, received = counted()
+            if sent + received - said >= _TRAFFIC_BYTES:
+                said = sent + received
+                self._report("vm.traffic", {"sent": sent, "received": received})
+            await asyncio.sleep(_TRAFFIC_SECONDS)
 
     def _notice(self) -> None:
         """The VM will be taken away: say so before anything else, then let the step in flight finish."""

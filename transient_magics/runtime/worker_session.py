@@ -16,6 +16,7 @@ from typing import Any
 from . import placement
 from .folder import RunFolder, RunSpec
 from .meter import Meter, Stopwatch
+from .pace import Pace
 from .protocol import Assignment
 from .role import log
 from .t2t.bridges import cross
@@ -36,6 +37,7 @@ class Training:
         self.meter = Meter(assignment.name)
         self.alive = time.monotonic()
         """When something last moved; the watchdog looks at it."""
+        self._pace = Pace(spec.pace_seconds)
         self._definition: Any = None
         self._batch = 0
 
@@ -78,6 +80,7 @@ class Training:
 
     def run(self) -> None:
         """Step until the end of the run, through as many sessions as it takes."""
+        self._pace.start()
         lost = placement.transient_errors()
         pause = 0.2
         while not self.stop.is_set():
@@ -160,13 +163,13 @@ class Training:
 
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
-        pace = spec.pace_seconds or 0.0
         finished = time.monotonic()
         while not self.stop.is_set():
             started = time.monotonic()
             feeds = {self._divisor: self._rate_divisor(), self._wanted: self._batch}
             loss, before, after, examples, _ = session.run(self._fetches, feeds)
-            if pace:  # an emulated accelerator: the rest of its step is computing too, only not ours
+            if pace := self._pace.seconds:
+                # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
             self.alive = now = time.monotonic()
             first = not meter.steps

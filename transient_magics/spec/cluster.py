@@ -7,7 +7,7 @@ declaration) are part of it, so that whoever reads `spec.json` later needs no ta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from .grammar import WorkerGroup, render_groups
@@ -31,13 +31,18 @@ class ClusterSpec:
     groups: tuple[WorkerGroup, ...]
     zones: tuple[str, ...]
     prices: Mapping[str, PriceLine]
-    """By accelerator, and under `parameter-server`."""
+    """By accelerator and under `parameter-server`; as `accelerator@zone` where a zone has prices of its own."""
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By accelerator: the zones in which groups without one of their own may be, best first (else `zones`)."""
+    transfer_prices: Mapping[str, float] = field(default_factory=dict)
+    """By zone: US dollars per GiB, in each direction, of traffic with the parameter servers' zone, where it costs."""
     declared_at: float = 0.0
     parameter_servers: int = 1
     parameter_server_cores: int = 4
     provisioning_model: str = "spot"
     max_workers: int = 0
     replace: bool = True
+    fallback_seconds: float | None = None
     chief: str = "ps"
     max_seconds: float = 24 * 3600.0
     max_cost: float | None = None
@@ -49,6 +54,8 @@ class ClusterSpec:
     network: str | None = None
     subnet: str | None = None
     external_ip: bool = True
+    firewall: bool = True
+    ssh_from: tuple[str, ...] = ()
     controller: str = "local"
 
     @property
@@ -62,6 +69,30 @@ class ClusterSpec:
         return sum(group.count for group in self.groups)
 
     @property
+    def home_zone(self) -> str:
+        """Where most workers are declared, and so the parameter servers: their traffic stays within one zone."""
+        counts: dict[str, int] = {}
+        for group in self.groups:
+            zone = group.zone or self.zones_for(group.accelerator)[0]
+            counts[zone] = counts.get(zone, 0) + group.count
+        return max(counts, key=lambda zone: counts[zone], default=self.zones[0])
+
+    @property
+    def all_zones(self) -> tuple[str, ...]:
+        """Every zone in which a VM of this cluster may be."""
+        own = [group.zone for group in self.groups if group.zone]
+        others = [zone for zones in self.candidates.values() for zone in zones]
+        return tuple(dict.fromkeys([*own, *self.zones, *others]))
+
+    def zones_for(self, accelerator: str) -> tuple[str, ...]:
+        """The zones in which workers with this GPU may be, best first, if their group names none."""
+        return self.candidates.get(accelerator) or self.zones
+
+    def price(self, kind: str, zone: str) -> PriceLine:
+        """What a VM of this kind (an accelerator, `parameter-server`) costs in this zone."""
+        return self.prices.get(f"{kind}@{zone}") or self.prices[kind]
+
+    @property
     def emulated(self) -> bool:
         """True where no project was named: everything runs on this machine and nothing is billed."""
         return self.project is None
@@ -69,22 +100,31 @@ class ClusterSpec:
     @property
     def hourly(self) -> float:
         """What the declared cluster costs per hour, in US dollars."""
-        workers = sum(group.count * self.prices[group.accelerator].hourly for group in self.groups)
-        return workers + self.parameter_servers * self.prices["parameter-server"].on_demand_hourly
+        return sum(group.count * self._line(group).hourly for group in self.groups) + self._servers_hourly
 
     @property
     def on_demand_hourly(self) -> float:
         """What the same cluster would cost per hour without transient servers, in US dollars."""
-        workers = sum(group.count * self.prices[group.accelerator].on_demand_hourly for group in self.groups)
-        return workers + self.parameter_servers * self.prices["parameter-server"].on_demand_hourly
+        return sum(group.count * self._line(group).on_demand_hourly for group in self.groups) + self._servers_hourly
 
     @property
     def ends_at(self) -> float:
-        """The one moment (seconds since 1970) at which Compute Engine itself deletes every VM of this cluster."""
+        """The one moment (seconds since 1970) at which Compute Engine itself deletes every VM of this cluster.
+
+        With a fallback every worker may come to cost the price on demand, and the limit on money reckons with that.
+        """
         seconds = self.max_seconds
-        if self.max_cost is not None and self.hourly > 0:
-            seconds = min(seconds, 3600 * self.max_cost / self.hourly)
+        hourly = self.hourly if self.fallback_seconds is None else self.on_demand_hourly
+        if self.max_cost is not None and hourly > 0:
+            seconds = min(seconds, 3600 * self.max_cost / hourly)
         return self.declared_at + seconds
+
+    @property
+    def _servers_hourly(self) -> float:
+        return self.parameter_servers * self.price("parameter-server", self.home_zone).on_demand_hourly
+
+    def _line(self, group: WorkerGroup) -> PriceLine:
+        return self.price(group.accelerator, group.zone or self.zones_for(group.accelerator)[0])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
@@ -97,5 +137,7 @@ class ClusterSpec:
         chosen = {key: value for key, value in values.items() if key in known}
         chosen["groups"] = tuple(WorkerGroup(**group) for group in chosen["groups"])
         chosen["zones"] = tuple(chosen["zones"])
+        chosen["ssh_from"] = tuple(chosen.get("ssh_from", ()))
+        chosen["candidates"] = {kind: tuple(zones) for kind, zones in chosen.get("candidates", {}).items()}
         chosen["prices"] = {kind: PriceLine(**line) for kind, line in chosen["prices"].items()}
         return cls(**chosen)

@@ -1,0 +1,124 @@
+"""Machine types, their limits per GPU, and the sentences that refuse what Compute Engine would refuse."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.catalog import (
+    ACCELERATORS,
+    MACHINE_TYPES,
+    check_machine,
+    limits,
+    machine_type,
+    machines_with,
+    parameter_server_machine,
+    zones_with,
+)
+from transient_magics.errors import DeclarationError
+
+ATTACHED = [name for name, each in ACCELERATORS.items() if each.compute_engine_name and not each.bundled]
+BUNDLED = [name for name, each in ACCELERATORS.items() if each.bundled]
+
+
+@pytest.mark.parametrize("gpu", ACCELERATORS)
+def test_every_gpu_has_a_machine_within_limits_in_all_its_zones(gpu: str) -> None:
+    entry = ACCELERATORS[gpu]
+    for zone in zones_with(gpu):
+        machine = check_machine(entry.machine_type, gpu, 1, zone)
+        assert (machine.vcpus, machine.memory_gb) == (entry.vcpus, entry.memory_gb)
+
+
+@pytest.mark.parametrize("gpu", ATTACHED)
+def test_more_gpus_allow_no_smaller_machine(gpu: str) -> None:
+    allowed = limits(gpu)
+    assert list(allowed) == sorted(allowed)
+    for smaller, larger in zip(list(allowed.values()), list(allowed.values())[1:], strict=False):
+        assert smaller.vcpus <= larger.vcpus
+        assert smaller.memory_gb <= larger.memory_gb
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("k80", {1: (8, 52), 2: (16, 104), 4: (32, 208), 8: (64, 208)}),
+        ("p100", {1: (16, 104), 2: (32, 208), 4: (96, 624)}),
+        ("v100", {1: (12, 78), 2: (24, 156), 4: (48, 312), 8: (96, 624)}),
+        ("t4", {1: (48, 312), 2: (48, 312), 4: (96, 624)}),
+        ("p4", {1: (24, 156), 2: (48, 312), 4: (96, 624)}),
+        ("l4", {}),
+        ("cpu", {}),
+    ],
+)
+def test_the_limits_are_compute_engines(gpu: str, expected: dict[int, tuple[int, float]]) -> None:
+    assert {count: (most.vcpus, most.memory_gb) for count, most in limits(gpu).items()} == expected
+
+
+def test_some_zones_have_larger_or_smaller_hosts() -> None:
+    assert limits("k80", "us-east1-d")[8].memory_gb == 416
+    assert limits("k80", "us-east1-c")[8].memory_gb == 208
+    assert limits("p100", "europe-west1-b")[4].vcpus == 64
+    assert limits("p100", "us-west1-b")[4].vcpus == 96
+
+
+@pytest.mark.parametrize("gpu", BUNDLED)
+def test_a_bundled_gpu_comes_with_each_of_its_machines(gpu: str) -> None:
+    for machine in machines_with(gpu):
+        assert check_machine(machine.name, gpu, machine.gpu_count) is machine
+
+
+@given(st.sampled_from(ATTACHED), st.sampled_from(sorted(MACHINE_TYPES)), st.integers(0, 9), st.booleans())
+def test_a_machine_is_taken_exactly_when_it_is_within_limits(gpu: str, name: str, count: int, zoned: bool) -> None:
+    zone = zones_with(gpu)[-1] if zoned else ""
+    machine, most = MACHINE_TYPES[name], limits(gpu, zone).get(count)
+    if most and not machine.gpu and machine.vcpus <= most.vcpus and machine.memory_gb <= most.memory_gb:
+        assert check_machine(name, gpu, count, zone) is machine
+        return
+    with pytest.raises(DeclarationError) as raised:
+        check_machine(name, gpu, count, zone)
+    assert raised.value.fix
+
+
+@given(st.integers(-1, 120), st.integers(0, 600).map(lambda steps: steps * 256) | st.integers(0, 100_000))
+def test_custom_machines_have_whole_shapes(vcpus: int, megabytes: int) -> None:
+    whole = 1 <= vcpus <= 96 and (vcpus == 1 or vcpus % 2 == 0) and megabytes % 256 == 0
+    if whole and 0.9 * vcpus <= megabytes / 1024 <= 6.5 * vcpus:
+        machine = machine_type(f"n1-custom-{vcpus}-{megabytes}")
+        assert (machine.vcpus, machine.memory_gb) == (vcpus, megabytes / 1024)
+        return
+    with pytest.raises(DeclarationError) as raised:
+        machine_type(f"n1-custom-{vcpus}-{megabytes}")
+    assert raised.value.fix
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 8, 16, 32])
+def test_parameter_servers_have_a_machine(cores: int) -> None:
+    assert check_machine(parameter_server_machine(cores)).vcpus == cores
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("n1-standard-16", "v100"), "16 vCPUs and 60 GB, but a VM with 1 V100 has 12 and 78 at most"),
+        (("n1-standard-16", "v100"), "Take n1-standard-8, or 2 V100"),
+        (("n1-highmem-16", "k80", 8, "us-central1-b"), "us-central1-b has no K80 that we know of. Take us-central1-a"),
+        (("n1-standard-64", "p100", 4, "us-east1-c"), "64 and 208 at most in us-east1-c"),
+        (("n1-standard-8", "p100", 3), "A VM has 1, 2 or 4 P100, not 3. Ask for 4"),
+        (("n1-standard-8", "l4"), "The L4 comes with machines of its own, not with n1-standard-8. Take g2-standard-4"),
+        (("g2-standard-24", "l4"), "g2-standard-24 has 2 L4, not 1. Take g2-standard-4"),
+        (("a2-highgpu-1g", "a100", 3), "not 3. A VM has 1, 2, 4, 8 or 16 A100"),
+        (("a2-highgpu-1g", "t4"), "the T4 is attached to N1 machines. Take n1-standard-4"),
+        (("g2-standard-4", "cpu"), "comes with 1 L4, but none was asked for"),
+        (("n1-standart-4", "t4"), "Did you mean n1-standard-4?"),
+        (("n1-custom-3-4096",), "1 vCPU or an even number"),
+        (("n1-custom-2-65536",), "0.9 to 6.5 GB of memory per vCPU"),
+        (("n1-standard-4", "cpu", 1, "us-east5-a"), "us-east5-a has no N1 machines"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_one_sentence_with_a_fix(asked: tuple[str, str, int, str], said: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        check_machine(*asked)
+    assert said in str(raised.value)
+    assert raised.value.fix
+    assert "\n" not in str(raised.value)

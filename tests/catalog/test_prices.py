@@ -1,0 +1,189 @@
+"""Prices: dated, sourced, sane; ICAC'19's as published; the nearest region's where there is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.catalog import (
+    ACCELERATORS,
+    ICAC19,
+    SOURCES,
+    ZONES,
+    continent,
+    nearest,
+    parameter_server_price,
+    price_history,
+    price_list,
+    price_table,
+    region,
+    transfer_price,
+    worker_price,
+    zones_with,
+)
+from transient_magics.errors import DeclarationError
+
+from .published import GPU_OF, published
+
+
+def test_every_row_is_dated_sourced_and_positive() -> None:
+    rows = price_table()
+    assert len({(row.item, row.region, row.as_of) for row in rows}) == len(rows)
+    for row in rows:
+        assert row.source in SOURCES
+        assert 2018 <= int(row.as_of.removeprefix("~")[:4]) <= 2026
+        prices = [price for price in (row.on_demand, row.transient) if price is not None]
+        assert prices
+        assert all(price > 0 for price in prices), row
+        assert prices == sorted(prices, reverse=True), row
+
+
+@pytest.mark.parametrize("gpu", ACCELERATORS)
+def test_spot_is_cheaper_than_on_demand_everywhere(gpu: str) -> None:
+    for zone in zones_with(gpu):
+        price = worker_price(gpu, zone)
+        assert 0 < price.transient < price.on_demand
+        assert region(zone) in price.source
+        assert price.transient_as_of == ("2022" if gpu == "k80" else "2026")
+
+
+def test_icac19_is_as_published() -> None:
+    lines = price_list(["k80"])
+    assert lines is ICAC19
+    assert lines.source == "ICAC'19 prices (2019)"
+    for row in published("derived/prices_used_by_icac19.csv"):
+        on_demand, transient = float(row["on_demand_usd_h"]), float(row["transient_usd_h"])
+        if row["server"] == "PS":
+            price = lines.parameter_server_price(4)
+            assert (price.on_demand, price.transient) == (on_demand, transient)
+        else:
+            assert lines.worker(row["server"].lower()) == (on_demand, transient)
+
+
+def test_a_cluster_with_a_k80_is_reckoned_by_icac19_wherever_it_runs() -> None:
+    lines = price_list(["p100", "k80"], "asia-east1-a")
+    assert lines.worker("k80") == (0.723, 0.256)
+    assert lines.worker("p100", "asia-east1-a") == (1.43, 0.551)
+    assert lines.parameter_server(8) == pytest.approx(0.286)
+    assert lines.worker("t4", "us-central1-a") == price_list(["t4"], "us-central1-a").worker("t4")
+
+
+def test_a_list_answers_for_its_zone_and_for_others() -> None:
+    lines = price_list(["v100"], "us-central1-a")
+    assert lines.worker("v100") == pytest.approx((2.48 + 0.38, 1.2338 + 0.12765), abs=1e-3)
+    assert lines.worker("v100", "asia-east1-c")[1] < lines.worker("v100")[1] / 2
+    assert lines.parameter_server(4) == pytest.approx(4 * 0.031611 + 16 * 0.004237)
+    assert lines.source == "list prices of us-central1, 2026"
+    assert price_list([]).worker("v100") == lines.worker("v100")
+
+
+def test_a_bundled_machine_is_its_gpu_and_its_own_host() -> None:
+    assert worker_price("a100", "us-west4-b").transient == pytest.approx(1.4323 + 0.38454)
+    assert worker_price("l4", "us-central1-a").on_demand == pytest.approx(0.56004 + 0.44038 / 3, abs=1e-4)
+
+
+def test_the_a100_80gb_has_a_price_with_a_source() -> None:
+    price = worker_price("a100-80gb", "us-central1-a")
+    assert price.on_demand == pytest.approx(3.92808 + 1.09962)
+    assert price.source == "list prices of us-central1 (on demand ~2024, Spot 2026)"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "place", "said"),
+    [
+        ("t4", "us-east5-a", "list prices of us-east4, the nearest known to us-east5, 2026"),
+        ("v100", "europe-west9-a", "list prices of europe-west4, the nearest known to europe-west9, 2026"),
+        ("p100", "southamerica-east1", "the nearest known to southamerica-east1"),
+        ("t4", "us-newest7-a", "list prices of us-central1, the nearest known to us-newest7, 2026"),
+        ("h100", "europe-north1-c", "(on demand 2026 of europe-west4, Spot 2026)"),
+    ],
+)
+def test_a_region_without_a_price_says_whose_it_takes(gpu: str, place: str, said: str) -> None:
+    assert said in worker_price(gpu, place).source
+
+
+def test_what_has_no_price_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transient_magics.catalog.prices._newest", lambda item, column: {})
+    with pytest.raises(DeclarationError, match="No price of t4 is known"):
+        worker_price("t4", "us-central1-a")
+
+
+@given(st.integers(1, 16), st.sampled_from(ZONES))
+def test_a_parameter_server_costs_in_proportion_to_its_cores(cores: int, zone: str) -> None:
+    one, many = parameter_server_price(1, zone), parameter_server_price(cores, zone)
+    assert many.on_demand == pytest.approx(cores * one.on_demand)
+    assert 0 < many.transient < many.on_demand
+
+
+def test_the_preemptible_prices_of_the_papers_are_kept() -> None:
+    old = {gpu: {row.as_of: row.transient for row in price_history(gpu)} for gpu in ("k80", "p100", "v100")}
+    assert {gpu: prices["2019-20"] for gpu, prices in old.items()} == {"k80": 0.135, "p100": 0.43, "v100": 0.74}
+    assert old["k80"]["2018-01"] == 0.22
+    assert [row.as_of for row in price_history("v100")] == ["2019-20", "2022", "2026"]
+
+
+@given(st.sampled_from(ZONES), st.sampled_from(ZONES))
+def test_traffic_costs_the_same_both_ways_and_more_the_farther(zone: str, other: str) -> None:
+    price = transfer_price(zone, other)
+    assert price == transfer_price(other, zone)
+    assert price.at_least <= price.dollars_per_gib
+    if zone == other:
+        assert price.dollars_per_gib == 0
+    elif region(zone) == region(other):
+        assert (price.dollars_per_gib, price.confirmed) == (0.01, True)
+    else:
+        assert price.dollars_per_gib > 0.01
+        assert not price.confirmed
+        assert "unconfirmed" in price.source
+    if continent(zone) != continent(other):
+        assert (price.at_least, price.dollars_per_gib) == (0.05, 0.15)
+
+
+@given(st.sampled_from(ZONES), st.sets(st.sampled_from([region(zone) for zone in ZONES]), min_size=1))
+def test_the_nearest_region_is_itself_or_on_the_same_continent(zone: str, regions: set[str]) -> None:
+    found = nearest(zone, regions)
+    assert found in regions
+    if region(zone) in regions:
+        assert found == region(zone)
+    elif any(continent(each) == continent(zone) for each in regions):
+        assert continent(found) == continent(zone)
+
+
+def test_the_table_agrees_with_the_published_prices() -> None:
+    ours = {(row.item, row.region, row.as_of): row for row in price_table()}
+    compared = 0
+    for row in published("prices/gcp_prices.csv"):
+        gpu, date = GPU_OF.get(row["resource"], ""), row["as_of"]
+        mine = ours.get((gpu, row["region"], date if date != "2019-2020" else "2019-20"))
+        if mine is None:
+            assert date != "2026" or not gpu, f"{row['resource']} in {row['region']} is missing"
+            continue
+        spot = float(row["preemptible_or_spot_usd_h"])
+        assert mine.transient == pytest.approx(spot)
+        if "do not use" in row["notes"]:
+            assert mine.on_demand is None
+        elif mine.on_demand is not None:
+            assert mine.on_demand == pytest.approx(float(row["ondemand_usd_h"]))
+        compared += 1
+    assert compared > 60
+
+
+def test_n1_on_demand_agrees_with_an_independent_list() -> None:
+    units = {"n1 vCPU": "n1-vcpu", "n1 GB": "n1-gb"}
+    ours = {(row.item, row.region): row.on_demand for row in price_table()}
+    for row in published("prices/gcp_prices.csv"):
+        if unit := units.get(row["resource"]):
+            assert ours[unit, row["region"]] == pytest.approx(float(row["ondemand_usd_h"]), rel=0.002)
+
+
+def test_what_is_sure_about_traffic_agrees_with_the_published_prices() -> None:
+    rows = {row["from"]: row for row in published("prices/data_transfer.csv")}
+    pairs = {
+        "same zone": ("us-west1-a", "us-west1-a"), "zone": ("us-west1-a", "us-west1-b"),
+        "region of North America": ("us-west1-a", "us-east1-b"), "region": ("us-west1-a", "asia-east1-a"),
+    }  # fmt: skip
+    for kind, pair in pairs.items():
+        price, (least, *most) = transfer_price(*pair), map(float, rows[kind]["usd_per_gib"].split("-"))
+        assert (price.at_least, price.dollars_per_gib) == (least, most[0] if most else least)
+        assert price.confirmed == (rows[kind]["source"] != "RECALLED")

@@ -1,0 +1,89 @@
+"""What people read about GPUs and prices, and what a declaration is reckoned at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transient_magics.catalog import ACCELERATORS, worker_price
+from transient_magics.client import Declaration, catalog, preview
+from transient_magics.client.clusters import resized
+from transient_magics.errors import DeclarationError
+
+
+def test_all_gpus_on_one_screen() -> None:
+    offers = catalog()
+    said = str(offers)
+    assert [row["gpu"] for row in offers.rows] == list(ACCELERATORS)
+    assert "k80: withdrawn May 2024, use t4 or l4" in said
+    assert "a100-80gb on demand ~2024" in said
+    assert "SkyPilot's catalog v9" in said
+    assert "unconfirmed" in said
+    assert max(map(len, said.splitlines())) < 80
+    t4 = next(row for row in offers.rows if row["gpu"] == "t4")
+    assert t4["transient"] == worker_price("t4", t4["zone"]).transient
+
+
+@pytest.mark.parametrize("gpu", ACCELERATORS)
+def test_one_gpu_with_its_zones_prices_and_limits(gpu: str) -> None:
+    offers = catalog(gpu.upper())
+    said = str(offers)
+    assert max(map(len, said.splitlines())) < 100
+    for row in offers.rows:
+        assert row["region"] in said
+        assert row["source"]
+    assert ACCELERATORS[gpu].machine_type in said
+    if gpu == "v100":
+        assert "1 GPU: 12 vCPUs, 78 GB" in said
+        assert "2019-20" in said
+    if gpu == "p100":
+        assert "4 GPU: 64 vCPUs, 208 GB in us-east1-c, europe-west1-b, europe-west1-d" in said
+    if gpu == "l4":
+        assert "g2-standard-24: 2 GPU, 24 vCPUs, 96 GB" in said
+
+
+def test_a_gpu_that_does_not_exist() -> None:
+    with pytest.raises(DeclarationError, match="no GPU that we know"):
+        catalog("k81")
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+
+
+def test_each_worker_is_reckoned_at_the_price_of_its_zone() -> None:
+    shown = preview(Declaration("v100@us-central1-a+v100x2@asia-east1-c"))
+    spec = shown.spec
+    near, far = worker_price("v100", "us-central1-a"), worker_price("v100", "asia-east1-c")
+    assert spec.price("v100", "us-central1-a").hourly == near.transient
+    assert spec.price("v100", "asia-east1-c").hourly == far.transient
+    server = spec.prices["parameter-server"].hourly
+    assert spec.home_zone == "asia-east1-c"
+    assert spec.hourly == pytest.approx(near.transient + 2 * far.transient + server)
+    assert "$0.15 per GiB" in str(shown)
+    assert type(spec).from_dict(spec.to_dict()) == spec
+
+
+def test_zones_to_fail_over_to_have_prices_of_their_own() -> None:
+    spec = preview(Declaration("t4x2", zone=("us-central1-a", "us-central1-b", "us-west4-a"))).spec
+    assert set(spec.prices) == {"t4", "t4@us-west4-a", "parameter-server", "parameter-server@us-west4-a"}
+    more = resized(spec, "t4x3+v100")
+    assert set(more.prices) >= {"t4", "v100"}
+    assert more.price("v100", "us-central1-a").hourly == worker_price("v100", "us-central1-a").transient
+
+
+@pytest.mark.parametrize(
+    ("spec", "zone"),
+    [("k80", "us-west1-b"), ("cpu", "us-central1-a"), ("k80@us-west1-b+p100", "us-west1-b"),
+     ("k80@us-west1-b+a100-80gb", "us-east4-c")],
+)  # fmt: skip
+def test_groups_without_a_zone_go_where_their_gpu_is(spec: str, zone: str) -> None:
+    assert preview(Declaration(spec)).spec.zones == (zone,)
+
+
+def test_a_dry_run_names_what_a_zone_does_not_have() -> None:
+    said = str(preview(Declaration("p100@us-central1-a")))
+    assert "us-central1-a has no P100 that we know of. Take us-central1-c or us-central1-f." in said
+    assert "us-east5-a has no N1 machines" in str(preview(Declaration("a100-80gb@us-east5-a")))

@@ -1,0 +1,111 @@
+"""Many VMs by one request: what is asked for, and what becomes of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted_api import PROJECT, ZONE, Api, instance, operation, refusal
+
+from transient_magics.cloud import ComputeEngine, Vm, VmRequest
+from transient_magics.errors import CloudError, GoneError, QuotaError, StockoutError
+
+BULK = f"zones/{ZONE}/instances/bulkInsert"
+OPERATIONS = f"zones/{ZONE}/operations"
+WAIT = f"{OPERATIONS}/operation-1/wait"
+ALL = "aggregated/instances"
+GROUP = {"operationType": "bulkInsert", "operationGroupId": "group-1"}
+
+
+@pytest.fixture
+def many(wanted: VmRequest) -> list[VmRequest]:
+    return [replace(wanted, name=f"c1-worker-{number}", request_id="") for number in (1, 2, 3)]
+
+
+def listed(*instances: dict[str, Any]) -> dict[str, Any]:
+    return {"items": {f"zones/{ZONE}": {"instances": list(instances)}}}
+
+
+def failed_insert(name: str, code: str) -> dict[str, Any]:
+    target = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
+    error = {"errors": [{"code": code, "message": f"The zone '{ZONE}' does not have enough resources available."}]}
+    return operation(f"operation-{name}", **GROUP | {"operationType": "insert"}, targetLink=target, error=error)
+
+
+async def test_one_request_makes_all_of_them(api: Api, engine: ComputeEngine, many: list[VmRequest]) -> None:
+    api.on("POST", BULK, operation(status="RUNNING", progress=0, **GROUP))
+    api.on("POST", WAIT, operation(**GROUP))
+    api.on("GET", OPERATIONS, {"items": []})
+    api.on(
+        "GET", ALL,
+        listed(*(instance(each.name, status="STAGING") for each in many)),
+        listed(*(instance(each.name) for each in many)),
+    )  # fmt: skip
+    made = await engine.insert_many(many)
+    assert {name: vm.status for name, vm in made.items() if isinstance(vm, Vm)} == {
+        each.name: "RUNNING" for each in many
+    }
+    ((query, body),) = api.asked("POST", BULK)
+    assert query["requestId"]
+    assert (body["count"], body["minCount"]) == ("3", "1")
+    assert set(body["perInstanceProperties"]) == {each.name for each in many}
+    properties = body["instanceProperties"]
+    assert properties["machineType"] == "n1-standard-4"
+    assert properties["guestAccelerators"][0]["acceleratorType"] == "nvidia-tesla-k80"
+    assert properties["disks"][0]["initializeParams"]["diskType"] == "pd-balanced"
+    assert properties["labels"] == many[0].labels
+    assert not api.asked("GET", f"zones/{ZONE}/instances/.*"), "nothing is asked per VM"
+
+
+async def test_those_that_cannot_be_had_are_told_one_by_one(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    api.on("POST", BULK, operation(**GROUP))
+    api.on("POST", WAIT, operation(**GROUP))
+    api.on("GET", OPERATIONS, {"items": [failed_insert("c1-worker-3", "ZONE_RESOURCE_POOL_EXHAUSTED")]})
+    api.on("GET", ALL, listed(instance("c1-worker-1"), instance("c1-worker-2", status="TERMINATED")))
+    made = await engine.insert_many(many)
+    assert isinstance(made["c1-worker-1"], Vm)
+    assert isinstance(made["c1-worker-2"], GoneError)
+    assert isinstance(made["c1-worker-3"], StockoutError)
+
+
+async def test_a_whole_stockout_is_everyones(api: Api, engine: ComputeEngine, many: list[VmRequest]) -> None:
+    error = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "not enough resources"}]}
+    api.on("POST", BULK, operation(**GROUP))
+    api.on("POST", WAIT, operation(**GROUP, error=error, httpErrorStatusCode=503))
+    api.on("GET", OPERATIONS, {"items": []})
+    api.on("GET", ALL, listed())
+    made = await engine.insert_many(many)
+    assert [type(each) for each in made.values()] == [StockoutError] * 3
+
+
+async def test_a_request_that_is_refused_as_a_whole_raises(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    api.on("POST", BULK, refusal(403, "quotaExceeded", "Quota 'CPUS' exceeded.  Limit: 8.0 in region us-central1."))
+    with pytest.raises(QuotaError, match="CPUS"):
+        await engine.insert_many(many)
+
+
+async def test_what_an_earlier_attempt_made_is_taken_over(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    api.on("POST", BULK, refusal(503, "backendError", "lost"), refusal(409, "alreadyExists", "already exists"))
+    api.on("GET", ALL, listed(*(instance(each.name) for each in many)))
+    assert all(isinstance(each, Vm) for each in (await engine.insert_many(many)).values())
+    assert len({query["requestId"] for query, _ in api.asked("POST", BULK)}) == 1
+
+
+async def test_a_missing_image_is_no_vm_that_went(api: Api, engine: ComputeEngine, many: list[VmRequest]) -> None:
+    missing = refusal(404, "notFound", "The resource 'projects/a/global/images/family/b' was not found")
+    api.on("POST", BULK, missing)
+    api.on("POST", f"zones/{ZONE}/instances", missing)
+    api.on("GET", ALL, listed())
+    for outcome in (await engine.insert_many(many)).values():
+        assert isinstance(outcome, CloudError)
+        assert not isinstance(outcome, GoneError)
+    with pytest.raises(CloudError, match="What the VM needs is not there") as raised:
+        await engine.insert(many[0])
+    assert not isinstance(raised.value, GoneError)

@@ -1,0 +1,80 @@
+"""What is asked of Compute Engine before a cluster is made: its rules, and whether it could be made at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from scripted_api import PROJECT, ZONE, Api, operation, refusal
+
+from transient_magics.cloud import IAP_RANGE, ComputeEngine, VmRequest, rules
+from transient_magics.errors import AccessError
+
+RULES = rules("transient-magics-c1", "", (IAP_RANGE,), "of c1")
+GLOBAL_WAIT = "global/operations/operation-1/wait"
+
+
+async def test_a_cluster_is_closed_to_all_but_its_members_and_ssh(api: Api, engine: ComputeEngine) -> None:
+    api.on("POST", "global/firewalls", operation(status="RUNNING"))
+    api.on("POST", GLOBAL_WAIT, operation())
+    await engine.firewall.ensure(RULES)
+    made = {body["name"].rpartition("-")[2]: body for _, body in api.asked("POST", "global/firewalls")}
+    assert all(body["targetTags"] == ["transient-magics-c1"] for body in made.values())
+    assert made["members"]["sourceTags"] == ["transient-magics-c1"]
+    assert made["ssh"]["sourceRanges"] == [IAP_RANGE]
+    assert made["ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
+    assert made["deny"]["denied"] == [{"IPProtocol": "all"}]
+    assert made["members"]["priority"] == made["ssh"]["priority"] < made["deny"]["priority"]
+
+
+async def test_rules_that_are_there_are_left_and_rules_that_are_gone_are_no_error(
+    api: Api, engine: ComputeEngine
+) -> None:
+    api.on("POST", "global/firewalls", refusal(409, "alreadyExists", "already exists"))
+    await engine.firewall.ensure(RULES)
+    await engine.firewall.remove([rule["name"] for rule in RULES])
+    assert len(api.asked("DELETE", "global/firewalls/.*")) == 3
+
+
+async def test_who_may_not_make_rules_is_told(api: Api, engine: ComputeEngine) -> None:
+    api.on("POST", "global/firewalls", refusal(403, "forbidden", "Required 'compute.firewalls.create' permission"))
+    with pytest.raises(AccessError, match=r"compute\.firewalls\.create"):
+        await engine.firewall.ensure(RULES)
+
+
+def everything_is_there(api: Api, **quotas: tuple[float, float]) -> None:
+    listed = [{"metric": metric, "usage": usage, "limit": limit} for metric, (usage, limit) in quotas.items()]
+    api.on("GET", "", {"name": PROJECT})
+    api.on("GET", f"zones/{ZONE}", {"name": ZONE, "status": "UP"})
+    api.on("GET", f"zones/{ZONE}/machineTypes/n1-standard-4", {"name": "n1-standard-4"})
+    api.on("GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", {"name": "nvidia-tesla-k80"})
+    api.on("GET", "compute/v1/projects/debian-cloud/global/images/family/debian-12", {"name": "debian-12-v1"})
+    api.on("GET", "global/networks/default", {"name": "default"})
+    api.on("GET", "regions/us-central1", {"name": "us-central1", "quotas": listed})
+
+
+async def test_what_can_be_made_is_found_good(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    everything_is_there(api, PREEMPTIBLE_NVIDIA_K80_GPUS=(0, 4), CPUS=(0, 24), PREEMPTIBLE_CPUS=(0, 0))
+    findings = await engine.examine([wanted, replace(wanted, name="c1-worker-2")])
+    assert [each.subject for each in findings if not each.good] == []
+    assert "PREEMPTIBLE_NVIDIA_K80_GPUS 4 free, 2 wanted" in findings[-1].said
+    assert "CPUS 24 free, 8 wanted" in findings[-1].said
+
+
+async def test_what_is_missing_is_said_question_by_question(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    everything_is_there(api, PREEMPTIBLE_NVIDIA_K80_GPUS=(3, 4))
+    del api.routes["GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80"]
+    del api.routes["GET", "global/networks/default"]
+    findings = await engine.examine([wanted, replace(wanted, name="c1-worker-2")])
+    said = {each.subject: each.said for each in findings if not each.good}
+    assert set(said) == {f"zone {ZONE}", "network default", "quotas in us-central1"}
+    assert f"{ZONE} has no nvidia-tesla-k80" in said[f"zone {ZONE}"]
+    assert "has 1 of 4 left, and 2 are wanted" in said["quotas in us-central1"]
+
+
+async def test_a_project_that_cannot_be_used_ends_the_examination(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    (finding,) = await engine.examine([wanted])
+    assert not finding.good
+    assert "There is no project a-project" in finding.said

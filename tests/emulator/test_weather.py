@@ -1,0 +1,406 @@
+"""The weather of a running emulator, as its clients meet it. Each test begins and ends in fair weather."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from discovery import faults
+from emulated_cloud import PROJECT, ZONE, Cloud, Running, ask_metadata, eventually, http_request, start
+from google.api_core import exceptions
+from google.cloud import compute_v1
+
+from transient_magics.cloud import ComputeEngine, VmRequest, request_id
+from transient_magics.errors import QuotaError, StockoutError
+
+WEATHER = "/emulator/v1/weather"
+DELETE = {"scheduling__instance_termination_action": "DELETE"}
+
+
+@pytest.fixture(scope="module")
+def open_air(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An emulator of these tests' own, with short notices."""
+    running = start(tmp_path_factory.mktemp("open-air"), "--port", "0", "--notice", "0.3")
+    yield running
+    running.process.terminate()
+    assert running.process.wait(10) == 0
+
+
+@pytest.fixture
+def sky(open_air: Running) -> Iterator[Cloud]:
+    cloud = Cloud(open_air)
+    yield cloud
+    fair = http_request(open_air.url, "PATCH", WEATHER, {"reset": True})
+    assert fair[0] == 200
+    assert fair[1]["description"] == []
+    cloud.delete(*cloud.names())
+
+
+def weather(cloud: Cloud, **given: Any) -> dict[str, Any]:
+    status, answer = http_request(cloud.running.url, "PATCH", WEATHER, given)
+    assert status == 200, answer
+    return answer
+
+
+def operation(cloud: Cloud, name: str) -> dict[str, Any]:
+    path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/operations/{name}"
+    status, content = http_request(cloud.running.url, "GET", path)
+    assert status == 200
+    assert faults("Operation", content) == []
+    return content
+
+
+def test_fair_weather_says_nothing_and_bad_orders_change_nothing(sky: Cloud) -> None:
+    status, fair = http_request(sky.running.url, "GET", WEATHER)
+    assert (status, fair["rate"], fair["revocations"], fair["description"]) == (200, 1.0, "none", [])
+    status, refused = http_request(sky.running.url, "PATCH", WEATHER, {"api_errors": 0.5, "boot": "sometime"})
+    assert (status, refused["error"]["errors"][0]["reason"]) == (400, "invalid")
+    assert refused["error"]["message"] == "'sometime' is no duration (--boot). Write 90s, 30m, 24h or 2d."
+    assert http_request(sky.running.url, "GET", WEATHER) == (200, fair)
+
+
+def test_weather_survives_the_emulators_death(state: Path) -> None:
+    first = start(state, "--notice", "0.3")
+    cloud = Cloud(first)
+    csv = {"name": "f.csv", "csv": "lifetime_hours\n1\n"}
+    before = weather(cloud, revocations=csv, hours_per_minute=2, stockout=["us-west1-b,for=1h"], seed=9)
+    cloud.create("w0", **DELETE)
+    assert before["seed"] == 9
+    first.process.kill()
+    first.process.wait()
+    second = start(state, "--notice", "0.3")
+    status, after = http_request(second.url, "GET", WEATHER)
+    assert status == 200
+    assert {**after, "description": 0} == {**before, "description": 0}
+    assert any("f.csv" in line for line in after["description"])
+    weather(cloud, hours_per_minute=360)
+    eventually(lambda: cloud.names() == set(), 12)
+    second.process.terminate()
+    assert second.process.wait(10) == 0
+
+
+def test_one_vm_is_taken_every_so_often_as_google_takes_it(sky: Cloud) -> None:
+    for name in ("w0", "w1", "ps"):
+        sky.create(name, spot=name != "ps", **(DELETE if name != "ps" else {}))
+    weather(sky, revocations="every=0.8s")
+    began = time.monotonic()
+    eventually(lambda: any(sky.get(name).status == "STOPPING" for name in sky.names()), 2)
+    assert 0.5 < time.monotonic() - began < 1.5
+    eventually(lambda: sky.names() == {"ps"}, 4)
+    assert time.monotonic() - began > 1.6
+    listed = sky.operations.list(project=PROJECT, zone=ZONE)
+    taken = [each for each in listed if each.operation_type == "compute.instances.preempted"]
+    assert {each.target_link.rpartition("/")[2] for each in taken} >= {"w0", "w1"}
+
+
+def test_a_day_in_a_second_ends_preemptible_vms_and_not_spot_vms(sky: Cloud) -> None:
+    sky.create("spot")
+    sky.create(
+        "legacy", scheduling__provisioning_model="STANDARD", scheduling__preemptible=True,
+        scheduling__automatic_restart=False,
+    )  # fmt: skip
+    weather(sky, hours_per_minute=1440)
+    began = time.monotonic()
+    eventually(lambda: sky.get("legacy").status == "TERMINATED", 4)
+    assert 0.8 < time.monotonic() - began < 2.5
+    assert sky.get("spot").status == "RUNNING"
+
+
+def test_time_limits_and_boot_times_run_on_the_emulated_clock(sky: Cloud) -> None:
+    weather(sky, hours_per_minute=60, boot="10m")
+    hour = datetime.now(UTC) + timedelta(hours=1)
+    began = time.monotonic()
+    sky.create("moment", spot=False, scheduling__termination_time=hour.isoformat(), **DELETE)
+    assert time.monotonic() - began < 1.0, "ten minutes of booting"
+    sky.create("long", spot=False, scheduling__max_run_duration=compute_v1.Duration(seconds=7200), **DELETE)
+    eventually(lambda: sky.names() == {"long"}, 3)
+    assert time.monotonic() - began > 0.8
+    eventually(lambda: sky.names() == set(), 3)
+
+
+def test_published_lifetimes_take_vms_within_their_hour(sky: Cloud) -> None:
+    weather(sky, revocations="published", hours_per_minute=60, seed=1)
+    operations = [sky.insert(f"w{number}", **DELETE) for number in range(12)]
+    for each in operations:
+        sky.wait(each)
+    eventually(lambda: len(sky.names()) < 12, 15)
+    (line,) = [line for line in weather(sky)["description"] if "ICDCS 2020" in line]
+    assert "a wave takes 25%" in line
+    weather(sky, revocations="none")
+
+
+def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
+    weather(sky, stockout=[f"{ZONE}:k80,delay=0.4s", "us-west1-b"])
+    began = time.monotonic()
+    accepted = sky.insert("w0")
+    assert accepted.status == compute_v1.Operation.Status.RUNNING
+    assert sky.get("w0").status == "PROVISIONING"
+    sky.wait(accepted)
+    assert time.monotonic() - began > 0.35
+    failed = operation(sky, accepted.name)
+    assert (failed["status"], failed["progress"], failed["httpErrorStatusCode"]) == ("DONE", 100, 503)
+    assert sky.names() == set()
+    (error,) = failed["error"]["errors"]
+    assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    assert error["message"].startswith(f"The zone 'projects/{PROJECT}/zones/{ZONE}' does not have enough resources")
+    told = error["errorDetails"][2]["errorInfo"]["metadatas"]
+    assert (told["vmType"], told["attachment"], told["zone"]) == ("n1-standard-4", "nvidia-tesla-k80:1", ZONE)
+    elsewhere = told["zonesAvailable"].split(",")
+    assert elsewhere[0] == "us-central1-a", "its own region first"
+    assert not {ZONE, "us-west1-b", "us-west1-a"} & set(elsewhere), "not those stocked out or without a K80"
+    sky.create("cpu", spot=False, guest_accelerators=[])
+
+
+def test_a_stockout_may_end_and_may_concern_spot_only(sky: Cloud) -> None:
+    weather(sky, stockout=[f"{ZONE}:k80,spot,for=1s,delay=0s"])
+    assert sky.wait(sky.insert("w0")).error.errors
+    sky.create("w1", spot=False)
+    time.sleep(1)
+    sky.create("w0")
+
+
+def test_a_stopped_vm_may_find_no_capacity_to_start_again(sky: Cloud) -> None:
+    sky.create("w0")
+    place = {"project": PROJECT, "zone": ZONE, "instance": "w0"}
+    sky.wait(sky.instances.stop_unary(**place))
+    weather(sky, stockout=f"{ZONE},delay=0s")
+    assert sky.wait(sky.instances.start_unary(**place)).error.errors[0].code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+    assert sky.get("w0").status == "TERMINATED"
+
+
+def test_an_operation_that_is_to_fail_fails_also_after_a_kill(state: Path) -> None:
+    first = start(state)
+    cloud = Cloud(first)
+    weather(cloud, stockout=f"{ZONE},delay=0.5s")
+    accepted = cloud.insert("w0")
+    first.process.kill()
+    first.process.wait()
+    second = start(state)
+    assert cloud.wait(accepted).error.errors[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    eventually(lambda: cloud.names() == set())
+    second.process.terminate()
+    assert second.process.wait(10) == 0
+
+
+def test_a_quota_is_said_in_googles_two_ways(sky: Cloud) -> None:
+    weather(sky, quota=["k80=1", "cpus@us-central1=6"])
+    region = sky.client(compute_v1.RegionsClient).get(project=PROJECT, region="us-central1")
+    limits = {quota.metric: quota.limit for quota in region.quotas}
+    assert (limits["PREEMPTIBLE_NVIDIA_K80_GPUS"], limits["CPUS"], limits["NVIDIA_P100_GPUS"]) == (1, 6, 5000)
+    sky.create("w0")
+    accepted = sky.insert("w1")
+    sky.wait(accepted)
+    failed = operation(sky, accepted.name)
+    (error,) = failed["error"]["errors"]
+    assert (error["code"], failed["httpErrorStatusCode"]) == ("QUOTA_EXCEEDED", 403)
+    assert error["errorDetails"][0]["quotaInfo"]["dimensions"] == {"region": "us-central1"}
+    sky.create("on-demand", spot=False, guest_accelerators=[])
+    with pytest.raises(exceptions.Forbidden) as refused:
+        sky.insert("w2", machine_type=f"zones/{ZONE}/machineTypes/n1-standard-8", guest_accelerators=[])
+    assert refused.value.errors[0]["reason"] == "quotaExceeded"
+    assert "Quota 'PREEMPTIBLE_CPUS' exceeded.  Limit: 6.0 in region us-central1." in str(refused.value)
+    assert sky.names() == {"w0", "on-demand"}
+
+
+def test_vms_may_be_preempted_before_they_run(sky: Cloud) -> None:
+    weather(sky, creation_preemptions=1)
+    (error,) = sky.wait(sky.insert("w0", **DELETE)).error.errors
+    assert error.code == "UNSUPPORTED_OPERATION"
+    assert "preempt" in error.message
+    eventually(lambda: sky.names() == set())
+    sky.create("ps", spot=False)
+
+
+async def test_published_start_up_leaves_ssh_silent_while_the_vm_runs_already(sky: Cloud) -> None:
+    weather(sky, boot="published", hours_per_minute=2)
+    began = time.monotonic()
+    sky.create("w0")
+    ran = time.monotonic() - began
+    with pytest.raises(exceptions.NotFound):
+        sky.host_key("w0")
+    eventually(lambda: _has_host_key(sky, "w0"), 3)
+    assert 0.25 < ran < 0.8, "43 s of provisioning and staging, 120 times as fast"
+    assert 0.25 < time.monotonic() - began - ran < 1.2, "38 s of booting"
+    async with await sky.ssh("w0") as connection:
+        assert (await connection.run("echo up")).stdout == "up\n"
+
+
+def _has_host_key(cloud: Cloud, name: str) -> bool:
+    try:
+        cloud.host_key(name)
+    except exceptions.NotFound:
+        return False
+    return True
+
+
+async def test_a_vm_is_told_the_pace_of_its_gpu(sky: Cloud) -> None:
+    sky.create("w0")
+    async with await sky.ssh("w0") as connection:
+        google = {"Metadata-Flavor": "Google"}
+        path = "instance/attributes/emulator-pace"
+        assert await ask_metadata(connection, path, "GET", "", google) == (200, "0 0")
+        waiting = asyncio.create_task(ask_metadata(connection, f"{path}?wait_for_change=true", "GET", "", google))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(weather, sky, gpu_speed="published")
+        assert await waiting == (200, "0.2193 1.0000")
+    assert "emulator-pace" not in {item.key for item in sky.get("w0").metadata.items}
+
+
+def test_requests_fail_as_often_and_in_as_many_ways_as_asked_for(sky: Cloud) -> None:
+    path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+
+    def ask() -> tuple[int, Any]:
+        try:
+            return http_request(sky.running.url, "GET", path)
+        except (ConnectionError, OSError):
+            return 0, None
+        except ValueError:
+            return 502, None  # a page, no JSON
+
+    weather(sky, api_errors=0.5, seed=4)
+    answers = [ask() for _ in range(200)]
+    counted = Counter(status for status, _ in answers)
+    assert set(counted) == {0, 200, 403, 429, 500, 502, 503}
+    assert 70 <= counted[200] <= 130
+    for status, content in answers:
+        if content and status != 200:
+            assert set(content) == {"error"}
+            assert content["error"]["code"] == status
+            assert content["error"]["errors"][0]["message"] == content["error"]["message"]
+            limited = content["error"]["errors"][0]["reason"] == "rateLimitExceeded"
+            assert limited == (status in (403, 429))
+    assert http_request(sky.running.url, "GET", WEATHER)[0] == 200, "the weather itself always answers"
+
+
+def test_answers_are_late(sky: Cloud) -> None:
+    weather(sky, api_latency="50ms..80ms")
+    began = time.monotonic()
+    for _ in range(10):
+        sky.names()
+    assert 0.45 < time.monotonic() - began < 1.5
+
+
+WANTED = VmRequest(
+    name="c1-worker", zone=ZONE, machine_type="n1-standard-4", accelerator="nvidia-tesla-k80", accelerator_count=1,
+    labels={"cluster": "c1"}, ssh_public_key="ssh-ed25519 AAAA transient",
+)  # fmt: skip
+
+
+async def test_our_own_client_gets_exactly_the_vms_that_it_asks_for(sky: Cloud) -> None:
+    await asyncio.to_thread(weather, sky, api_errors=0.2, seed=2)
+    requests = [replace(WANTED, name=f"c1-{number}", request_id=request_id("chaos", number)) for number in range(12)]
+    async with ComputeEngine(PROJECT, sky.running.url) as engine:
+        made = await asyncio.gather(*(engine.insert(each) for each in requests))
+        listed = await engine.list({"cluster": "c1"})
+        assert sorted(vm.name for vm in listed) == sorted(each.name for each in requests)
+        assert {vm.id for vm in listed} == {vm.id for vm in made}
+        await asyncio.gather(*(engine.delete(ZONE, each.name) for each in requests[:6]))
+        assert len(await engine.list({"cluster": "c1"})) == 6
+    await asyncio.to_thread(weather, sky, api_errors=0)
+    listed = sky.operations.list(project=PROJECT, zone=ZONE)
+    inserts = Counter(
+        each.target_link for each in listed if each.operation_type == "insert" and "/c1-" in each.target_link
+    )
+    assert set(inserts.values()) == {1}, "none was made twice"
+
+
+async def test_our_own_client_understands_stockouts_and_quotas(sky: Cloud) -> None:
+    await asyncio.to_thread(weather, sky, stockout=[f"{ZONE}:k80,delay=0s"], quota=["p100=0"])
+    async with ComputeEngine(PROJECT, sky.running.url) as engine:
+        with pytest.raises(StockoutError, match="us-central1-a"):
+            await engine.insert(replace(WANTED, request_id=request_id("stockout")))
+        with pytest.raises(QuotaError, match="PREEMPTIBLE_NVIDIA_P100_GPUS"):
+            await engine.insert(
+                replace(WANTED, name="c1-p", accelerator="nvidia-tesla-p100", request_id=request_id("quota"))
+            )
+
+
+_RECEIVE = """#!/usr/bin/env transient-python
+import os, socket, time
+with socket.create_server(("0.0.0.0", 5000)) as door:
+    connection, _ = door.accept()
+began, size = time.monotonic(), 0
+while part := connection.recv(1 << 20):
+    size += len(part)
+with open(os.path.expanduser("~/rate"), "w") as file:
+    file.write(str(size * 8 / (time.monotonic() - began)))
+"""
+_SEND = """
+import socket, time
+for attempt in range(50):
+    try:
+        connection = socket.create_connection(("{}", 5000))
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+    else:
+        connection.sendall(bytes(3_000_000))
+        break
+"""
+
+
+async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cloud) -> None:
+    await asyncio.to_thread(weather, sky, link="80mbit,far=16mbit")
+    sky.create("sender", spot=False, guest_accelerators=[])
+    rates: dict[str, float] = {}
+    async with await sky.ssh("sender") as sender:
+        for zone, name in ((ZONE, "near"), ("us-west1-b", "far")):
+            path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
+            body = {
+                "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
+                "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _RECEIVE}]},
+            }  # fmt: skip
+            assert http_request(sky.running.url, "POST", path, body)[0] == 200
+            made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
+            await sender.run(
+                "transient-python -S -", input=_SEND.format(made["networkInterfaces"][0]["networkIP"]), check=True
+            )
+            told = sky.running.state / "vms" / name / "home" / "rate"
+            eventually(lambda told=told: told.exists() and told.read_text())
+            rates[name] = float(told.read_text())
+            assert http_request(sky.running.url, "DELETE", f"{path}/{name}")[0] == 200
+    assert 50e6 < rates["near"] < 120e6
+    assert 10e6 < rates["far"] < 25e6
+
+
+def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
+    running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
+    status, refused = http_request(running.url, "PATCH", WEATHER, {"link": "100mbit"})
+    assert status == 400
+    assert "have no network of their own here" in refused["error"]["message"]
+    running.process.terminate()
+    assert running.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"stockout": f"{ZONE}:k80,delay=0.2s"}, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"),
+        ({"quota": "k80=2"}, "QUOTA_EXCEEDED"),
+    ],
+)
+def test_a_bulk_insert_meets_the_same_weather(sky: Cloud, given: dict[str, str], code: str) -> None:
+    weather(sky, **given)
+    body = {
+        "count": "3", "minCount": "1", "namePattern": "b-#", "instanceProperties": {
+            "machineType": "n1-standard-4", "disks": [{"boot": True, "autoDelete": True}], "networkInterfaces": [{}],
+            "scheduling": {"onHostMaintenance": "TERMINATE"},
+            "guestAccelerators": [{"acceleratorType": "nvidia-tesla-k80", "acceleratorCount": 1}]},
+    }  # fmt: skip
+    path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+    status, begun = http_request(sky.running.url, "POST", f"{path}/instances/bulkInsert", body)
+    assert status == 200, begun
+    eventually(lambda: operation(sky, begun["name"])["status"] == "DONE")
+    made = operation(sky, begun["name"])["instancesBulkInsertOperationMetadata"]["perLocationStatus"][f"zones/{ZONE}"]
+    expected = 2 if code == "QUOTA_EXCEEDED" else 0
+    assert (made.get("createdVmCount", 0), made["failedToCreateVmCount"]) == (expected, 3 - expected)
+    assert len(sky.names()) == expected
+    listed = http_request(sky.running.url, "GET", f"{path}/operations")[1]["items"]
+    failed = [each for each in listed if "error" in each and each.get("operationGroupId") == begun["operationGroupId"]]
+    assert {error["code"] for each in failed for error in each["error"]["errors"]} >= {code}

@@ -1,0 +1,73 @@
+"""Clusters where capacity is short: the emulated zones refuse, and the controller finds another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import Patient
+from transient_magics import client
+from transient_magics.journal import events
+
+MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
+
+
+@pytest.fixture(scope="module")
+def witness(home: Path) -> Iterator[client.Cluster]:
+    """A small cluster that keeps the emulator there, through which its weather is set."""
+    cluster = client.declare(client.Declaration("cpu", name="witness"))
+    cluster.wait(90)
+    yield cluster
+    cluster.weather(stockout="none", api_errors="0")
+    cluster.delete()
+
+
+def test_a_mixed_cluster_comes_up_although_one_of_its_zones_is_sold_out(witness: client.Cluster) -> None:
+    first = client.preview(client.Declaration(MIXED)).spec.zones_for("v100")[0]
+    witness.weather(stockout=f"{first}:v100")
+    patient = Patient(client.declare(client.Declaration(MIXED, name="mixed")))
+    try:
+        state = patient.cluster.wait(90)
+        ready = {vm.accelerator: vm.zone for vm in state.living if vm.role == "worker"}
+        assert (ready["k80"], ready["p100"]) == ("us-west1-b", "us-central1-c")
+        assert ready["v100"] not in ("", first)
+        (refused,) = patient.since(0, events.VmRefused)
+        assert isinstance(refused, events.VmRefused)
+        assert (refused.cause, refused.reason.count(first) > 0) == ("stockout", True)
+        assert state.vms["ps-0"].zone == "us-west1-b", "beside most of the workers"
+    finally:
+        patient.cluster.delete()
+        witness.weather(stockout="none")
+
+
+def test_without_any_spot_capacity_workers_are_rented_on_demand(witness: client.Cluster) -> None:
+    zone = "us-west1-b"
+    witness.weather(stockout=f"{zone}:p100,spot")
+    declaration = client.Declaration("p100", name="dear", zone=(zone,), fallback_seconds=0.0)
+    patient = Patient(client.declare(declaration))
+    try:
+        state = patient.cluster.wait(90)
+        (worker,) = [vm for vm in state.living if vm.role == "worker"]
+        assert worker.provisioning_model == "standard"
+        assert worker.hourly == worker.on_demand_hourly
+    finally:
+        patient.cluster.delete()
+        witness.weather(stockout="none")
+
+
+def test_an_api_that_fails_every_fifth_time_changes_nothing_but_the_time(witness: client.Cluster) -> None:
+    witness.weather(api_errors="0.2", seed="7")
+    patient = Patient(client.declare(client.Declaration("k80x3", name="rough")))
+    try:
+        patient.cluster.wait(120)
+        patient.cluster.revoke("worker-1")
+        patient.until(
+            lambda state: state.vms.get("worker-3") and state.vms["worker-3"].state == "ready", "replaced", 120
+        )
+        slots = sorted(vm.slot for vm in patient.cluster.state.living if vm.role == "worker" and vm.state != "leaving")
+        assert slots == [0, 1, 2]
+    finally:
+        patient.cluster.delete()
+        witness.weather(api_errors="0")

@@ -1,0 +1,173 @@
+"""Machine types, and which of them may have which GPU.
+
+N1 machines are predefined or custom and have GPUs attached within limits; A2, A3 and G2 machines come with theirs.
+Limits per N1 VM: Compute Engine's documentation as kept by SkyPilot (read in 2026).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import DeclarationError
+from .accelerators import ACCELERATORS, accelerator
+from .regions import region
+from .zones import has_gpu, zones_with
+
+
+@dataclass(frozen=True, slots=True)
+class MachineType:
+    """A machine type: its vCPUs, its memory in GB, and the GPUs built into it (a name of the catalog, and how many)."""
+
+    name: str
+    vcpus: int
+    memory_gb: float
+    gpu: str = ""
+    gpu_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most vCPUs and GB of memory that an N1 VM may have with a certain number of GPUs."""
+
+    vcpus: int
+    memory_gb: float
+
+
+_N1_SIZES = (1, 2, 4, 8, 16, 32, 64, 96)
+_N1_GB = {"n1-standard": 3.75, "n1-highmem": 6.5, "n1-highcpu": 0.9}
+_CUSTOM = re.compile(r"(?:n1-)?custom-(?P<vcpus>\d+)-(?P<megabytes>\d+)")
+_LIMITS: dict[str, dict[int, Limit]] = {
+    "k80": {1: Limit(8, 52), 2: Limit(16, 104), 4: Limit(32, 208), 8: Limit(64, 208)},
+    "p100": {1: Limit(16, 104), 2: Limit(32, 208), 4: Limit(96, 624)},
+    "v100": {1: Limit(12, 78), 2: Limit(24, 156), 4: Limit(48, 312), 8: Limit(96, 624)},
+    "p4": {1: Limit(24, 156), 2: Limit(48, 312), 4: Limit(96, 624)},
+    "t4": {1: Limit(48, 312), 2: Limit(48, 312), 4: Limit(96, 624)},
+}
+# Where a zone's hosts are larger or smaller than elsewhere.
+_ZONE_LIMITS: dict[tuple[str, int], dict[str, Limit]] = {
+    ("k80", 8): dict.fromkeys(("asia-east1-a", "us-east1-d"), Limit(64, 416)),
+    ("p100", 4): dict.fromkeys(("us-east1-c", "europe-west1-b", "europe-west1-d"), Limit(64, 208)),
+}
+_FIXED = [
+    *(MachineType(f"{family}-{size}", size, size * gb)
+      for family, gb in _N1_GB.items() for size in _N1_SIZES if size > 1 or family == "n1-standard"),
+    *(MachineType(f"g2-standard-{size}", size, size * 4, "l4", count)
+      for size, count in {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}.items()),
+    *(MachineType(f"a2-highgpu-{count}g", 12 * count, 85 * count, "a100", count) for count in (1, 2, 4, 8)),
+    MachineType("a2-megagpu-16g", 96, 1360, "a100", 16),
+    *(MachineType(f"a2-ultragpu-{count}g", 12 * count, 170 * count, "a100-80gb", count) for count in (1, 2, 4, 8)),
+    *(MachineType(f"a3-highgpu-{count}g", 26 * count, 234 * count, "h100", count) for count in (1, 2, 4, 8)),
+]  # fmt: skip
+MACHINE_TYPES: dict[str, MachineType] = {each.name: each for each in _FIXED}
+"""The predefined machine types by name; custom N1 machines besides."""
+
+
+def machine_type(name: str) -> MachineType:
+    """The machine type called `name`, predefined or custom (`n1-custom-6-20480`). Raises DeclarationError."""
+    if found := MACHINE_TYPES.get(name):
+        return found
+    if not (match := _CUSTOM.fullmatch(name)):
+        close = difflib.get_close_matches(name, MACHINE_TYPES, n=1)
+        fix = f"Did you mean {close[0]}?" if close else "For example: n1-standard-8, n1-custom-6-20480."
+        raise DeclarationError(f"'{name}' is no machine type that we know", fix=fix)
+    vcpus, gigabytes = int(match["vcpus"]), int(match["megabytes"]) / 1024
+    if vcpus > 96 or (vcpus != 1 and vcpus % 2) or vcpus < 1:
+        raise DeclarationError(
+            f"{name}: a custom N1 machine has 1 vCPU or an even number up to 96, not {vcpus}",
+            fix=f"Take {min(96, vcpus + 1)}.",
+        )
+    if int(match["megabytes"]) % 256 or not 0.9 * vcpus <= gigabytes <= 6.5 * vcpus:
+        raise DeclarationError(
+            f"{name}: a custom N1 machine has 0.9 to 6.5 GB of memory per vCPU, in steps of 256 MB",
+            fix=f"For example: n1-custom-{vcpus}-{vcpus * 4096}.",
+        )
+    return MachineType(name, vcpus, gigabytes)
+
+
+def parameter_server_machine(cores: int) -> str:
+    """The machine type of a parameter server: `cores` vCPUs with 4 GB of memory each (3.75 GB for a single one)."""
+    return f"n1-custom-{cores}-{cores * 4096}" if cores > 1 else "n1-standard-1"
+
+
+def limits(gpu: str, zone: str = "") -> dict[int, Limit]:
+    """What an N1 VM may have at most, by the number of these GPUs; nothing for GPUs that come with their machines."""
+    general = _LIMITS.get(gpu, {})
+    return {count: _ZONE_LIMITS.get((gpu, count), {}).get(zone, limit) for count, limit in general.items()}
+
+
+def machines_with(gpu: str) -> tuple[MachineType, ...]:
+    """The machine types that come with this GPU, smallest first; none where it is attached to N1 machines."""
+    return tuple(each for each in MACHINE_TYPES.values() if each.gpu == gpu)
+
+
+def check_machine(name: str, gpu: str = "cpu", count: int = 1, zone: str = "") -> MachineType:
+    """The machine type, if it may have `count` GPUs of this kind (`cpu`: none) in this zone (empty: in any).
+
+    Raises DeclarationError that says in one sentence which limit is exceeded, and what fits.
+    """
+    machine, entry = machine_type(name), accelerator(gpu)
+    if zone:
+        check_zone(zone, gpu)
+    if gpu == "cpu":
+        if machine.gpu:
+            raise DeclarationError(
+                f"{name} comes with {machine.gpu_count} {machine.gpu.upper()}, but none was asked for",
+                fix=f"Take {entry.machine_type}, or declare {machine.gpu}.",
+            )
+    elif entry.bundled:
+        _check_built_in(machine, gpu, count)
+    else:
+        _check_attached(machine, gpu, count, zone)
+    return machine
+
+
+def check_zone(zone: str, gpu: str) -> None:
+    """Raises DeclarationError unless the zone has this GPU (`cpu`: N1 machines, on which parameter servers run)."""
+    if has_gpu(zone, gpu):
+        return
+    near = [each for each in zones_with(gpu) if region(each) == region(zone)] or zones_with(gpu)
+    what = "N1 machines" if gpu == "cpu" else gpu.upper()
+    raise DeclarationError(f"{zone} has no {what} that we know of", fix=f"Take {_either(near[:3])}.")
+
+
+def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:
+    if machine.gpu == gpu and machine.gpu_count == count:
+        return
+    fitting = [each.name for each in machines_with(gpu) if each.gpu_count == count]
+    counts = sorted({each.gpu_count for each in machines_with(gpu)})
+    fix = f"Take {fitting[0]}." if fitting else f"A VM has {_either(counts)} {gpu.upper()}."
+    if machine.gpu == gpu:
+        raise DeclarationError(f"{machine.name} has {machine.gpu_count} {gpu.upper()}, not {count}", fix=fix)
+    raise DeclarationError(f"The {gpu.upper()} comes with machines of its own, not with {machine.name}", fix=fix)
+
+
+def _check_attached(machine: MachineType, gpu: str, count: int, zone: str) -> None:
+    usual = ACCELERATORS[gpu].machine_type
+    if machine.gpu:
+        what = f"{machine.name} comes with the {machine.gpu.upper()}; the {gpu.upper()} is attached to N1 machines"
+        raise DeclarationError(what, fix=f"Take {usual}.")
+    allowed = limits(gpu, zone)
+    if count not in allowed:
+        enough = next((each for each in allowed if each > count), max(allowed))
+        raise DeclarationError(f"A VM has {_either(allowed)} {gpu.upper()}, not {count}", fix=f"Ask for {enough}.")
+    if _fits(machine, allowed[count]):
+        return
+    limit, where = allowed[count], f" in {zone}" if zone else ""
+    enough = next((each for each, most in allowed.items() if each > count and _fits(machine, most)), 0)
+    raise DeclarationError(
+        f"{machine.name} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB, but a VM with {count} {gpu.upper()} "
+        f"has {limit.vcpus} and {limit.memory_gb:g} at most{where}",
+        fix=f"Take {usual}{f', or {enough} {gpu.upper()}' if enough else ''}.",
+    )
+
+
+def _fits(machine: MachineType, limit: Limit) -> bool:
+    return machine.vcpus <= limit.vcpus and machine.memory_gb <= limit.memory_gb
+
+
+def _either(choices: Iterable[object]) -> str:
+    *some, last = map(str, choices)
+    return f"{', '.join(some)} or {last}" if some else last

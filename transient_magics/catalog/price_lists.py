@@ -1,0 +1,67 @@
+"""Which prices a cluster is reckoned with.
+
+ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices; whole servers, host
+included) serve clusters that contain a K80, which has no price today, so that a bill can be laid beside the paper's.
+Everything else has the newest list prices of the zone it runs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from .prices import VmPrice, parameter_server_price, worker_price
+from .zones import default_zone
+
+
+def _icac19(on_demand: float, transient: float) -> VmPrice:
+    return VmPrice(on_demand, transient, "ICAC'19 prices (2019)", "2019", "2019")
+
+
+_ICAC19_SERVERS = {"k80": _icac19(0.723, 0.256), "p100": _icac19(1.43, 0.551), "v100": _icac19(2.144, 0.861)}
+_ICAC19_PARAMETER_SERVER = _icac19(0.143, 0.041)  # 4 vCPUs, 16 GB
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """Hourly prices of whole VMs in US dollars.
+
+    `servers` and `parameter_server_4_vcpu` stand for themselves wherever a VM runs; what they lack has the list price
+    of the zone that is asked for, else of `zone`, else of the GPU's default zone.
+    """
+
+    zone: str = ""
+    servers: Mapping[str, VmPrice] = field(default_factory=dict)
+    parameter_server_4_vcpu: VmPrice | None = None
+
+    @property
+    def source(self) -> str:
+        """Whose prices of when."""
+        return self.parameter_server_price(4).source
+
+    def worker_price(self, gpu: str, zone: str = "") -> VmPrice:
+        """The price of a worker VM with this GPU. Raises DeclarationError where none is known."""
+        return self.servers.get(gpu) or worker_price(gpu, zone or self.zone or default_zone([gpu]))
+
+    def parameter_server_price(self, cores: int, zone: str = "") -> VmPrice:
+        """The price of a parameter server with `cores` vCPUs and 4 GB each."""
+        if four := self.parameter_server_4_vcpu:
+            return replace(four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4)
+        return parameter_server_price(cores, zone or self.zone or default_zone(["cpu"]))
+
+    def worker(self, gpu: str, zone: str = "") -> tuple[float, float]:
+        """(on demand, transient) dollars per hour of a worker VM with this GPU."""
+        price = self.worker_price(gpu, zone)
+        return price.on_demand, price.transient
+
+    def parameter_server(self, cores: int, zone: str = "") -> float:
+        """Dollars per hour of an on-demand parameter server with `cores` vCPUs and 4 GB each."""
+        return self.parameter_server_price(cores, zone).on_demand
+
+
+ICAC19 = PriceList("us-west1-b", _ICAC19_SERVERS, _ICAC19_PARAMETER_SERVER)
+
+
+def price_list(accelerators: Iterable[str], zone: str = "") -> PriceList:
+    """The prices for a cluster with these GPUs: ICAC'19's where a K80 is among them, else the list prices of `zone`."""
+    return ICAC19 if "k80" in set(accelerators) else PriceList(zone)

@@ -1,0 +1,64 @@
+"""Regions: which one a zone belongs to, on which continent it lies, and which other one is nearest."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+HOME_CONTINENT = "North America"
+"""Where a zone is looked for first when nobody names one."""
+
+_ZONE = re.compile(r"(?P<region>[a-z]+-[a-z]+\d+)-[a-z]")
+_CONTINENTS = {
+    "us": "North America", "northamerica": "North America", "southamerica": "South America", "europe": "Europe",
+    "me": "Middle East", "africa": "Africa", "asia": "Asia", "australia": "Oceania",
+}  # fmt: skip
+# Latitude and longitude in degrees of the town that Google names for the region.
+_PLACES: dict[str, tuple[float, float]] = {
+    "us-central1": (41.3, -95.9), "us-east1": (33.2, -80.0), "us-east4": (39.0, -77.5), "us-east5": (40.0, -83.0),
+    "us-south1": (32.8, -96.8), "us-west1": (45.6, -121.2), "us-west2": (34.1, -118.2), "us-west3": (40.8, -111.9),
+    "us-west4": (36.2, -115.1), "northamerica-northeast1": (45.5, -73.6), "northamerica-northeast2": (43.7, -79.4),
+    "northamerica-south1": (20.6, -100.4), "southamerica-east1": (-23.5, -46.8), "southamerica-west1": (-33.4, -70.7),
+    "europe-central2": (52.2, 21.0), "europe-north1": (60.6, 27.2), "europe-north2": (59.3, 18.1),
+    "europe-southwest1": (40.4, -3.7), "europe-west1": (50.4, 3.8), "europe-west2": (51.5, -0.1),
+    "europe-west3": (50.1, 8.7), "europe-west4": (53.4, 6.8), "europe-west6": (47.4, 8.5), "europe-west8": (45.5, 9.2),
+    "europe-west9": (48.9, 2.4), "europe-west10": (52.5, 13.4), "europe-west12": (45.1, 7.7),
+    "me-west1": (32.1, 34.8), "me-central1": (25.3, 51.5), "me-central2": (26.4, 50.1), "africa-south1": (-26.2, 28.0),
+    "asia-east1": (24.1, 120.5), "asia-east2": (22.3, 114.2), "asia-northeast1": (35.7, 139.7),
+    "asia-northeast2": (34.7, 135.5), "asia-northeast3": (37.6, 127.0), "asia-south1": (19.1, 72.9),
+    "asia-south2": (28.6, 77.2), "asia-southeast1": (1.4, 103.8), "asia-southeast2": (-6.2, 106.8),
+    "australia-southeast1": (-33.9, 151.2), "australia-southeast2": (-37.8, 145.0),
+}  # fmt: skip
+
+
+def region(place: str) -> str:
+    """`us-west1` for the zone `us-west1-b`; a region's own name stays as it is."""
+    match = _ZONE.fullmatch(place)
+    return match["region"] if match else place
+
+
+def continent(place: str) -> str:
+    """`Europe` for the region `europe-west4` or one of its zones; nothing where the name tells none."""
+    return _CONTINENTS.get(place.partition("-")[0], "")
+
+
+def nearest(place: str, regions: Iterable[str]) -> str:
+    """The one of `regions` that is nearest to a zone or region: itself, else on its continent, else by distance."""
+    here = region(place)
+
+    def far(other: str) -> tuple[bool, bool, float, bool, str]:
+        country = other.partition("-")[0] != here.partition("-")[0]
+        return other != here, continent(other) != continent(here), _degrees(here, other), country, other
+
+    return min(regions, key=far)
+
+
+def _degrees(one: str, other: str) -> float:
+    """The angle between two regions on the globe; nothing where a region is too new to be on our map."""
+    if one not in _PLACES or other not in _PLACES:
+        return 0.0
+    (north, east), (other_north, other_east) = _PLACES[one], _PLACES[other]
+    a, b, turn = math.radians(north), math.radians(other_north), math.radians(other_east - east)
+    cosine = math.sin(a) * math.sin(b) + math.cos(a) * math.cos(b) * math.cos(turn)
+    return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))

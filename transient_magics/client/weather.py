@@ -1,0 +1,106 @@
+"""The weather of this user's emulator, seen and set from a cluster that lives in it.
+
+What can be set, and what is wrong with a setting, only the emulator knows: texts go to it as they were typed, and its
+sentence comes back. All clusters of the user that have no project share one weather.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import emulator
+from ..errors import ClusterError, DeclarationError, UnreachableError
+
+if TYPE_CHECKING:
+    from .handles import Cluster
+
+_PATH = "/emulator/v1/weather"
+_ANSWER_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What is set, by the names of the options, and what that means.
+
+    `rate` is how many emulated seconds pass in one (for lifetimes, boot times, limits, bills); `description` has one
+    sentence for each thing that differs from fair weather.
+    """
+
+    settings: Mapping[str, Any]
+    rate: float
+    description: tuple[str, ...]
+
+    def __str__(self) -> str:
+        fair = "Fair weather: nothing is revoked or refused, and time passes as ever."
+        shown = [f"{key.replace('_', '-'):20} {_shown(value)}" for key, value in self.settings.items()]
+        return "\n".join([*(self.description or [fair]), "", *shown])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def weather(cluster: Cluster, settings: Mapping[str, Any]) -> Weather:
+    """Set what is given, and tell what the weather is then. Raises DeclarationError, ClusterError, UnreachableError."""
+    url = _emulator_of(cluster)
+    given = {key: _with_file(value) if key == "revocations" else value for key, value in settings.items()}
+    answer = _ask(url, "PATCH" if given else "GET", given)
+    told = {key: value for key, value in answer.items() if key not in ("rate", "since", "anchors", "description")}
+    return Weather(told, answer["rate"], tuple(answer["description"]))
+
+
+def _emulator_of(cluster: Cluster) -> str:
+    """The emulator's URL. It is started where it does not run and the cluster still needs it."""
+    state = cluster.state
+    if state.spec and not state.spec.emulated:
+        what = f"{cluster.name} runs in project {state.spec.project}, where the weather is Google's"
+        raise ClusterError(what, fix="It can be seen and set for clusters without a project.")
+    if url := emulator.running():
+        return url
+    if state.over:
+        fix = "Name a cluster that is not deleted."
+        raise ClusterError(f"{cluster.name} is deleted, and no emulator runs any more", fix=fix)
+    return emulator.ensure()
+
+
+def _with_file(value: Any) -> Any:
+    """The text of the file that is named, where one is."""
+    if not isinstance(value, (str, Path)) or value in ("none", "published") or str(value).startswith("every="):
+        return value
+    path = Path(value).expanduser()
+    if not path.exists() and not path.suffix and isinstance(value, str):
+        return value  # a slip of a word rather than of a path: the emulator knows the nearest one
+    try:
+        return {"name": path.name, "csv": path.read_text()}
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None
+
+
+def _ask(url: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    place = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    try:
+        connection.request(method, _PATH, json.dumps(given) if given else None)
+        answer = connection.getresponse()
+        content = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise UnreachableError("The emulator does not answer", where=url, fix="Run the cell again.") from error
+    finally:
+        connection.close()
+    if answer.status == 400:
+        raise DeclarationError(content["error"]["message"])
+    if answer.status != 200:
+        raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
+    return content
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,102 @@
+"""Many VMs of one shape in one zone by one request, and what became of each of them.
+
+Compute Engine answers with one operation for all. VMs that it could not make are told by sibling operations of the
+same group, so the number of requests depends on time and on zones, not on the number of VMs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import AlreadyExistsError, CloudError, GoneError
+from .calls import PLAIN, Calls, until
+from .translation import properties_of
+from .values import LEAVING, Vm, VmRequest, request_id
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
+
+Lister = Callable[[Mapping[str, str]], Awaitable[list[Vm]]]
+_SIGHTINGS = 3  # lists without a VM after the operation's end, before it counts as missing: lists lag behind
+
+
+class BulkInsert:
+    """`list_vms` finds VMs by labels."""
+
+    def __init__(self, calls: Calls, project: str, list_vms: Lister) -> None:
+        self._calls, self._project, self._list = calls, project, list_vms
+
+    async def insert(self, requests: Sequence[VmRequest], zone: str, where: str) -> dict[str, Vm | CloudError]:
+        """As `ComputeEngine.insert_many`."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.BulkInsertInstanceRequest(
+            project=self._project,
+            zone=zone,
+            request_id=request_id("bulk", *sorted(each.request_id or each.name for each in requests)),
+            bulk_insert_instance_resource_resource=compute_v1.BulkInsertInstanceResource(
+                count=len(requests),
+                min_count=1,
+                per_instance_properties={each.name: {} for each in requests},
+                instance_properties=compute_v1.InstanceProperties(properties_of(requests[0])),
+            ),
+        )
+        instances = self._calls.clients.instances
+        failed: dict[str, CloudError] = {}
+        whole: CloudError | None = None
+        try:
+            operation = await self._calls.call(where, lambda: instances.bulk_insert_unary(message, **PLAIN))
+            operation = await self._calls.finished(zone, where, operation)
+            whole = self._calls.failure(operation, where)
+            failed = await self._failures(zone, where, operation)
+        except AlreadyExistsError as error:
+            whole = error  # an attempt whose answer was lost made them, and they have our labels; or they are not ours
+        except GoneError as error:
+            whole = CloudError(f"What the VMs need is not there: {error.what}", where=where)
+        return await self._outcome(requests, failed, whole)
+
+    async def _failures(self, zone: str, where: str, operation: compute_v1.Operation) -> dict[str, CloudError]:
+        """By name, why VMs of this operation's group were not made."""
+        from google.cloud import compute_v1
+
+        group = operation.operation_group_id
+        if not group:
+            return {}
+        message = compute_v1.ListZoneOperationsRequest(
+            project=self._project, zone=zone, filter=f'operationGroupId="{group}"', max_results=500
+        )
+        operations = self._calls.clients.operations
+        siblings = await self._calls.call(where, lambda: list(operations.list(message, **PLAIN)))
+        failed: dict[str, CloudError] = {}
+        for sibling in siblings:
+            name = sibling.target_link.rsplit("/", 1)[-1]
+            ours = sibling.operation_group_id == group and sibling.operation_type == "insert"
+            if ours and (error := self._calls.failure(sibling, f"{name} in zone {zone}")):
+                failed[name] = error
+        return failed
+
+    async def _outcome(
+        self, requests: Sequence[VmRequest], failed: Mapping[str, CloudError], whole: CloudError | None
+    ) -> dict[str, Vm | CloudError]:
+        """Wait until each VM runs or is known not to."""
+        outcome: dict[str, Vm | CloudError] = dict(failed)
+        absent: dict[str, int] = {}
+
+        async def settled() -> bool | None:
+            found = {vm.name: vm for vm in await self._list(requests[0].labels)}
+            for request in requests:
+                name, vm = request.name, found.get(request.name)
+                if name in outcome or (vm and vm.status not in ("RUNNING", *LEAVING)):
+                    continue
+                if vm and vm.status == "RUNNING":
+                    outcome[name] = vm
+                elif vm is None and absent.setdefault(name, 0) < _SIGHTINGS and whole is None:
+                    absent[name] += 1
+                else:
+                    gone = GoneError(f"{name} was taken away before it ran", where=f"zone {request.zone}")
+                    outcome[name] = gone if vm or whole is None else whole
+            return True if len(outcome) == len(requests) else None
+
+        await until(settled)
+        return outcome

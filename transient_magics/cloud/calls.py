@@ -1,0 +1,140 @@
+"""Calls of Google's blocking client from asyncio: in threads of our own, tried again with limits, errors made ours.
+
+Google's own retries are off, and ours (limited, jittered, through stamina) are on. Operations are awaited by our own
+operations client: the ones that Google's client awaits by itself always poll Google's host, even when everything else
+goes to an emulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import stamina
+
+from ..errors import CloudError
+from . import failures
+from .clients import Clients
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
+
+T = TypeVar("T")
+
+PLAIN: dict[str, Any] = {"retry": None, "timeout": 30.0}  # Google's own retries off, and no call without an end
+_THREADS = 64
+_WAITERS = 48  # of the threads, so that short calls never queue behind long waits
+_WAIT_SECONDS = 15.0  # how long a thread stays in one wait, and so the longest that leaving can take
+
+
+class Calls:
+    """The threads and the clients behind one ComputeEngine."""
+
+    def __init__(self, project: str, endpoint: str | None, patience: float) -> None:
+        self._project, self._endpoint, self._patience = project, endpoint, patience
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="compute")
+        self._waiters = asyncio.Semaphore(_WAITERS)
+        self._clients: Clients | None = None
+
+    @property
+    def clients(self) -> Clients:
+        """Google's clients, once open."""
+        if self._clients is None:
+            raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
+        return self._clients
+
+    async def open(self) -> None:
+        """Import Google's clients, find credentials, build them."""
+        async with self.explaining(f"project {self._project}"):
+            self._clients = await self._threaded(lambda: Clients(self._endpoint, connections=_THREADS))
+
+    def close(self) -> None:
+        """Give threads and connections back; calls under way end by themselves."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.clients.close()
+
+    async def call(self, where: str, function: Callable[[], T], *, patience: float | None = None) -> T:
+        """Run one blocking request in a thread, several times if it fails for a passing reason; errors become ours."""
+        attempts = stamina.retry_context(
+            failures.is_transient,
+            attempts=10,
+            timeout=self._patience if patience is None else patience,
+            wait_initial=0.2,
+            wait_max=15.0,
+            wait_jitter=0.5,
+        )
+        async with self.explaining(where):
+            async for attempt in attempts:
+                with attempt:
+                    return await self._threaded(function)
+        raise AssertionError("stamina ends with a result or an error")
+
+    async def finished(self, zone: str | None, where: str, operation: compute_v1.Operation) -> compute_v1.Operation:
+        """The operation (a global one if there is no zone) once it is done, failed or not.
+
+        GoneError where Compute Engine has forgotten it.
+        """
+        from google.cloud import compute_v1
+        from requests.exceptions import Timeout
+
+        operations: Any = self.clients.operations if zone else self.clients.global_operations
+        whole: dict[str, Any] = {"project": self._project, "operation": operation.name}
+        if zone:
+            whole["zone"] = zone
+
+        def wait() -> compute_v1.Operation | None:
+            try:
+                return operations.wait(**whole, retry=None, timeout=_WAIT_SECONDS)
+            except Timeout:  # the server may hold a wait for two minutes; our thread does not
+                return None
+
+        async def done() -> compute_v1.Operation | None:
+            async with self._waiters:
+                state = await self.call(where, wait)
+            return state if state is not None and state.status == compute_v1.Operation.Status.DONE else None
+
+        return await until(done)
+
+    def failure(self, operation: compute_v1.Operation, where: str) -> CloudError | None:
+        """Our error for an operation that ended badly."""
+        return failures.explain_operation(operation, where=where, project=self._project)
+
+    @asynccontextmanager
+    async def explaining(self, where: str) -> AsyncIterator[None]:
+        """Errors of Google's client, its credentials and the network become ours."""
+        try:
+            yield
+        except Exception as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
+            ours = failures.explain(error, where=where, project=self._project, endpoint=self._endpoint or "")
+            if ours is None:
+                raise
+            raise ours from error
+
+    async def _threaded(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+
+async def until(check: Callable[[], Awaitable[T | None]]) -> T:
+    """Ask until the answer is not None, at growing intervals; the caller limits how long. The API offers no event."""
+    interval = 0.1
+    while (answer := await check()) is None:
+        await asyncio.sleep(interval * random.uniform(0.8, 1.2))
+        interval = min(interval * 1.5, 2.0)
+    return answer
+
+
+@asynccontextmanager
+async def limit(seconds: float, what: str, where: str) -> AsyncIterator[None]:
+    """CloudError (`what` within so many seconds) if the block takes longer."""
+    limited = asyncio.timeout(seconds)
+    try:
+        async with limited:
+            yield
+    except TimeoutError as error:
+        if not limited.expired():
+            raise
+        raise CloudError(f"{what} within {seconds:g} s", where=where, fix="Try again, or in another zone.") from error

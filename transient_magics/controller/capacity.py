@@ -1,0 +1,102 @@
+"""Where to ask for a VM next: what Compute Engine's refusals teach, as a pure function of the journal.
+
+The rules:
+
+- a stockout closes its zone for that machine, for half a minute at first, twice as long after every further one, a
+  quarter of an hour at most; a VM that came to run there opens it again;
+- a quota that is used up closes the whole region for that machine, five minutes at first;
+- zones that a stockout named as having capacity are asked first for a while, then the declared order holds again;
+- any other refusal lets the place in the cluster wait: two seconds at first, five minutes at most;
+- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice.
+
+Waits are spread by a quarter either way, by the VM's name rather than by chance, so that a controller which takes over
+waits for the same moments.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..catalog import region
+from ..journal import VmState
+from ..spec import ClusterSpec
+
+STOCKOUT, QUOTA = "stockout", "quota"
+_HINT_SECONDS = 300.0
+_CLOSED = {STOCKOUT: (30.0, 900.0), QUOTA: (300.0, 3600.0)}  # the first wait and the longest, in seconds
+_DELAYED = (2.0, 300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What to ask for: in which zone, on which terms (`spot`, `preemptible`, `standard`)."""
+
+    zone: str
+    provisioning_model: str
+
+
+class Capacity:
+    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far, in order."""
+
+    def __init__(self, spec: ClusterSpec, vms: Iterable[VmState], now: float) -> None:
+        self._spec = spec
+        self._now = now
+        self._open_at: dict[tuple[str, str, str], float] = {}
+        self._hints: dict[str, tuple[str, ...]] = {}
+        self._places: dict[tuple[str, int], list[VmState]] = {}
+        rows: dict[tuple[str, str, str], int] = {}
+        for vm in vms:
+            trail = self._places.setdefault((vm.role, vm.slot), [])
+            if vm.running_at:
+                rows.pop((vm.accelerator, vm.provisioning_model, vm.zone), None)
+                self._open_at.pop((vm.accelerator, vm.provisioning_model, vm.zone), None)
+                trail.clear()
+            elif vm.state == "refused":
+                trail.append(vm)
+                self._learn(vm, rows)
+
+    def offer(
+        self, role: str, slot: int, accelerator: str, zones: tuple[str, ...], provisioning_model: str
+    ) -> Offer | None:
+        """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
+        trail = self._places.get((role, slot), [])
+        others = [vm for vm in trail if vm.cause not in _CLOSED]
+        if others and self._now < others[-1].ended_at + _wait(_DELAYED, len(others), others[-1].name):
+            return None
+        models = (provisioning_model,)
+        if self._falls_back(trail) and provisioning_model != "standard":
+            models = ("standard", provisioning_model)
+        hinted = [zone for zone in self._hints.get(accelerator, ()) if zone in zones]
+        for model in models:
+            for zone in dict.fromkeys([*hinted, *zones]):
+                if self._now >= self._open_at.get((accelerator, model, zone), 0.0):
+                    return Offer(zone, model)
+        return None
+
+    def _learn(self, vm: VmState, rows: dict[tuple[str, str, str], int]) -> None:
+        if vm.cause not in _CLOSED:
+            return
+        own = (vm.accelerator, vm.provisioning_model, vm.zone)
+        rows[own] = rows.get(own, 0) + 1
+        until = vm.ended_at + _wait(_CLOSED[vm.cause], rows[own], vm.zone)
+        closed = [vm.zone]
+        if vm.cause == QUOTA:
+            closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]
+        for zone in closed:
+            key = (vm.accelerator, vm.provisioning_model, zone)
+            self._open_at[key] = max(until, self._open_at.get(key, 0.0))
+        if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
+            self._hints[vm.accelerator] = vm.hints
+
+    def _falls_back(self, trail: list[VmState]) -> bool:
+        since = next((vm.requested_at for vm in trail if vm.cause in _CLOSED), None)
+        seconds = self._spec.fallback_seconds
+        return seconds is not None and since is not None and self._now - since >= seconds
+
+
+def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
+    first, longest = bounds
+    spread = 0.75 + 0.5 * (zlib.crc32(name.encode()) % 1000) / 1000
+    return min(first * 2 ** min(count - 1, 30), longest) * spread

@@ -1,0 +1,49 @@
+"""`python -m transient_magics.controller.preflight < spec.json`: could this cluster be made? Nothing is made.
+
+Prints one JSON object: `{"findings": [{subject, good, said}]}`. What is examined is what the controller would ask for
+first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+
+from ..cloud import Finding, VmRequest
+from ..errors import CloudError
+from ..journal import events, replay
+from ..spec import ClusterSpec
+from .access import Access
+from .core import RequestVm, Situation, decide
+from .machines import requested, vm_request
+
+
+def first_requests(spec: ClusterSpec) -> list[VmRequest]:
+    """The VMs that a controller asks for when the cluster has just been declared."""
+    state = replay([events.ClusterDeclared(seq=1, time=int(spec.declared_at * 1e9), spec=spec.to_dict())])
+    decisions = decide(Situation(spec.declared_at, state))
+    wanted = [requested(spec, each) for each in decisions if isinstance(each, RequestVm)]
+    return [vm_request(spec, event, public_key="") for event in wanted]
+
+
+async def examine(spec: ClusterSpec) -> list[Finding]:
+    """Ask Compute Engine, or the emulator for a cluster without a project."""
+    try:
+        async with Access(spec) as access:
+            await access.reopen()
+            return await access.engine.examine(first_requests(spec))
+    except CloudError as error:
+        return [Finding("Compute Engine", False, str(error))]
+
+
+def main() -> int:
+    """Always exit code 0: what is wrong is in the findings."""
+    findings = asyncio.run(examine(ClusterSpec.from_dict(json.load(sys.stdin))))
+    print(json.dumps({"findings": [asdict(each) for each in findings]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The weather of one emulator: what is set, kept across kill -9, and asked by everything that it touches.
+
+All clusters of the user share it. It is written to `weather.json` in the state directory before a change is answered.
+Whoever has to act on a change registers with `on_change`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ... import catalog
+from ...errors import DeclarationError
+from ...journal.clock import Clock, rate_of
+from .. import wire
+from ..instances import Record
+from ..store import write_atomically
+from . import capacity, chance, published, startup
+from .capacity import Refusal, Wanted
+from .files import LifetimeRow, ScheduleRow
+from .links import check_links
+from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published
+from .settings import Settings
+from .startup import Startup
+
+_LOG = logging.getLogger(__name__)
+_PROCESS = ("revocations", "waves", "seed")
+PACE_ATTRIBUTE = "emulator-pace"
+
+
+class Weather:
+    """What is set, and what follows from it for a VM."""
+
+    def __init__(self, state: Path, boot_seconds: float, own_network: bool) -> None:
+        """`boot_seconds` is what VMs take to boot while the weather says nothing about it; with `own_network` the
+        emulator and its VMs have network namespaces of their own."""
+        self._own_network = own_network
+        self._path, self._boot_seconds = state / "weather.json", boot_seconds
+        self._listeners: list[Callable[[], None]] = []
+        self.settings, self.clock = Settings(seed=secrets.randbelow(1_000_000)), Clock()
+        self.since = time.time()
+        self.progress: dict[str, Any] = {}
+        self._made: Counter[tuple[str, str]] = Counter()
+        self._load()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called whenever something was set."""
+        self._listeners.append(listener)
+
+    def change(self, given: Mapping[str, Any]) -> None:
+        """Set what is given; `reset` begins with fair weather. Raises DeclarationError and then changes nothing."""
+        asked = dict(given)
+        reset = asked.pop("reset", False)
+        if not isinstance(reset, bool):
+            raise DeclarationError(f"reset is true or false, not '{reset}'")
+        now = time.time()
+        settings = (Settings(seed=self.settings.seed) if reset else self.settings).changed(asked)
+        if settings.link and settings.link != self.settings.link:
+            check_links(settings.link, self._own_network)
+        before = self.settings, self.clock, self.since, self.progress
+        self.settings, self.clock = settings, self.clock.running_at(rate_of(settings.hours_per_minute), now)
+        if reset or not asked.keys().isdisjoint(_PROCESS):
+            self.since, self.progress = now, {}
+        try:
+            self.save()
+        except OSError:
+            self.settings, self.clock, self.since, self.progress = before
+            raise
+        for listener in self._listeners:
+            listener()
+
+    def save(self) -> None:
+        """Write it down. Raises OSError."""
+        content = {
+            "settings": self.settings.to_store(), "anchors": self.clock.anchors, "since": self.since,
+            "progress": self.progress,
+        }  # fmt: skip
+        write_atomically(self._path, json.dumps(content))
+
+    def _load(self) -> None:
+        try:
+            content = json.loads(self._path.read_text())
+            self.settings = self.settings.changed(content["settings"])
+            self.clock = Clock(tuple((float(a), float(b), float(rate)) for a, b, rate in content["anchors"]))
+            self.since, self.progress = float(content["since"]), dict(content["progress"])
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, DeclarationError):
+            _LOG.exception("%s cannot be read; the weather is fair again", self._path)
+            self._path.unlink()
+
+    # What follows from it.
+
+    def policy(self) -> Policy:
+        """The process that takes VMs away, made anew from what is set."""
+        settings, rained = self.settings, self.settings.revocations
+        match rained.kind:
+            case "every":
+                return Every(rained.period, self.since, settings.seed, time.time())
+            case "published":
+                return Published(self.clock, self.since, settings.seed, settings.waves)
+            case "file":
+                rows = rained.rows
+                lifetimes = [row for row in rows if isinstance(row, LifetimeRow)]
+                schedule = [row for row in rows if isinstance(row, ScheduleRow)]
+                if lifetimes:
+                    return FromLifetimes(lifetimes, self.clock, self.progress)
+                return FromSchedule(schedule, self.clock, self.since, settings.seed, self.progress)
+        return Nothing()
+
+    def refusal(self, record: Record, present: list[Record]) -> Refusal | None:
+        """How the request for this VM will fail, if it does; ApiError 403 where it does at once."""
+        starting = {**record.resource, "status": "PROVISIONING"}
+        wanted = Wanted(record.project, record.zone, gpu_of(record), record.transient, starting)
+        others = [each.resource for each in present if each.project == record.project and each is not record]
+        return capacity.over_quota(wanted, self.settings.quota, others) or capacity.no_capacity(
+            wanted, self.settings.stockout, time.time()
+        )
+
+    def startup(self, record: Record) -> Startup:
+        """How long this VM takes to start."""
+        boot, rate, gpu = self.settings.boot, self.clock.rate, gpu_of(record)
+        if boot == "published":
+            return startup.as_published(record.zone, record.name, gpu, record.transient, self.settings.seed, rate)
+        return startup.fixed(boot if isinstance(boot, float) else self._boot_seconds, rate)
+
+    def preempted_in_creation(self, record: Record) -> float | None:
+        """At which part of its start this VM is preempted, if it is; drawn anew for each VM of that name."""
+        share, seed = self.settings.creation_preemptions, self.settings.seed
+        self._made[record.zone, record.name] += 1
+        key = ("creation", record.zone, record.name, self._made[record.zone, record.name])
+        if not record.transient or chance.uniform(seed, *key) >= share:
+            return None
+        return chance.uniform(seed, *key, "moment")
+
+    def attributes(self, record: Record) -> dict[str, str]:
+        """What the VM's metadata server adds to its attributes: the pace of its steps.
+
+        Two numbers: the published seconds of a step on its GPU, and these relative to a K80's. `0 0` is no pace.
+        """
+        gpu = catalog.ACCELERATORS[gpu_of(record)]
+        slowest = catalog.ACCELERATORS["k80"].relative_step_seconds
+        seconds = gpu.relative_step_seconds if self.settings.gpu_speed == "published" else None
+        return {PACE_ATTRIBUTE: f"{seconds:g} {seconds / slowest:.4f}" if seconds and slowest else "0 0"}
+
+    def limits(self, region: dict[str, Any]) -> dict[str, Any]:
+        """A region's resource with the quotas that are set."""
+        limits = capacity.limits(self.settings.quota, region["name"])
+        for quota in region["quotas"]:
+            quota["limit"] = limits.get(quota["metric"], quota["limit"])
+        return region
+
+    # What is told about it.
+
+    def to_json(self, vms: list[Record]) -> dict[str, Any]:
+        """The answer to GET: what is set, the clock, and the weather in words."""
+        return {
+            **self.settings.to_json(), "rate": self.clock.rate, "since": wire.now(self.since),
+            "anchors": self.clock.anchors, "description": self.describe(vms),
+        }  # fmt: skip
+
+    def describe(self, vms: list[Record]) -> list[str]:
+        """The weather in a few sentences; empty where it is fair."""
+        from .words import describe
+
+        kinds = sorted({(gpu_of(each), catalog.region(each.zone)) for each in vms if each.transient})
+        return describe(self.settings, self.clock.rate, [published.stand_ins(*kind) for kind in kinds], time.time())
+
+
+def gpu_of(record: Record) -> str:
+    """The catalog's name of a VM's GPU; `cpu` for none, and for one that the catalog does not know."""
+    attached = record.resource.get("guestAccelerators", ())
+    name = wire.last(attached[0]["acceleratorType"]) if attached else ""
+    return next((key for key, each in catalog.ACCELERATORS.items() if name and each.compute_engine_name == name), "cpu")

@@ -1,0 +1,76 @@
+"""The weather in words: what `%transient_weather` prints below the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...spec import render_duration
+from .settings import Revocations, Settings, Stockout
+
+
+def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: float) -> list[str]:
+    """One sentence for each thing that differs from fair weather. `stand_ins`: what stands in for which VMs."""
+    lines: list[str] = []
+    if rate != 1:
+        hours = rate / 60
+        lines.append(
+            f"An hour passes in {3600 / rate:.3g} s ({hours:g} h per minute) for lifetimes, boot times and time "
+            "limits; notices and the work take their time."
+        )
+    lines += _revocations(weather.revocations, weather.waves)
+    if weather.revocations.kind == "published" and (used := ", ".join(filter(None, stand_ins))):
+        lines.append(f"Nobody published figures for some of these VMs, so they live like others: {used}.")
+    if weather.creation_preemptions:
+        lines.append(f"{weather.creation_preemptions:.0%} of new transient VMs are preempted before they run.")
+    lines += [_stockout(each, now) for each in weather.stockout]
+    lines += [
+        f"At most {each.limit} {each.what.upper()} in {each.region or 'each region'}, Spot and on demand each."
+        for each in weather.quota
+    ]
+    if weather.api_errors:
+        lines.append(
+            f"{weather.api_errors:.0%} of API requests fail, before or after they took effect: refused for their rate, "
+            "HTTP 429, 500, 502, 503, or a dropped connection."
+        )
+    if weather.api_latency:
+        low, high = weather.api_latency.low, weather.api_latency.high
+        span = f"{low * 1000:g} ms" if low == high else f"{low * 1000:g} to {high * 1000:g} ms (nine of ten)"
+        lines.append(f"The API answers {span} late.")
+    if weather.boot == "published":
+        lines.append("VMs take as long to start as measured in 2019: about 45 s until they run, 40 s more until SSH.")
+    elif isinstance(weather.boot, float):
+        lines.append(f"VMs take {weather.boot:g} s to start.")
+    if weather.gpu_speed == "published":
+        lines.append(
+            "Steps take as long as measured for ResNet-32: K80 0.219 s, P100 0.082 s, V100 0.064 s; with --pace in "
+            "the same proportion, a K80's being the pace. GPUs that nobody measured are not paced."
+        )
+    if weather.link:
+        far = f", {weather.link.far / 1e6:g} Mbit/s between regions" if weather.link.far else ""
+        lines.append(f"A VM's network carries {weather.link.rate / 1e6:g} Mbit/s each way{far}.")
+    return lines
+
+
+def _revocations(rained: Revocations, waves: float) -> list[str]:
+    match rained.kind:
+        case "every":
+            return [f"Every {rained.period:g} s one transient VM, picked at random, is taken back."]
+        case "file":
+            return [f"Transient VMs are taken back as {rained.name} says, {len(rained.rows)} rows of it."]
+        case "published":
+            return [
+                "Transient VMs live as long as preemptible ones with their GPU did in their region in 2019 (CM-DARE, "
+                f"ICDCS 2020; CPU: ICAC 2019); a wave takes {waves:.0%} of those with one GPU in one zone."
+            ]
+    return []
+
+
+def _stockout(stockout: Stockout, now: float) -> str:
+    what = "transient VMs" if stockout.spot else "VMs"
+    which = {"": "", "cpu": " without a GPU"}.get(stockout.gpu, f" with a {stockout.gpu.upper()}")
+    if stockout.until is None:
+        return f"{stockout.zone} has no {what}{which}."
+    left = stockout.until - now
+    return f"{stockout.zone} has no {what}{which}" + (
+        f" for {render_duration(left)}." if left > 0 else ", until a while ago."
+    )
