@@ -12,6 +12,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
+from googleapiclient.http import BatchHttpRequest
 
 _BASE = f"/compute/v1/projects/{PROJECT}"
 _SELF = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}"
@@ -276,6 +277,13 @@ def test_what_every_zone_offers(ask: Any) -> None:
         assert ask("GET", f"zones/{ZONE}/{collection}/nothing", expect=404) == "notFound"
 
 
+def test_an_image_family_is_also_seen_from_a_zone(running: Running) -> None:
+    view = "/compute/v1/projects/debian-cloud/zones/us-central1-c/imageFamilyViews/debian-12"
+    status, content = http_request(running.url, "GET", view)
+    assert (status, faults("ImageFamilyView", content)) == (200, [])
+    assert content["image"]["family"] == "debian-12"
+
+
 def test_quotas_count_what_exists(cloud: Cloud, ask: Any) -> None:
     cloud.create("w0", disks=_boot(disk_size_gb=25))
     usage = {each["metric"]: each["usage"] for each in ask("GET", "", "Project")["quotas"]}
@@ -364,6 +372,32 @@ def test_every_refusal_is_written_as_google_writes_it(ask: Any) -> None:
     assert ask("PUT", "zones", expect=405) == "httpMethodNotAllowed"
     for path in (f"{zone}/instances/bulkInsert", f"{region}/instances/bulkInsert"):
         assert ask("POST", path, body={}, expect=400) == "invalid"
+
+
+def test_many_requests_go_in_one_batch(cloud: Cloud, google: Any) -> None:
+    answers: dict[str, Any] = {}
+
+    def note(identity: str, answer: Any, error: HttpError | None) -> None:
+        answers[identity] = answer or error
+
+    where = {"project": PROJECT, "zone": ZONE}
+    view = "projects/debian-cloud/zones/-/imageFamilyViews/debian-12"
+    batch = BatchHttpRequest(note, f"{cloud.running.url}/batch/compute/v1")
+    for name in ("w1", "w2"):
+        disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": view}}
+        body = {"name": name, "machineType": f"zones/{ZONE}/machineTypes/n1-standard-1", "disks": [disk],
+                "networkInterfaces": [{}]}  # fmt: skip
+        batch.add(google.instances().insert(**where, body=body), request_id=name)
+    batch.add(google.instances().get(**where, instance="nobody"), request_id="no")
+    batch.execute()
+    assert [fault for name in ("w1", "w2") for fault in faults("Operation", answers[name])] == []
+    assert answers["no"].resp.status == 404
+    batch = BatchHttpRequest(note, f"{cloud.running.url}/batch/compute/v1")
+    for name in ("w1", "w2"):
+        batch.add(google.zoneOperations().wait(**where, operation=answers[name]["name"]), request_id=name)
+    batch.execute()
+    assert {answers[name]["status"] for name in ("w1", "w2")} == {"DONE"}
+    assert cloud.names() == {"w1", "w2"}
 
 
 def test_what_a_project_has_survives_the_death_of_the_emulator(state: Path) -> None:

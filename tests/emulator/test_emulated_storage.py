@@ -415,6 +415,8 @@ def test_every_answer_is_what_the_discovery_document_says(bucket: storage.Bucket
         "Bucket": other.buckets().get(**http).execute(),
         "Buckets": other.buckets().list(project="p").execute(),
         "BucketStorageLayout": other.buckets().getStorageLayout(**http).execute(),
+        "ManagedFolders": other.managedFolders().list(**http).execute(),
+        "Folders": other.folders().list(**http).execute(),
         "Policy": other.buckets().getIamPolicy(**http).execute(),
         "RewriteResponse": other.objects().rewrite(
             sourceBucket=BUCKET, sourceObject="p", destinationBucket=BUCKET, destinationObject="r", body={}

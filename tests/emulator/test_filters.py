@@ -29,6 +29,8 @@ _VM = {
         "id != 43",
         "name eq 'w-[0-9]'",
         "name ne x.*",
+        r'name eq ".*\bw\-1\b.*"',
+        r'name = "w\-1"',
         "status=STAGING OR status=RUNNING AND labels.run=r1",
         'creationTimestamp > "2026-01-01T00:00:00+00:00"',
         "targetLink=https://x/zones/z/instances/w-1",

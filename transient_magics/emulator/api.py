@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from . import instances, lists, rest, tables, wire
+from . import api_batches, instances, lists, rest, tables, wire
 from .advice import Advice
 from .api_tables import TablesApi
 from .bulk import Bulk
@@ -79,10 +79,13 @@ class Api:
         )  # fmt: skip
         for method, path, handler in [*self.routes(), *(route for part in parts for route in part.routes())]:
             application.router.add_route(method, path, answering(handler))
+        api_batches.add_to(application)
 
     def resume(self) -> None:
         """Go on with what an earlier emulator did not finish."""
         self.follow()
+        awaited = {name for record in self._fleet.records() for name in record.operations}
+        self._operations.abandon(awaited | self._images.awaited() | self._disks.awaited() | self._bulk.awaited())
         self._images.resume()
         self._disks.resume()
         self._bulk.resume()

@@ -88,6 +88,10 @@ class Bulk:
             ("POST", f"{rest.BASE}/regions/{{region}}/instances/bulkInsert", self._insert),
         ]
 
+    def awaited(self) -> set[str]:
+        """The operations of bulk inserts that are under way."""
+        return {entry["operation"] for entry in self._store}
+
     def resume(self) -> None:
         """Go on with what an earlier emulator did not finish."""
         for entry in self._store:

@@ -7,6 +7,7 @@ that the emulator's death interrupts begins anew in the next emulator.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Callable
@@ -52,21 +53,30 @@ class Filled(Resources):
         self._start(project, scope, resource["name"])
         return operation
 
+    def awaited(self) -> set[str]:
+        """The operations that end when contents are complete."""
+        return {each["_operation"] for each in self._known.values() if "_operation" in each}
+
     def resume(self) -> None:
         """Go on with the copies that an earlier emulator did not finish."""
         for (project, scope, name), resource in list(self._known.items()):
-            if "_copy" in resource and "_operation" in resource:
+            if "_operation" in resource:
                 self._start(project, scope, name)
+            elif "_copy" in resource and "_holder" not in resource:
+                # Its insert was never answered.
+                self.remove(project, scope, resource)
 
-    async def fill(self, project: str, scope: str, resource: Resource) -> Resource:
-        """Have its contents copied, if that is still to be done; returns the resource as it is then."""
+    async def fill(self, project: str, scope: str, resource: Resource) -> None:
+        """Have its contents copied, if that is still to be done."""
         if "_copy" in resource:
             source, target = Path(resource["_copy"]), self.contents(resource)
             await asyncio.to_thread(_copy, source, target)
-            resource = {name: value for name, value in resource.items() if name not in ("_copy", "_operation")}
-            resource["status"] = "READY"
-            self.keep(project, scope, resource)
-        return resource
+            present = self._known.get((project, scope, resource["name"]))
+            if present is None or present["id"] != resource["id"]:
+                remove_folder(target)
+                return
+            present = {name: value for name, value in present.items() if name not in ("_copy", "_operation")}
+            self.keep(project, scope, present | {"status": "READY"})
 
     def _start(self, project: str, scope: str, name: str) -> None:
         task = asyncio.get_running_loop().create_task(self._fill(project, scope, name))
@@ -74,14 +84,18 @@ class Filled(Resources):
         task.add_done_callback(self._tasks.discard)
 
     async def _fill(self, project: str, scope: str, name: str) -> None:
-        resource = self._known[project, scope, name]
+        resource = self._known.get((project, scope, name))
+        if resource is None:
+            return
         operation = self.operations.named(project, resource["_operation"])
         error = None
         try:
             await self.fill(project, scope, resource)
         except (OSError, shutil.Error) as failure:
             _LOG.exception("the contents of %s cannot be copied", name)
-            self.keep(project, scope, resource | {"status": "FAILED"})
+            if (project, scope, name) in self._known:
+                failed = {key: value for key, value in resource.items() if key not in ("_copy", "_operation")}
+                self.keep(project, scope, failed | {"status": "FAILED"})
             error = ("INTERNAL_ERROR", f"The emulator could not copy the contents: {failure}")
         if operation:
             self.operations.finish(operation, error=error, http=(500, "INTERNAL SERVER ERROR"))
@@ -90,10 +104,15 @@ class Filled(Resources):
 def _copy(source: Path, target: Path) -> None:
     remove_folder(target)
     if source.is_dir():
-        # A program that runs in the VM meanwhile may remove what is being copied; that is then not in the copy.
-        shutil.copytree(source, target, symlinks=True, ignore=_special, ignore_dangling_symlinks=True)
+        shutil.copytree(source, target, symlinks=True, ignore=_special, copy_function=_copy_file)
     else:
         target.mkdir(mode=0o700)
+
+
+def _copy_file(source: str, target: str) -> None:
+    # A program that runs in the VM meanwhile may remove what is being copied; that is then not in the copy.
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def _special(folder: str, names: list[str]) -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import wire
-from .disks import Disks
+from .disks import Disks, holder
 from .fleet import Fleet
 from .images import Images
 from .instances import new_record
@@ -52,9 +52,9 @@ class Creation:
         try:
             for each in checked["disks"]:
                 if each.get("type") != "SCRATCH" and not each.get("source"):
-                    disk = self._disks.add(project, scope, _disk_body(each))
-                    made.append(disk)
-                    self._disks.hold(project, zone, disk, own, bool(each.get("autoDelete")))
+                    # Written together with whose it is, so that it goes if the emulator ends before there is a VM.
+                    held = {"_holder": holder(own, bool(each.get("autoDelete")))}
+                    made.append(self._disks.add(project, scope, _disk_body(each) | held))
             operation = self._fleet.insert(project, zone, checked, request)
         except BaseException:
             for disk in made:

@@ -64,7 +64,8 @@ class Disks(Filled):
         if int(size) < least:
             why = f"Requested disk size cannot be smaller than the image size ({least} GB)"
             raise wire.invalid("resource.sizeGb", size, why)
-        return {**resource, "sizeGb": size}
+        held = {"_holder": body["_holder"], "lastAttachTimestamp": wire.now()} if "_holder" in body else {}
+        return {**resource, "sizeGb": size, **held}
 
     def shown(self, project: str, resource: Resource) -> Resource:
         users = self.users(project, resource)
@@ -82,8 +83,8 @@ class Disks(Filled):
 
     def hold(self, project: str, zone: str, disk: Resource, instance: str, auto_delete: bool) -> None:
         """Note that the VM at URL `instance` has this disk, and whether that is the disk's end, too."""
-        holder = {"instance": instance, "autoDelete": auto_delete}
-        self.keep(project, f"zones/{zone}", disk | {"_holder": holder, "lastAttachTimestamp": wire.now()})
+        held = {"_holder": holder(instance, auto_delete), "lastAttachTimestamp": wire.now()}
+        self.keep(project, f"zones/{zone}", disk | held)
 
     def release(self, project: str, zone: str, disk: Resource) -> None:
         """Note that no VM has this disk any more."""
@@ -94,11 +95,11 @@ class Disks(Filled):
         """VMs have come or gone: disks whose VM is gone go with it, or are free again."""
         living = {record.resource["selfLink"] for record in self._fleet.records()}
         for (project, scope, _), disk in list(self._known.items()):
-            holder = disk.get("_holder")
-            if not holder or holder["instance"] in living:
+            held = disk.get("_holder")
+            if not held or held["instance"] in living:
                 continue
             try:
-                if holder["autoDelete"]:
+                if held["autoDelete"]:
                     self.remove(project, scope, disk)
                 else:
                     self.release(project, scope.partition("/")[2], disk)
@@ -151,3 +152,8 @@ class Disks(Filled):
             raise wire.invalid("sizeGb", size, why)
         self.keep(project, scope, disk | {"sizeGb": size})
         return self.done(project, scope, "resizeDisk", disk, rest.request_id(request))
+
+
+def holder(instance: str, auto_delete: bool) -> dict[str, Any]:
+    """Whose a disk is, as its `_holder` says it: the URL of a VM, and whether the disk goes with it."""
+    return {"instance": instance, "autoDelete": auto_delete}

@@ -46,10 +46,7 @@ class _Parser:
             if match is None:
                 raise self.failure()
             kind = match.lastgroup or ""
-            value = match[kind]
-            if kind in ("double", "single"):
-                kind, value = "string", re.sub(r"\\(.)", r"\1", value)
-            self._tokens.append((kind, value))
+            self._tokens.append(("string" if kind in ("double", "single") else kind, match[kind]))
             position = match.end()
         self._position = 0
 
@@ -107,10 +104,13 @@ class _Parser:
         while value_kind == "word" and self.next() == ("mark", ":"):
             self._take()
             value += ":" + self._take()[1]
-        return self._comparison(field, operator, value)
+        return self._comparison(field, operator, value, value_kind == "string")
 
-    def _comparison(self, field: str, operator: str, value: str) -> Predicate:
+    def _comparison(self, field: str, operator: str, value: str, quoted: bool) -> Predicate:
         path = field.split(".")
+        if quoted and operator not in ("eq", "ne"):
+            # In a regular expression a backslash means what it means there.
+            value = re.sub(r"\\(.)", r"\1", value)
         if operator in ("eq", "ne"):
             try:
                 pattern = re.compile(value)

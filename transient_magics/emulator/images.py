@@ -37,6 +37,7 @@ class Images(Filled):
         return [
             *super().routes(),
             ("GET", f"{single}/family/{{family}}", self._get_family),
+            ("GET", f"{rest.BASE}/zones/{{in_zone}}/imageFamilyViews/{{family}}", self._get_view),
             ("POST", f"{single}/{{name}}/deprecate", self._deprecate),
         ]
 
@@ -51,7 +52,7 @@ class Images(Filled):
     def named(self, url: str, field: str, project: str) -> Resource:
         """The image that a field of a request names, itself or by its family."""
         parts = wire.path_of(url).split("/")
-        if len(parts) > 1 and parts[-2] == "family":
+        if len(parts) > 1 and parts[-2] in ("family", "imageFamilyViews"):
             owner = parts[1] if parts[0] == "projects" else project
             return self.newest(owner, parts[-1])
         return self.referred(url, field, project, "global")
@@ -81,6 +82,10 @@ class Images(Filled):
     async def _get_family(self, request: web.Request) -> rest.Answer:
         project = rest.project(request)
         return self.shown(project, self.newest(project, request.match_info["family"]))
+
+    async def _get_view(self, request: web.Request) -> rest.Answer:
+        # The zone may be `-`; every zone has the same images.
+        return {"image": await self._get_family(request)}
 
     async def _deprecate(self, request: web.Request) -> rest.Answer:
         body = await rest.body(request)

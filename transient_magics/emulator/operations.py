@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from . import wire
@@ -105,6 +105,18 @@ class Operations:
         for (owner, where, _), operation in self._known.items():
             if owner == project and scope in (None, where):
                 yield where, operation
+
+    def abandon(self, awaited: Collection[str]) -> None:
+        """End what an earlier emulator began and nobody will finish, because it is not `awaited` (names).
+
+        An insert without anything inserted was never answered: it is forgotten, and a repeated request begins anew.
+        """
+        for key, operation in list(self._known.items()):
+            if operation["status"] != "DONE" and operation["name"] not in awaited:
+                if operation["operationType"] in ("insert", "bulkInsert"):
+                    self.delete(*key)
+                else:
+                    self.finish(operation)
 
     async def wait(self, project: str, scope: str, name: str) -> dict[str, Any]:
         """The operation as soon as it is DONE, or as it is after two minutes."""

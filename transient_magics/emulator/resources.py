@@ -249,7 +249,8 @@ class Resources:
         project, scope, body = rest.project(request), rest.scope(request), await rest.body(request)
         if known := self.repeated(request):
             return known
-        resource = self.add(project, scope, {**body, "_query": dict(request.query)})
+        given = {name: value for name, value in body.items() if not name.startswith("_")}
+        resource = self.add(project, scope, {**given, "_query": dict(request.query)})
         return self.inserted(project, scope, resource, rest.request_id(request))
 
     def inserted(self, project: str, scope: str, resource: Resource, request: str | None) -> dict[str, Any]:

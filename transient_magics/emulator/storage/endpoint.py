@@ -9,12 +9,12 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
-from .. import wire
-from . import batches, downloads, in_parts
+from .. import batches, wire
+from . import downloads, in_parts
 from .in_parts import PartUploads
 from .service import Call, Reply, Service
 from .shelf import Shelf
@@ -24,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 _JSON, _DOWNLOAD, _BATCH = "/storage/v1/", "/download/storage/v1/", "/batch/storage/v1"
 _UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
 _CLIENT_LEFT = 499
+_MOST_CALLS = 100
 _MOST = 8 << 20  # bytes of JSON
 
 
@@ -76,14 +77,17 @@ class Endpoint:
         return await self._parts.answer(request, unquote(bucket), unquote(name))
 
     async def _batch(self, request: web.BaseRequest, base: str) -> web.Response:
-        parts = batches.parts(request.headers.get("Content-Type", ""), await _read(request), base)
-        replies: list[tuple[batches.Part, Reply]] = []
-        for part in parts:
+        answers: list[batches.Answer] = []
+        for part in batches.parts(request.headers.get("Content-Type", ""), await _read(request), _MOST_CALLS):
+            url = urlsplit(part.target)
+            names, query = _names(url.path.removeprefix(_JSON)), dict(parse_qsl(url.query, keep_blank_values=True))
             try:
-                replies.append((part, await self._service.answer(part.call)))
+                status, content = await self._service.answer(Call(part.method, names, query, _parsed(part.body), base))
             except wire.ApiError as error:
-                replies.append((part, (error.status, error.body())))
-        kind, body = batches.answer(replies)
+                status, content = error.status, error.body()
+            text = b"" if content is None else json.dumps(content).encode()
+            answers.append(batches.Answer(part.identity, status, text))
+        kind, body = batches.together(answers)
         return web.Response(body=body, headers={"Content-Type": kind})
 
     def _refusal(self, request: web.BaseRequest, error: wire.ApiError) -> web.Response:
@@ -117,7 +121,10 @@ async def _read(request: web.BaseRequest) -> bytes:
 
 
 async def _body(request: web.BaseRequest) -> dict[str, Any]:
-    text = await _read(request)
+    return _parsed(await _read(request))
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
     try:
         content = json.loads(text) if text.strip() else {}
     except ValueError as error:

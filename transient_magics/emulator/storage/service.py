@@ -71,6 +71,9 @@ class Service:
                 found = shelf.bucket(bucket).resource
                 return {"kind": "storage#storageLayout", "bucket": bucket,
                         "location": found["location"], "locationType": found["locationType"]}  # fmt: skip
+            case "GET", ["b", bucket, ("folders" | "managedFolders") as kind]:
+                shelf.bucket(bucket)
+                return {"kind": f"storage#{kind}"}
             case "GET", ["b", bucket, "iam"]:
                 return _policy(shelf.bucket(bucket).resource)
             case "GET", ["b", bucket, "iam", "testPermissions"]:
