@@ -53,7 +53,7 @@ class _Emulator:
         self._isolation = Isolation(settings.isolation)
         self._stop = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._active, self._serving = time.monotonic(), 0
+        self._active, self._serving, self._requests = time.monotonic(), 0, 0
         self._expected_until = self._active + _EXPECTED_SECONDS
         guard = Guard(settings.tables, settings.owner)
         self._storage = Endpoint(self._state / "storage")
@@ -133,13 +133,14 @@ class _Emulator:
         return web.json_response({
             "relay": self._settings.relay, "state": self._settings.state, "version": VERSION, "project": PROJECT,
             "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
-            "pid": os.getpid(), "vms": len(self._fleet), "storage": self._url,
+            "pid": os.getpid(), "vms": len(self._fleet), "requests": self._requests, "storage": self._url,
             "storage_of_vms": f"http://{METADATA_ADDRESS}" if self._isolation is not Isolation.NONE else None,
         })  # fmt: skip
 
     @web.middleware
     async def _note_activity(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self._serving += 1
+        self._requests += request.path.startswith("/compute/")
         try:
             return await handler(request)
         finally:

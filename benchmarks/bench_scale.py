@@ -1,0 +1,59 @@
+"""Many emulated VMs, declared to all SSH-ready, beside as many ipyparallel engines in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import urllib.request
+from pathlib import Path
+
+from _common import own_home, say
+from bench_join import engines
+
+from transient_magics import client, emulator
+from transient_magics.client import Declaration
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident(*marks: str) -> float:
+    """MiB of memory that processes with these marks, and this benchmark's home, hold together."""
+    total, home = 0, os.environ["TRANSIENT_MAGICS_HOME"].encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+                ours = home in line + (entry / "environ").read_bytes()
+                if ours and all(mark.encode() in line for mark in marks):
+                    total += int((entry / "statm").read_text().split()[1]) * PAGE
+            except OSError:
+                continue
+    return total / 2**20
+
+
+def main() -> None:
+    """Print seconds, memory and requests, and the ratio per worker."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="32 instead of 128")
+    count = 32 if parser.parse_args().quick else 128
+    with own_home():
+        began = time.perf_counter()
+        cluster = client.declare(Declaration(f"cpux{count - 1}"))
+        cluster.wait(300)
+        ours = time.perf_counter() - began
+        with urllib.request.urlopen(f"{emulator.ensure()}/emulator/v1") as answer:
+            requests = json.load(answer)["requests"]
+        say(f"{count} VMs, declared to all SSH-ready", ours, "s")
+        say("  requests to the API by then", requests, "")
+        say("  memory of the emulator", resident("transient_magics.emulator"), "MiB")
+        say("  memory of the controller", resident("transient_magics.controller"), "MiB")
+        cluster.delete()
+    theirs = engines(count)
+    say(f"{count} ipyparallel engines ready", theirs, "s")
+    say("ratio", ours / theirs, "", "< 1")
+
+
+if __name__ == "__main__":
+    main()
