@@ -16,7 +16,7 @@ from transient_magics.client import Declaration
 def engines(count: int) -> float:
     """Seconds until `Cluster.start_and_connect` has that many engines ready."""
     began = time.perf_counter()
-    cluster = ipyparallel.Cluster(n=count, log_level=40)
+    cluster = ipyparallel.Cluster(n=count, log_level=40, engine_timeout=300)
     client_ = cluster.start_and_connect_sync()
     client_.wait_for_engines(count, interactive=False)
     took = time.perf_counter() - began
