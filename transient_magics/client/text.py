@@ -163,6 +163,8 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
         lines.append(f"{run.name}  {run_words(run)}")
         if run.checkpoint_step is not None:
             lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
+        if run.shipped:
+            lines.append(f"{' ' * len(run.name)}  in the bucket: {run.shipped}")
         if run.metrics:
             scores = scores_words(run.metrics)
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
@@ -314,6 +316,10 @@ def _train_words(event: Event) -> str:
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
         case events.TrainCheckpoint():
             return f"{event.run} saved a checkpoint at step {event.step:,}"
+        case events.TrainShipped():
+            return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
+        case events.TrainUnshipped():
+            return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():
             scores = scores_words(event.metrics)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"

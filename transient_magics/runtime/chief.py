@@ -22,6 +22,7 @@ from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from .shipper import Shipper
 from .usercode import reason
 
 _TICK = 0.25
@@ -47,6 +48,8 @@ class Chief:
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
+        self._shipper = Shipper(spec.name, folder, self._lines.write) if spec.store else None
+        self._farewell: tuple[str, dict[str, Any]] | None = None
         self._connections = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -63,6 +66,8 @@ class Chief:
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
         self._spawn(self._watch())
+        if self._shipper:
+            self._spawn(self._shipper.keep_shipping())
         try:
             code = await self._finished
             await asyncio.sleep(0)
@@ -85,7 +90,8 @@ class Chief:
     async def _prepare(self) -> None:
         """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
         try:
-            await self._on_thread(self._keeper.define)
+            restored = self._shipper.restore() if self._shipper else asyncio.sleep(0)
+            await asyncio.gather(self._on_thread(self._keeper.define), restored)
             await self._on_thread(self._keeper.serve)
             if self._spec.data_dir is None:
                 making = lambda: data_files.make(self._folder.data, self._keeper.generate)  # noqa: E731
@@ -101,6 +107,8 @@ class Chief:
             return
         if "started" not in self._kept:
             self._kept["started"] = time.time()
+        if self._shipper:
+            self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
         self._happened(events.Prepared(step))
 
     async def _watch(self) -> None:
@@ -129,6 +137,8 @@ class Chief:
             _trace(error)
             self._happened(events.SaveFailed(reason(error, self._spec.line_offset)))
             return
+        if self._shipper:
+            self._shipper.due()
         self._happened(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
@@ -174,7 +184,10 @@ class Chief:
                 if kind == "train.finished":
                     self._kept["finished"] = values["step"]
                     values = {**values, "seconds": round(time.time() - self._kept.get("started", time.time()), 3)}
-                self._lines.write(kind, values)
+                if kind in ("train.finished", "train.failed"):
+                    self._farewell = kind, dict(values)
+                else:
+                    self._lines.write(kind, values)
             case events.Record(line):
                 with contextlib.suppress(OSError):  # a full disk costs metrics, not training
                     append(self._folder.metrics, line)
@@ -189,9 +202,17 @@ class Chief:
             case events.Persist():
                 self._keep()
             case events.Finish(code):
-                self._keep()
-                if not self._finished.done():
-                    self._finished.set_result(code)
+                self._spawn(self._finish(code))
+
+    async def _finish(self, code: int) -> None:
+        """The last word comes after the last checkpoint is where it will stay."""
+        if self._shipper:
+            await self._shipper.settled()
+        if self._farewell:
+            self._lines.write(*self._farewell)
+        self._keep()
+        if not self._finished.done():
+            self._finished.set_result(code)
 
     def _read_kept(self) -> dict[str, Any]:
         try:

@@ -43,6 +43,8 @@ class RunSpec:
     pace_seconds: float | None = None
     line_offset: int = 1
     threads: int = 0
+    store: str | None = None
+    resume_store: str | None = None
     token: str = field(default="", repr=False)
 
     @classmethod
