@@ -16,6 +16,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from transient_magics.errors import TrainingError
+from transient_magics.runtime import shared_records
 from transient_magics.runtime.bucket import Bucket, OvertakenError
 from transient_magics.runtime.manifest import NAME
 from transient_magics.runtime.shipping import read_manifest, restore, ship
@@ -193,3 +194,24 @@ def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Buck
 def test_a_bucket_that_is_not_there_is_told_in_a_sentence(client: storage.Client, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no such bucket"):
         ship(Bucket("gs://no-such-bucket-anywhere/run-1"), saved(tmp_path, 1))
+
+
+def test_records_are_made_once_for_all(client: storage.Client, tmp_path: Path) -> None:
+    place = Bucket(f"gs://{BUCKET}/data")
+    assert shared_records.get(place, "digits", tmp_path / "one") == 0
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "digits-train-00000-of-00001").write_bytes(b"first")
+    (tmp_path / "two" / "digits-train-00000-of-00001").write_bytes(b"second")
+    assert shared_records.put(place, "digits", tmp_path / "one") == 1
+    assert shared_records.put(place, "digits", tmp_path / "two") == 0
+    assert len(list(client.list_blobs(BUCKET, prefix="data/"))) == 2
+    assert shared_records.get(place, "digits", tmp_path / "three") == 1
+    assert (tmp_path / "three" / "digits-train-00000-of-00001").read_bytes() == b"first"
+
+
+def test_records_that_somebody_put_there_are_taken(client: storage.Client, tmp_path: Path) -> None:
+    client.bucket(BUCKET).blob("own/digits-train-00000-of-00001").upload_from_string(b"own")
+    client.bucket(BUCKET).blob("own/other/ignored").upload_from_string(b"other")
+    assert shared_records.get(Bucket(f"gs://{BUCKET}/own/"), "digits", tmp_path) == 1
+    assert (tmp_path / "digits-train-00000-of-00001").read_bytes() == b"own"

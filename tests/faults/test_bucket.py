@@ -33,6 +33,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None, pace_seconds=0.05, check=False,
+        data_dir="gs://stored-results/digits",
     )  # fmt: skip
     patient = Patient(cluster, run)
     try:

@@ -283,7 +283,8 @@ def _train() -> tuple[Option, ...]:
         _flag("--cluster", "which cluster (the latest)", str, completes="cluster", metavar="NAME"),
         _flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
         _flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", _overrides, metavar="NAME=VALUE,..."),
-        _flag("--data-dir", "where the TFRecords are (made once by generate_data)", str),
+        _flag("--data-dir", "where the TFRecords are; gs://BUCKET/FOLDER: kept there for all clusters (made once by "
+              "generate_data)", str, metavar="PLACE"),
         _flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         _flag("--pip", "packages to install on the VMs", str, many="extend", metavar="PACKAGE"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
-from ..spec import TrainSpec, parse_name, run_store
+from ..spec import TrainSpec, parse_bucket, parse_name, run_store
 from . import commands
 from .clusters import cluster as find_cluster
 from .clusters import clusters, fetch
@@ -59,6 +59,11 @@ def train(
             raise DeclarationError(
                 what, where=f"--{option.replace('_', '-')}", fix=f"Choose from {', '.join(choices)}."
             )
+    if str(options.get("data_dir")).startswith("gs://"):
+        options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
+        if state.spec and not (state.spec.emulated or state.spec.bucket or state.spec.service_account):
+            what = f"The VMs of {chosen.name} may not use buckets"
+            raise DeclarationError(what, where="--data-dir", fix="Declare the cluster without --bucket none.")
     folders = chosen.directory / "runs"
     folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
     if folder.exists():

@@ -150,6 +150,13 @@ def ending_words(state: ClusterState, now: float) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
+def deleted_words(state: ClusterState, bill: Bill) -> str:
+    """What is said when a cluster is gone: what it cost, and where its results are."""
+    kept = state.spec.bucket if state.spec and state.runs else None
+    where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
+    return f"{state.name} is deleted, no VM is left. It cost {money(bill.total)}.{where}"
+
+
 def status(state: ClusterState, bill: Bill, now: float) -> str:
     """All about one cluster on one screen."""
     spec = state.spec

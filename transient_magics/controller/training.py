@@ -19,13 +19,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ..cloud import CloudStorage
 from ..errors import CloudError, ConnectionLostError, JournalError, RemoteError, TrainingError
 from ..journal import Event, RunState, VmState, events, metrics, read
 from ..journal.events import from_dict
-from ..remote import follow_across
+from ..remote import Connection, follow_across
 from .core import PARAMETER_SERVER, WORKER
 from .link import Link, Work
 from .results import Results
@@ -37,6 +36,7 @@ _CHECK_SECONDS = 300.0
 _LAST_SAVE_SECONDS = 20.0
 _SHIP_SECONDS = 120.0
 _INTO_BUCKET_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 1.0
 
 
 class Training:
@@ -209,11 +209,21 @@ class Training:
     async def _lines(self, name: str, offset: int) -> AsyncIterator[bytes]:
         await self._chief_known.wait()
 
-        async def connect() -> Any:
-            return await self._chief_link().connection()
-
-        async for _, line in follow_across(connect, f"transient/runs/{self.name}/{name}", offset):
+        async for _, line in follow_across(self._chief_connection, f"transient/runs/{self.name}/{name}", offset):
             yield line
+
+    async def _chief_connection(self) -> Connection:
+        """The connection to the chief's VM, waiting for it, and for another VM that takes its place meanwhile."""
+        while True:
+            link = self._link(self._chief) if self._chief else None
+            if link is None:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                continue
+            try:
+                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                    return await link.connection()
+            except TimeoutError:
+                continue  # the link may be one of a VM that is gone
 
     async def _ship_always(self) -> None:
         while True:

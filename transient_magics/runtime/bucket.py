@@ -105,6 +105,13 @@ class Bucket:
             found = list(self._client.list_blobs(self._bucket, prefix=self._path + prefix, **self._how))
         return [(each.name.removeprefix(self._path), each.time_created.timestamp()) for each in found]
 
+    def files(self) -> list[File]:
+        """What lies in the place itself, not in folders below it."""
+        with self._explaining(""):
+            found = list(self._client.list_blobs(self._bucket, prefix=self._path, delimiter="/", **self._how))
+        files = [File(each.name.removeprefix(self._path), int(each.size), str(each.crc32c)) for each in found]
+        return [file for file in files if file.name]
+
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
         from google.api_core.exceptions import NotFound

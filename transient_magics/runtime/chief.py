@@ -14,10 +14,11 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from . import chief_events as events
-from . import data_files
+from . import data_files, shared_records
 from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
@@ -94,7 +95,7 @@ class Chief:
             await asyncio.gather(self._on_thread(self._keeper.define), restored)
             await self._on_thread(self._keeper.serve)
             if self._spec.data_dir is None:
-                making = lambda: data_files.make(self._folder.data, self._keeper.generate)  # noqa: E731
+                making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
                 self._records.set_result(await self._on_thread(making))
             elif not await self._on_thread(self._keeper.has_records):
                 where = self._spec.data_dir
@@ -110,6 +111,17 @@ class Chief:
         if self._shipper:
             self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
         self._happened(events.Prepared(step))
+
+    def _fill(self, directory: Path, temporary: Path) -> None:
+        """Get the records from the bucket where they are shared, or make them, and share them."""
+        place, problem = self._spec.records, self._spec.problem
+        if place and shared_records.run("get", place, problem, directory):
+            if not self._keeper.has_records():
+                raise FileNotFoundError(f"no records of {problem} are in --data-dir {place}")
+            return
+        self._keeper.generate(directory, temporary)
+        if place:
+            shared_records.run("put", place, problem, directory)
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""

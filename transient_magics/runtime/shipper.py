@@ -29,6 +29,7 @@ class Shipper:
         self._run, self._folder, self._report = run, folder, report
         self._due, self._settled = asyncio.Event(), asyncio.Event()
         self._settled.set()
+        self._shipped = ""
 
     def due(self) -> None:
         """There is a new checkpoint."""
@@ -64,7 +65,8 @@ class Shipper:
         for attempt in range(_TRIES):
             answer = await self._program("ship")
             if "error" not in answer:
-                if answer.get("step") is not None:
+                if answer.get("step") is not None and answer["path"] != self._shipped:
+                    self._shipped = answer["path"]
                     self._report("train.shipped", {"run": self._run, **answer})
                 return
             print(f"not shipped: {answer['error']}", file=sys.stderr, flush=True)

@@ -2,8 +2,9 @@
 
 `ship` uploads the newest checkpoint of the run's folder, then names it in the manifest, then deletes what the manifest
 names no longer. `restore` downloads the newest checkpoint whose files are what the manifest says, if none as new lies
-in the folder. A process of its own with a low priority: training must not wait for it. It can be killed at any moment;
-what is half there counts for nothing. Prints one line of JSON, `{"step": N or null, ...}` or `{"error": "sentence"}`.
+in the folder. A process of its own, and when it ships of low priority: training must not wait for it. It can be killed
+at any moment; what is half there counts for nothing. Prints one line of JSON, `{"step": N or null, ...}` or
+`{"error": "sentence"}`.
 """
 
 from __future__ import annotations
@@ -128,7 +129,6 @@ def main() -> None:
     parser.add_argument("do", choices=("ship", "restore"))
     parser.add_argument("--run", type=Path, required=True)
     given = parser.parse_args()
-    os.nice(_NICE)
     folder = RunFolder(given.run)
     try:
         spec = folder.spec()
@@ -143,6 +143,7 @@ def main() -> None:
 
 def _ship(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
     assert spec.store
+    os.nice(_NICE)
     return ship(Bucket(spec.store), folder.checkpoints)
 
 
