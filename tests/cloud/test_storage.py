@@ -95,6 +95,9 @@ async def test_what_is_not_there(storage: CloudStorage, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(GoneError, match="no such bucket"):
         await storage.read_json("there-is-no-such-bucket", "nothing")
+    with pytest.raises(GoneError) as refused:
+        await storage.upload("there-is-no-such-bucket", "file", Path(__file__))
+    assert "http" not in str(refused.value)
 
 
 async def test_a_silent_endpoint_is_given_up(unused_port: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..errors import (
     AccessError,
     AlreadyExistsError,
@@ -25,8 +27,7 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
     from google.cloud.storage.exceptions import DataCorruption
 
     if isinstance(error, GoogleAPICallError):
-        said = " ".join(str(error.message or error).split("\n", 1)[0].split()).rstrip(".")
-        return _by_status(int(error.code or 0), said, where, project)
+        return _by_status(int(error.code or 0), _said(str(error.message or error)), where, project)
     if isinstance(error, DataCorruption):
         return CloudError("Its contents did not arrive as they were sent", where=where, fix="Try again.")
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
@@ -34,6 +35,13 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
         what = f"{endpoint or 'https://storage.googleapis.com'} does not answer"
         return UnreachableError(what, where=where, fix=remedy)
     return failures.explain(error, where=where, project=project, endpoint=endpoint)
+
+
+def _said(message: str) -> str:
+    """Google's own sentence: its client puts the request before it, and for uploads the whole answer around it."""
+    told = re.search(r'"message": ?"([^"]+)"', message)
+    line = told[1] if told else message.split("\n", 1)[0]
+    return " ".join(re.sub(r"^[A-Z]+ https?://\S+: ", "", line).split()).rstrip(".")
 
 
 def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
