@@ -83,6 +83,10 @@ class AlreadyExistsError(CloudError):
     """A resource of that name exists."""
 
 
+class ChangedError(CloudError):
+    """Somebody else was faster: the resource is not what it was when it was read."""
+
+
 class UnreachableError(CloudError):
     """The API does not answer."""
 

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from .. import places
@@ -33,7 +34,16 @@ from ..catalog import (
 )
 from ..errors import CloudError, ClusterError, DeclarationError
 from ..journal import read, replay
-from ..spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups, parse_name, render_duration
+from ..spec import (
+    ClusterSpec,
+    PriceLine,
+    WorkerGroup,
+    own_bucket,
+    parse_bucket,
+    parse_groups,
+    parse_name,
+    render_duration,
+)
 from . import commands
 from .handles import Cluster
 
@@ -104,7 +114,8 @@ class Preview:
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
         answers = [f"{'good' if good else 'NOT GOOD'}: {subject}: {said}" for subject, good, said in self.findings]
-        return "\n".join([heading, *lines, total, *self.doubts, *answers, ends, "Nothing was created."])
+        kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
+        return "\n".join([heading, *lines, total, *self.doubts, *answers, *kept, ends, "Nothing was created."])
 
     @property
     def doubts(self) -> list[str]:
@@ -194,7 +205,6 @@ def specify(declaration: Declaration) -> ClusterSpec:
         max_cost=declaration.max_cost,
         idle_seconds=declaration.idle,
         project=declaration.project,
-        bucket=declaration.bucket,
         image=declaration.image,
         service_account=declaration.service_account,
         network=declaration.network,
@@ -204,7 +214,8 @@ def specify(declaration: Declaration) -> ClusterSpec:
         ssh_from=declaration.ssh_from,
         controller=declaration.controller or "local",
     )
-    return _with_home(spec, lines)
+    spec = _with_home(spec, lines)
+    return replace(spec, bucket=_bucket(declaration, spec.home_zone))
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
@@ -249,13 +260,19 @@ def sweep(project: str | None = None) -> list[str]:
     return list(_ask_program("sweep", "Sweeping", *([project] if project else []))["deleted"])
 
 
-def _ask_program(name: str, what: str, *arguments: str, stdin: str = "") -> dict[str, Any]:
+def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:
+    """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`. Raises CloudError."""
+    request = {"store": store, "project": project, "folder": str(folder.absolute()), "results": results}
+    _ask_program("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
+
+
+def _ask_program(name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0) -> dict[str, Any]:
     """Run a program of the controller's, which may import Google's client where this process must not."""
     import subprocess
     import sys
 
     command = [sys.executable, "-m", f"transient_magics.controller.{name}", *arguments]
-    ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, cwd="/", check=False)
+    ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, cwd="/", check=False)
     try:
         answer = json.loads(ended.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -278,6 +295,12 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
+
+
+def _bucket(declaration: Declaration, home_zone: str) -> str | None:
+    if declaration.bucket:
+        return None if declaration.bucket == "none" else parse_bucket(declaration.bucket, "--bucket")
+    return own_bucket(declaration.project, region(home_zone)) if declaration.project else None
 
 
 def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:

@@ -43,7 +43,8 @@ class Result:
     loss: float | None
     seconds: float
     cost: float
-    checkpoint: Path | None
+    checkpoint: Path | str | None
+    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path."""
     metrics: dict[str, float]
 
 
@@ -256,7 +257,10 @@ class Run:
         return str(commands.send(self.cluster.directory, command)["text"])
 
     def fetch(self, folder: str | Path) -> Path:
-        """Copy checkpoints, metrics, events, the cell and the declaration into `folder` (made if needed)."""
+        """Bring checkpoints, metrics, events, the cell and the declaration into `folder` (made if needed).
+
+        From the bucket, where the run has its place in one; the cluster may be gone. Raises CloudError.
+        """
         target = Path(folder).expanduser()
         target.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
@@ -268,6 +272,11 @@ class Run:
             else:
                 shutil.copy2(path, target / path.name)
         shutil.copy2(self.cluster.directory / "journal.jsonl", target / "journal.jsonl")
+        if store := self.state.spec.get("store"):
+            from .clusters import fetch
+
+            spec = self.cluster.state.spec
+            fetch(store, spec.project if spec else None, target, results=self.state.over)
         return target
 
     def _result(self, state: ClusterState) -> Result:
@@ -281,9 +290,15 @@ class Run:
             loss=run.loss,
             seconds=max(0.0, run.finished_at - run.started_at) if run.started_at else 0.0,
             cost=_cost_between(state, run.declared_at, run.finished_at),
-            checkpoint=self.directory / run.checkpoint if run.checkpoint else None,
+            checkpoint=self._checkpoint(run),
             metrics=dict(run.metrics),
         )
+
+    def _checkpoint(self, run: RunState) -> Path | str | None:
+        here = self.directory / run.checkpoint if run.checkpoint else None
+        if run.shipped and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
+            return run.shipped
+        return here
 
     def __repr__(self) -> str:
         run = self.state
@@ -291,6 +306,10 @@ class Run:
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return _DISPLAY[0](self) if _DISPLAY else {"text/plain": repr(self)}
+
+
+def _is_here(checkpoint: Path | None) -> bool:
+    return checkpoint is not None and checkpoint.with_name(f"{checkpoint.name}.index").exists()
 
 
 def _cost_between(state: ClusterState, begin: float, end: float) -> float:

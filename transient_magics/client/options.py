@@ -168,11 +168,9 @@ def _ranges(text: str) -> tuple[str, ...]:
 
 
 def _bucket(text: str) -> str:
-    if text.strip().lower() != "none":
-        raise DeclarationError(
-            "A bucket is not available yet", where="--bucket", fix="Leave it out: results come to this machine."
-        )
-    return "none"
+    from ..spec import parse_bucket
+
+    return "none" if text.strip().lower() == "none" else parse_bucket(text, "--bucket")
 
 
 def _variable(text: str) -> str:
@@ -258,7 +256,8 @@ def _declare() -> tuple[Option, ...]:
         _flag("--max-cost", "hard limit in US dollars", number("--max-cost"), metavar="DOLLARS"),
         _flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
         _flag("--project", "a Google Cloud project; without one all is emulated and free", str),
-        _flag("--bucket", "none: results come to this machine (buckets are not available yet)", _bucket),
+        _flag("--bucket", "where checkpoints and results live: NAME, gs://NAME/FOLDER, or none: they come to this "
+              "machine (with a project one of its own, else none)", _bucket),
         _flag("--image", "the VMs' image", str),
         _flag("--service-account", "the VMs' service account", str),
         _flag("--network", "the VMs' network", str),
@@ -284,7 +283,8 @@ def _train() -> tuple[Option, ...]:
         _flag("--cluster", "which cluster (the latest)", str, completes="cluster", metavar="NAME"),
         _flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
         _flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", _overrides, metavar="NAME=VALUE,..."),
-        _flag("--data-dir", "where the TFRecords are (made once by generate_data)", str),
+        _flag("--data-dir", "where the TFRecords are; gs://BUCKET/FOLDER: kept there for all clusters (made once by "
+              "generate_data)", str, metavar="PLACE"),
         _flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         _flag("--pip", "packages to install on the VMs", str, many="extend", metavar="PACKAGE"),
@@ -401,7 +401,7 @@ DESCRIPTIONS = {
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
-    "delete": "Delete a cluster: its VMs, disks and addresses. Results stay on this machine.",
+    "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
     "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",

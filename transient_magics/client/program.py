@@ -198,7 +198,7 @@ def _delete(command: Command) -> None:
         except ClusterError as error:  # the others are to go all the same
             failed.append(str(error))
         else:
-            print(f"{each.name} is deleted, no VM is left. It cost {text.money(each.cost().total)}.")
+            print(text.deleted_words(each.state, each.cost()))
     if failed:
         raise ClusterError("; ".join(failed))
 

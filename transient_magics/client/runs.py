@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, DeclarationError
-from ..spec import TrainSpec, parse_name
+from ..errors import CloudError, ClusterError, DeclarationError
+from ..spec import TrainSpec, parse_bucket, parse_name, run_store
 from . import commands
 from .clusters import cluster as find_cluster
-from .clusters import clusters
+from .clusters import clusters, fetch
 from .handles import Cluster, Run
 
 _CHOICES = {
@@ -59,17 +59,26 @@ def train(
             raise DeclarationError(
                 what, where=f"--{option.replace('_', '-')}", fix=f"Choose from {', '.join(choices)}."
             )
+    if str(options.get("data_dir")).startswith("gs://"):
+        options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
+        if state.spec and not (state.spec.emulated or state.spec.bucket or state.spec.service_account):
+            what = f"The VMs of {chosen.name} may not use buckets"
+            raise DeclarationError(what, where="--data-dir", fix="Declare the cluster without --bucket none.")
     folders = chosen.directory / "runs"
     folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
     if folder.exists():
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
+    earlier = _earlier(chosen, resume)
+    on_vm = earlier is not None and _reachable(chosen, earlier)
     spec = TrainSpec(
         name=folder.name, model=model, hparams_set=hparams_set, problem=problem, train_steps=train_steps,
         include=tuple(Path(each).name for each in include), resume=resume, declared_at=time.time(),
+        store=run_store(state.spec, folder.name) if state.spec else None,
+        resume_store=earlier.state.spec.get("store") if earlier and on_vm else None,
         token=secrets.token_hex(16), max_workers=state.spec.max_workers if state.spec else 0,
         **{key: value for key, value in options.items() if value is not None},
     )  # fmt: skip
-    _write(folder, spec, source, include, _checkpoints(chosen, resume))
+    _write(folder, spec, source, include, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})
     return Run(folder.name, chosen)
 
@@ -101,16 +110,23 @@ def _free_name(folders: Path) -> str:
     return f"run-{number}"
 
 
-def _checkpoints(cluster: Cluster, resume: str | None) -> Path | None:
+def _earlier(cluster: Cluster, resume: str | None) -> Run | None:
+    """The run to continue from, which has a checkpoint."""
     if resume is None:
         return None
-    folder = run(resume, cluster if resume in cluster.state.runs else None).directory / "checkpoints"
-    if not any(folder.glob("model.ckpt-*.index")):
+    found = run(resume, cluster if resume in cluster.state.runs else None)
+    if not found.state.shipped and not any((found.directory / "checkpoints").glob("model.ckpt-*.index")):
         raise DeclarationError(f"{resume} has no checkpoint to continue from", where="--resume")
-    return folder
+    return found
 
 
-def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...], checkpoints: Path | None) -> None:
+def _reachable(cluster: Cluster, earlier: Run) -> bool:
+    """Whether VMs of `cluster` can get the checkpoints of `earlier` from their bucket themselves."""
+    spec, other = cluster.state.spec, earlier.cluster.state.spec
+    return bool(earlier.state.shipped and spec and other and spec.bucket and spec.project == other.project)
+
+
+def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...], earlier: Run | None) -> None:
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
@@ -123,12 +139,18 @@ def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...],
                 shutil.copytree(path, fresh / "include" / path.name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(path, fresh / "include" / path.name)
-        if checkpoints:
-            shutil.copytree(checkpoints, fresh / "checkpoints")
+        if earlier and (earlier.directory / "checkpoints").exists():
+            shutil.copytree(earlier.directory / "checkpoints", fresh / "checkpoints")
+        if earlier and earlier.state.shipped and not spec.resume_store:
+            known = earlier.cluster.state.spec
+            fetch(earlier.state.spec["store"], known.project if known else None, fresh, results=False)
         handle = os.open(fresh / "run.json", os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(handle, "w") as file:
             json.dump(spec.to_dict(), file, indent=1)
         fresh.rename(folder)
+    except CloudError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise ClusterError(f"The run's folder cannot be made: {error.strerror or error}", where=str(folder)) from error

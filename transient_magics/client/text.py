@@ -150,6 +150,13 @@ def ending_words(state: ClusterState, now: float) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
+def deleted_words(state: ClusterState, bill: Bill) -> str:
+    """What is said when a cluster is gone: what it cost, and where its results are."""
+    kept = state.spec.bucket if state.spec and state.runs else None
+    where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
+    return f"{state.name} is deleted, no VM is left. It cost {money(bill.total)}.{where}"
+
+
 def status(state: ClusterState, bill: Bill, now: float) -> str:
     """All about one cluster on one screen."""
     spec = state.spec
@@ -163,6 +170,8 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
         lines.append(f"{run.name}  {run_words(run)}")
         if run.checkpoint_step is not None:
             lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
+        if run.shipped:
+            lines.append(f"{' ' * len(run.name)}  in the bucket: {run.shipped}")
         if run.metrics:
             scores = scores_words(run.metrics)
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
@@ -314,6 +323,10 @@ def _train_words(event: Event) -> str:
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
         case events.TrainCheckpoint():
             return f"{event.run} saved a checkpoint at step {event.step:,}"
+        case events.TrainShipped():
+            return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
+        case events.TrainUnshipped():
+            return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():
             scores = scores_words(event.metrics)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"

@@ -1,6 +1,7 @@
-"""Compute Engine through Google's own client: make, find, watch and delete VMs, with errors one can act on.
+"""Compute Engine and Cloud Storage through Google's own clients, with errors one can act on.
 
-`ComputeEngine` is the only door. It takes `VmRequest`s and answers with `Vm`s; everything that goes wrong arrives as
+`ComputeEngine` makes, finds, watches and deletes VMs: it takes `VmRequest`s and answers with `Vm`s. `CloudStorage`
+keeps objects in buckets. There is no other door to either; everything that goes wrong arrives as
 one of the typed errors of `transient_magics.errors`. Nothing of Google's is imported before the first use: that takes
 some 2.8 seconds, and `preload()` lets a process spend them in a thread while it does something else.
 """
@@ -8,6 +9,18 @@ some 2.8 seconds, and `preload()` lets a process spend them in a thread while it
 from .engine import ComputeEngine, preload
 from .examine import Finding
 from .firewall import IAP_RANGE, rules
+from .storage import CloudStorage, Stored
 from .values import Vm, VmRequest, request_id
 
-__all__ = ["IAP_RANGE", "ComputeEngine", "Finding", "Vm", "VmRequest", "preload", "request_id", "rules"]
+__all__ = [
+    "IAP_RANGE",
+    "CloudStorage",
+    "ComputeEngine",
+    "Finding",
+    "Stored",
+    "Vm",
+    "VmRequest",
+    "preload",
+    "request_id",
+    "rules",
+]

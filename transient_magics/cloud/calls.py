@@ -31,31 +31,20 @@ _WAITERS = 48  # of the threads, so that short calls never queue behind long wai
 _WAIT_SECONDS = 15.0  # how long a thread stays in one wait, and so the longest that leaving can take
 
 
-class Calls:
-    """The threads and the clients behind one ComputeEngine."""
+Explain = Callable[[Exception, str], CloudError | None]
+"""Our error for a library's, met at a place; None for what is a defect of this program."""
 
-    def __init__(self, project: str, endpoint: str | None, patience: float) -> None:
-        self._project, self._endpoint, self._patience = project, endpoint, patience
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="compute")
-        self._waiters = asyncio.Semaphore(_WAITERS)
-        self._clients: Clients | None = None
 
-    @property
-    def clients(self) -> Clients:
-        """Google's clients, once open."""
-        if self._clients is None:
-            raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
-        return self._clients
+class Attempts:
+    """Blocking requests in `threads` of their own: tried again for `patience` seconds, their errors made ours."""
 
-    async def open(self) -> None:
-        """Import Google's clients, find credentials, build them."""
-        async with self.explaining(f"project {self._project}"):
-            self._clients = await self._threaded(lambda: Clients(self._endpoint, connections=_THREADS))
+    def __init__(self, name: str, threads: int, patience: float, explain: Explain) -> None:
+        self._patience, self._explain = patience, explain
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
-    def close(self) -> None:
-        """Give threads and connections back; calls under way end by themselves."""
+    def end(self) -> None:
+        """Give the threads back; requests under way end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self.clients.close()
 
     async def call(self, where: str, function: Callable[[], T], *, patience: float | None = None) -> T:
         """Run one blocking request in a thread, several times if it fails for a passing reason; errors become ours."""
@@ -70,8 +59,53 @@ class Calls:
         async with self.explaining(where):
             async for attempt in attempts:
                 with attempt:
-                    return await self._threaded(function)
+                    return await self.threaded(function)
         raise AssertionError("stamina ends with a result or an error")
+
+    @asynccontextmanager
+    async def explaining(self, where: str) -> AsyncIterator[None]:
+        """Errors of Google's client, its credentials and the network become ours."""
+        try:
+            yield
+        except Exception as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
+            ours = self._explain(error, where)
+            if ours is None:
+                raise
+            raise ours from error
+
+    async def threaded(self, function: Callable[[], T]) -> T:
+        """Run it in a thread, once."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+
+class Calls(Attempts):
+    """The threads and the clients behind one ComputeEngine."""
+
+    def __init__(self, project: str, endpoint: str | None, patience: float) -> None:
+        def explain(error: Exception, where: str) -> CloudError | None:
+            return failures.explain(error, where=where, project=project, endpoint=endpoint or "")
+
+        super().__init__("compute", _THREADS, patience, explain)
+        self._project, self._endpoint = project, endpoint
+        self._waiters = asyncio.Semaphore(_WAITERS)
+        self._clients: Clients | None = None
+
+    @property
+    def clients(self) -> Clients:
+        """Google's clients, once open."""
+        if self._clients is None:
+            raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
+        return self._clients
+
+    async def open(self) -> None:
+        """Import Google's clients, find credentials, build them."""
+        async with self.explaining(f"project {self._project}"):
+            self._clients = await self.threaded(lambda: Clients(self._endpoint, connections=_THREADS))
+
+    def close(self) -> None:
+        """Give threads and connections back; calls under way end by themselves."""
+        self.end()
+        self.clients.close()
 
     async def finished(self, zone: str | None, where: str, operation: compute_v1.Operation) -> compute_v1.Operation:
         """The operation (a global one if there is no zone) once it is done, failed or not.
@@ -102,20 +136,6 @@ class Calls:
     def failure(self, operation: compute_v1.Operation, where: str) -> CloudError | None:
         """Our error for an operation that ended badly."""
         return failures.explain_operation(operation, where=where, project=self._project)
-
-    @asynccontextmanager
-    async def explaining(self, where: str) -> AsyncIterator[None]:
-        """Errors of Google's client, its credentials and the network become ours."""
-        try:
-            yield
-        except Exception as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
-            ours = failures.explain(error, where=where, project=self._project, endpoint=self._endpoint or "")
-            if ours is None:
-                raise
-            raise ours from error
-
-    async def _threaded(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
 
 async def until(check: Callable[[], Awaitable[T | None]]) -> T:

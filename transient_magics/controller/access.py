@@ -1,4 +1,4 @@
-"""The way to the VMs: which Compute Engine to talk to, and how to reach a VM's SSH port.
+"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM's SSH port.
 
 A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through Identity-Aware Proxy where
 they have no external address. One without uses this user's emulator, started here if nobody has yet, and dials through
@@ -16,11 +16,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from ..cloud import ComputeEngine, preload
+from ..catalog import region
+from ..cloud import CloudStorage, ComputeEngine, preload
 from ..errors import UnreachableError
 from ..journal import Clock, VmState
 from ..remote import Dialler, Direct, ProxyCommand, Relay
-from ..spec import ClusterSpec
+from ..spec import ClusterSpec, own_bucket
 from .machines import firewall_rules, instance_name
 
 EMULATED_PROJECT = "emulated-project"
@@ -37,6 +38,7 @@ class Access:
         self._spec = spec
         self._stack = AsyncExitStack()
         self.engine: ComputeEngine
+        self.storage: CloudStorage | None = None
         self.dialler: Dialler
         self.isolated = True
         self._opening = asyncio.Lock()
@@ -72,6 +74,14 @@ class Access:
     async def unprotect(self) -> None:
         """Take the rules away, after the last VM."""
         await self.engine.firewall.remove([rule["name"] for rule in firewall_rules(self._spec)])
+
+    async def ensure_bucket(self) -> None:
+        """See that the cluster's bucket is there, made in its region if need be. Raises CloudError."""
+        spec = self._spec
+        if spec.bucket and self.storage:
+            name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
+            own = spec.project is not None and name == own_bucket(spec.project, location)
+            await self.storage.ensure_bucket(name, location, own=own)
 
     def address(self, vm: VmState) -> str:
         """What the dialler calls this VM."""
@@ -111,6 +121,8 @@ class Access:
         self.engine = await self._stack.enter_async_context(
             ComputeEngine(project, endpoint, patience=_EMULATED_PATIENCE if endpoint else _PATIENCE)
         )
+        if self._spec.bucket:
+            self.storage = await self._stack.enter_async_context(CloudStorage(project, endpoint))
 
 
 def _ask(url: str) -> dict[str, Any]:

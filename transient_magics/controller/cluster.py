@@ -82,6 +82,7 @@ class Controller:
                 await access.reopen()
                 if self._state.phase != "deleting":
                     await access.protect()
+                    await access.ensure_bucket()
             except CloudError as error:
                 self._recorder.note("access", str(error))
             else:
@@ -171,7 +172,7 @@ class Controller:
             return
         folder = self._directory / "runs" / run.name
         changed = self._recorder.changed.set
-        training = Training(run, folder, self._recorder.record, fleet.link, changed)
+        training = Training(run, folder, self._recorder.record, fleet.link, changed, lambda: fleet.storage)
         self._trainings[run.name] = training
 
         async def conduct() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..cloud import Vm
+from ..cloud import CloudStorage, Vm
 from ..errors import CloudError, GoneError, QuotaError, RemoteError, StockoutError, UnreachableError
 from ..journal import ClusterState, VmState, events, read
 from ..remote import Connection, connect, generate_key
@@ -71,6 +71,11 @@ class Fleet:
     def link(self, vm: str) -> Link | None:
         """The link of a VM that runs."""
         return self._links.get(vm)
+
+    @property
+    def storage(self) -> CloudStorage | None:
+        """The way to the cluster's bucket, if it has one."""
+        return self._access.storage
 
     @property
     def training_refused(self) -> str:

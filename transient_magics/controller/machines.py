@@ -87,7 +87,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
-        service_account=spec.service_account or "",
+        service_account=spec.service_account or ("default" if spec.bucket and event.role == PARAMETER_SERVER else ""),
         request_id=request_id(spec.name, spec.declared_at, event.vm),
     )
 

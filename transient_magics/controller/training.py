@@ -2,8 +2,9 @@
 
 The chief on ps-0 owns the training; this side only gives it machines: checks the user's code in a subprocess, pushes
 the run's folder, assigns the parameter servers and then the workers, copies what the chief writes down into the journal
-and the run's metrics, and brings every checkpoint home as it is written. All of it can be done again from the journal
-after a restart: events that are in the journal already are recognised by their kind and time.
+and the run's metrics, and brings every checkpoint home as it is written. Where the run has a place in a bucket, the
+chief ships checkpoints there itself, and only what it could not ship comes here. All of it can be done again from the
+journal after a restart: events that are in the journal already are recognised by their kind and time.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from ..errors import ConnectionLostError, JournalError, RemoteError, TrainingError
+from ..cloud import CloudStorage
+from ..errors import CloudError, ConnectionLostError, JournalError, RemoteError, TrainingError
 from ..journal import Event, RunState, VmState, events, metrics, read
 from ..journal.events import from_dict
-from ..remote import follow_across
+from ..remote import Connection, follow_across
 from .core import PARAMETER_SERVER, WORKER
 from .link import Link, Work
+from .results import Results
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +35,15 @@ PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
 _CHECK_SECONDS = 300.0
 _LAST_SAVE_SECONDS = 20.0
 _SHIP_SECONDS = 120.0
+_INTO_BUCKET_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 1.0
 
 
 class Training:
     """The conduct of one run.
 
     `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed` asks for a call of
-    `give`.
+    `give`, `storage` is the way to the cluster's bucket (None: it has none).
     """
 
     def __init__(
@@ -49,12 +53,16 @@ class Training:
         record: Callable[[Event], object],
         link: Callable[[str], Link | None],
         changed: Callable[[], None],
+        storage: Callable[[], CloudStorage | None] = lambda: None,
     ) -> None:
         self.name = run.name
         self.folder = folder
         self._record = record
         self._link = link
         self._changed = changed
+        self._results = Results(run.spec.get("store"), storage)
+        self._by_hand = not self._results.store
+        self._saved_step, self._shipped_step = -1, -1
         self._checked = bool(run.started_at) or not run.spec.get("check", True)
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
         self._chief: str | None = None
@@ -62,6 +70,7 @@ class Training:
         self._to_ship = asyncio.Event()
         self._shipping = asyncio.Lock()
         self._saved = asyncio.Event()
+        self._shipped = asyncio.Event()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
     def give(self, vms: list[VmState], servers: int) -> None:
@@ -100,6 +109,7 @@ class Training:
                 task.cancel()
         if self._chief:
             await self._bring_home()
+        await self._keep_results(last)
         self._record(last)
 
     async def save(self) -> None:
@@ -109,7 +119,8 @@ class Training:
         await link.ask({"do": "save", "run": self.name})
         async with asyncio.timeout(_LAST_SAVE_SECONDS):
             await self._saved.wait()
-        await self._ship()
+        if not await self._in_bucket():
+            await self._ship()
 
     async def stop(self, run: RunState) -> None:
         """End the run where it stands (`run`), with a last checkpoint brought home if it can be had."""
@@ -154,12 +165,37 @@ class Training:
             if event.kind in ("train.finished", "train.failed"):
                 self._end(event)
                 return
-            if event.kind == "train.checkpoint":
-                self._saved.set()
-                self._to_ship.set()
+            self._note(event)
             if (event.kind, event.time) not in self._known:
                 self._known.add((event.kind, event.time))
                 self._record(event)
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case events.TrainCheckpoint():
+                self._saved_step = event.step
+                self._saved.set()
+                self._to_ship.set()
+            case events.TrainShipped():
+                self._shipped_step, self._by_hand = event.step, False
+                self._shipped.set()
+            case events.TrainUnshipped():
+                self._by_hand = True
+                self._shipped.set()
+                self._to_ship.set()
+            case events.TrainEvaluated():
+                self._results.metrics = dict(event.metrics)
+
+    async def _in_bucket(self) -> bool:
+        """Whether the checkpoint that was saved last is in the bucket; waits while it is on its way there."""
+        try:
+            async with asyncio.timeout(_INTO_BUCKET_SECONDS):
+                while not self._by_hand and self._shipped_step < self._saved_step:
+                    self._shipped.clear()
+                    await self._shipped.wait()
+        except TimeoutError:
+            return False
+        return not self._by_hand
 
     async def _follow_metrics(self) -> None:
         path = self.folder / "metrics.jsonl"
@@ -173,16 +209,28 @@ class Training:
     async def _lines(self, name: str, offset: int) -> AsyncIterator[bytes]:
         await self._chief_known.wait()
 
-        async def connect() -> Any:
-            return await self._chief_link().connection()
-
-        async for _, line in follow_across(connect, f"transient/runs/{self.name}/{name}", offset):
+        async for _, line in follow_across(self._chief_connection, f"transient/runs/{self.name}/{name}", offset):
             yield line
+
+    async def _chief_connection(self) -> Connection:
+        """The connection to the chief's VM, waiting for it, and for another VM that takes its place meanwhile."""
+        while True:
+            link = self._link(self._chief) if self._chief else None
+            if link is None:
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                continue
+            try:
+                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                    return await link.connection()
+            except TimeoutError:
+                continue  # the link may be one of a VM that is gone
 
     async def _ship_always(self) -> None:
         while True:
             await self._to_ship.wait()
             self._to_ship.clear()
+            if not self._by_hand:
+                continue
             try:
                 await self._ship()
             except (RemoteError, OSError) as error:
@@ -213,7 +261,8 @@ class Training:
         """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone."""
         try:
             async with asyncio.timeout(_SHIP_SECONDS):
-                await self._ship()
+                if self._by_hand or self._shipped_step < self._saved_step:
+                    await self._ship()
                 connection = await self._chief_link().connection()
                 await connection.get(f"transient/runs/{self.name}/metrics.jsonl", self.folder / "metrics.jsonl")
         except (RemoteError, OSError) as error:
@@ -221,6 +270,15 @@ class Training:
             self._record(
                 events.ControllerTrouble(what=f"Not all results of {self.name} could be brought home: {error}")
             )
+
+    async def _keep_results(self, last: Event) -> None:
+        try:
+            async with asyncio.timeout(_INTO_BUCKET_SECONDS):
+                await self._results.keep(self.folder, last)
+        except (CloudError, OSError) as error:
+            log.warning("%s: not all results are in the bucket: %s", self.name, error)
+            what = f"Not all results of {self.name} could be brought into the bucket: {error}"
+            self._record(events.ControllerTrouble(what=what))
 
     def _chief_link(self) -> Link:
         link = self._link(self._chief) if self._chief else None

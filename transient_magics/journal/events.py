@@ -250,6 +250,25 @@ class TrainCheckpoint(Event):
     bytes: int = 0
 
 
+@_event("train.shipped")
+class TrainShipped(Event):
+    """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there (`gs://...`)."""
+
+    run: str
+    step: int
+    path: str
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+@_event("train.unshipped")
+class TrainUnshipped(Event):
+    """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to this machine."""
+
+    run: str
+    reason: str
+
+
 @_event("train.evaluated")
 class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name."""

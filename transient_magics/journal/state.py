@@ -85,6 +85,9 @@ class RunState:
     workers: Mapping[str, WorkerState] = field(default_factory=dict)
     checkpoint_step: int | None = None
     checkpoint: str = ""
+    shipped_step: int | None = None
+    shipped: str = ""
+    """The `gs://` path of the checkpoint of `shipped_step`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     stopped: bool = False
     reason: str = ""
@@ -348,6 +351,11 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 @_rule(e.TrainCheckpoint)
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path)
+
+
+@_rule(e.TrainShipped)
+def _(state: ClusterState, event: e.TrainShipped) -> ClusterState:
+    return _with_run(state, event.run, shipped_step=event.step, shipped=event.path)
 
 
 @_rule(e.TrainEvaluated)

@@ -177,7 +177,7 @@ class TransientMagics(Magics):
         for cluster in chosen:
             cluster.delete()
             self.held.pop(cluster.name, None)
-            print(f"{cluster.name} is deleted, no VM is left. It cost {text.money(cluster.cost().total)}.")
+            print(text.deleted_words(cluster.state, cluster.cost()))
 
     def _sweep(self, command: Command) -> None:
         names = client.sweep()

@@ -14,14 +14,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from . import chief_events as events
-from . import data_files
+from . import data_files, shared_records
 from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from .shipper import Shipper
 from .usercode import reason
 
 _TICK = 0.25
@@ -47,6 +49,8 @@ class Chief:
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
+        self._shipper = Shipper(spec.name, folder, self._lines.write) if spec.store else None
+        self._farewell: tuple[str, dict[str, Any]] | None = None
         self._connections = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -63,6 +67,8 @@ class Chief:
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
         self._spawn(self._watch())
+        if self._shipper:
+            self._spawn(self._shipper.keep_shipping())
         try:
             code = await self._finished
             await asyncio.sleep(0)
@@ -85,10 +91,11 @@ class Chief:
     async def _prepare(self) -> None:
         """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
         try:
-            await self._on_thread(self._keeper.define)
+            restored = self._shipper.restore() if self._shipper else asyncio.sleep(0)
+            await asyncio.gather(self._on_thread(self._keeper.define), restored)
             await self._on_thread(self._keeper.serve)
             if self._spec.data_dir is None:
-                making = lambda: data_files.make(self._folder.data, self._keeper.generate)  # noqa: E731
+                making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
                 self._records.set_result(await self._on_thread(making))
             elif not await self._on_thread(self._keeper.has_records):
                 where = self._spec.data_dir
@@ -101,7 +108,20 @@ class Chief:
             return
         if "started" not in self._kept:
             self._kept["started"] = time.time()
+        if self._shipper:
+            self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
         self._happened(events.Prepared(step))
+
+    def _fill(self, directory: Path, temporary: Path) -> None:
+        """Get the records from the bucket where they are shared, or make them, and share them."""
+        place, problem = self._spec.records, self._spec.problem
+        if place and shared_records.run("get", place, problem, directory):
+            if not self._keeper.has_records():
+                raise FileNotFoundError(f"no records of {problem} are in --data-dir {place}")
+            return
+        self._keeper.generate(directory, temporary)
+        if place:
+            shared_records.run("put", place, problem, directory)
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""
@@ -129,6 +149,8 @@ class Chief:
             _trace(error)
             self._happened(events.SaveFailed(reason(error, self._spec.line_offset)))
             return
+        if self._shipper:
+            self._shipper.due()
         self._happened(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
@@ -174,7 +196,10 @@ class Chief:
                 if kind == "train.finished":
                     self._kept["finished"] = values["step"]
                     values = {**values, "seconds": round(time.time() - self._kept.get("started", time.time()), 3)}
-                self._lines.write(kind, values)
+                if kind in ("train.finished", "train.failed"):
+                    self._farewell = kind, dict(values)
+                else:
+                    self._lines.write(kind, values)
             case events.Record(line):
                 with contextlib.suppress(OSError):  # a full disk costs metrics, not training
                     append(self._folder.metrics, line)
@@ -189,9 +214,17 @@ class Chief:
             case events.Persist():
                 self._keep()
             case events.Finish(code):
-                self._keep()
-                if not self._finished.done():
-                    self._finished.set_result(code)
+                self._spawn(self._finish(code))
+
+    async def _finish(self, code: int) -> None:
+        """The last word comes after the last checkpoint is where it will stay."""
+        if self._shipper:
+            await self._shipper.settled()
+        if self._farewell:
+            self._lines.write(*self._farewell)
+        self._keep()
+        if not self._finished.done():
+            self._finished.set_result(code)
 
     def _read_kept(self) -> dict[str, Any]:
         try:

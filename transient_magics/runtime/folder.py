@@ -43,6 +43,10 @@ class RunSpec:
     pace_seconds: float | None = None
     line_offset: int = 1
     threads: int = 0
+    records: str | None = None
+    """Where in a bucket the records are, or go when they are made."""
+    store: str | None = None
+    resume_store: str | None = None
     token: str = field(default="", repr=False)
 
     @classmethod
@@ -53,6 +57,8 @@ class RunSpec:
         for key in ("checkpoint_steps", "checkpoint_seconds", "data_dir", "eval_steps", "pace_seconds"):
             if key in values and values[key] is None:
                 given[key] = None
+        if str(given.get("data_dir")).startswith("gs://"):  # they come to the chief, and from it to the workers
+            given["records"], given["data_dir"] = given["data_dir"], None
         try:
             return cls(**given)
         except TypeError as error:

@@ -6,6 +6,7 @@ the nearest valid word. Nothing here touches a file, a clock or a network.
 
 from .cluster import ClusterSpec, PriceLine
 from .grammar import WorkerGroup, parse_groups, render_groups
+from .storage import own_bucket, parse_bucket, run_store
 from .training import TrainSpec
 from .units import parse_duration, parse_interval, parse_name, render_duration
 
@@ -14,10 +15,13 @@ __all__ = [
     "PriceLine",
     "TrainSpec",
     "WorkerGroup",
+    "own_bucket",
+    "parse_bucket",
     "parse_duration",
     "parse_groups",
     "parse_interval",
     "parse_name",
     "render_duration",
     "render_groups",
+    "run_store",
 ]

@@ -49,6 +49,7 @@ class ClusterSpec:
     idle_seconds: float = 30 * 60.0
     project: str | None = None
     bucket: str | None = None
+    """`name` or `name/path`; None: checkpoints and results come to this machine."""
     image: str | None = None
     service_account: str | None = None
     network: str | None = None

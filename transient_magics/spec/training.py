@@ -12,6 +12,7 @@ class TrainSpec:
     """A declared run: which Tensor2Tensor model on which problem, how long, and how.
 
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
+    `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
     `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
     """
 
@@ -39,6 +40,8 @@ class TrainSpec:
     check: bool = True
     line_offset: int = 1
     declared_at: float = 0.0
+    store: str | None = None
+    resume_store: str | None = None
     token: str = ""
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""The door to Cloud Storage onto the emulator's buckets, through Google's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from transient_magics.cloud import CloudStorage
+from transient_magics.errors import AlreadyExistsError, ChangedError, GoneError, UnreachableError
+
+BUCKET = "some-results"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("home")
+    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
+    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()) as program:
+        assert program.stdout is not None
+        said = program.stdout.readline().decode().split()
+        assert said[:1] == ["ready"]
+        yield said[1]
+        program.terminate()
+
+
+@pytest.fixture
+async def storage(url: str) -> AsyncIterator[CloudStorage]:
+    async with CloudStorage("a-project", url, patience=3) as opened:
+        await opened.ensure_bucket(BUCKET, "us-central1")
+        yield opened
+
+
+async def test_a_bucket_is_made_once_and_closed_to_the_public(url: str, storage: CloudStorage) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage as google
+
+    await asyncio.gather(*(storage.ensure_bucket("made-once", "us-west1", own=True) for _ in range(4)))
+    client = google.Client(
+        project="a-project", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
+    )
+    made = client.get_bucket("made-once")
+    assert made.location == "US-WEST1"
+    assert made.iam_configuration.uniform_bucket_level_access_enabled
+    assert made.iam_configuration.public_access_prevention == "enforced"
+
+
+async def test_a_derived_name_that_somebody_else_took_is_refused(url: str, storage: CloudStorage) -> None:
+    async with CloudStorage("another-project", url, patience=3) as other:
+        await other.ensure_bucket("tm-guessed", "us-central1", own=True)
+    with pytest.raises(AlreadyExistsError, match="taken by somebody else"):
+        await storage.ensure_bucket("tm-guessed", "us-central1", own=True)
+    await storage.ensure_bucket("tm-guessed", "us-central1")  # named by the user: as wanted
+
+
+async def test_files_go_there_and_come_back(storage: CloudStorage, tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"a few bytes")
+    (tmp_path / "large").write_bytes(os.urandom(9 << 20))  # large enough for a resumable upload
+    for name in ("small", "large"):
+        stored = await storage.upload(BUCKET, f"files/{name}", tmp_path / name, generation=0)
+        assert stored.size == (tmp_path / name).stat().st_size
+    assert sorted(await storage.download_prefix(BUCKET, "files/", tmp_path / "back")) == ["large", "small"]
+    for name in ("small", "large"):
+        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / name).read_bytes()
+    await storage.delete_prefix(BUCKET, "files/")
+    assert await storage.list(BUCKET, "files/") == []
+
+
+async def test_of_many_writers_one_wins(storage: CloudStorage) -> None:
+    answers = await asyncio.gather(
+        *(storage.write_json(BUCKET, "lock", {"writer": number}, generation=0) for number in range(6)),
+        return_exceptions=True,
+    )
+    won = [number for number, answer in enumerate(answers) if not isinstance(answer, BaseException)]
+    assert len(won) == 1
+    assert all(isinstance(answer, ChangedError) for number, answer in enumerate(answers) if number not in won)
+    value, generation = await storage.read_json(BUCKET, "lock")
+    assert value == {"writer": won[0]}
+    await storage.write_json(BUCKET, "lock", {"writer": "next"}, generation=generation)
+    with pytest.raises(ChangedError):
+        await storage.write_json(BUCKET, "lock", {"writer": "late"}, generation=generation)
+
+
+async def test_what_is_not_there(storage: CloudStorage, tmp_path: Path) -> None:
+    assert await storage.read_json(BUCKET, "nothing") == (None, 0)
+    await storage.delete(BUCKET, "nothing")
+    with pytest.raises(GoneError):
+        await storage.download(BUCKET, "nothing", tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(GoneError, match="no such bucket"):
+        await storage.read_json("there-is-no-such-bucket", "nothing")
+    with pytest.raises(GoneError) as refused:
+        await storage.upload("there-is-no-such-bucket", "file", Path(__file__))
+    assert "http" not in str(refused.value)
+
+
+async def test_a_silent_endpoint_is_given_up(unused_port: int) -> None:
+    async with CloudStorage("a-project", f"http://127.0.0.1:{unused_port}", patience=0.5) as storage:
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await storage.list(BUCKET)

@@ -1,0 +1,217 @@
+"""Checkpoints on their way into a bucket and back: whatever is interrupted, the manifest tells what is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from transient_magics.errors import TrainingError
+from transient_magics.runtime import shared_records
+from transient_magics.runtime.bucket import Bucket, OvertakenError
+from transient_magics.runtime.manifest import NAME
+from transient_magics.runtime.shipping import read_manifest, restore, ship
+
+BUCKET = "checkpoints-here"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[storage.Client]:
+    home = tmp_path_factory.mktemp("home")
+    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
+    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()) as program:
+        assert program.stdout is not None
+        url = program.stdout.readline().decode().split()[1]
+        os.environ["STORAGE_EMULATOR_HOST"] = url
+        made = storage.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
+        made.create_bucket(BUCKET)
+        yield made
+        del os.environ["STORAGE_EMULATOR_HOST"]
+        program.terminate()
+
+
+@pytest.fixture
+def bucket(client: storage.Client, request: pytest.FixtureRequest) -> Bucket:
+    return Bucket(f"gs://{BUCKET}/{request.node.name}/run-1")
+
+
+def saved(folder: Path, step: int, size: int = 1000) -> Path:
+    """A checkpoint as far as its files go, newer than those before it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"model.ckpt-{step}.data-00000-of-00001").write_bytes(os.urandom(size))
+    (folder / f"model.ckpt-{step}.index").write_bytes(os.urandom(100))
+    return folder
+
+
+def contents(folder: Path, step: int) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob(f"model.ckpt-{step}.*")}
+
+
+def objects(client: storage.Client, bucket: Bucket) -> list[str]:
+    prefix = bucket.place.removeprefix(f"gs://{BUCKET}/")
+    return sorted(each.name.removeprefix(f"{prefix}/") for each in client.list_blobs(BUCKET, prefix=prefix))
+
+
+def test_the_last_few_are_kept_and_the_newest_comes_back(
+    client: storage.Client, bucket: Bucket, tmp_path: Path
+) -> None:
+    for step in (0, 10, 20, 30):
+        assert ship(bucket, saved(tmp_path / "vm", step), keep=2)["step"] == step
+    assert [each.step for each in read_manifest(bucket)[0].checkpoints] == [20, 30]
+    assert len(objects(client, bucket)) == 1 + 2 * 2
+    assert restore(bucket, tmp_path / "new")["step"] == 30
+    assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
+    assert 'model_checkpoint_path: "model.ckpt-30"' in (tmp_path / "new" / "checkpoint").read_text()
+
+
+def test_shipping_the_same_again_changes_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:
+    first = ship(bucket, saved(tmp_path, 5))
+    before = objects(client, bucket)
+    assert ship(bucket, tmp_path)["path"] == first["path"]
+    assert objects(client, bucket) == before
+
+
+def test_a_step_that_is_saved_anew_takes_the_place_of_the_old(
+    client: storage.Client, bucket: Bucket, tmp_path: Path
+) -> None:
+    ship(bucket, saved(tmp_path / "vm", 5))
+    ship(bucket, saved(tmp_path / "vm", 5))
+    assert len(objects(client, bucket)) == 1 + 2
+    restore(bucket, tmp_path / "new")
+    assert contents(tmp_path / "new", 5) == contents(tmp_path / "vm", 5)
+
+
+def test_a_folder_that_is_ahead_of_the_bucket_is_left_alone(bucket: Bucket, tmp_path: Path) -> None:
+    ship(bucket, saved(tmp_path / "vm", 5))
+    ahead = contents(saved(tmp_path / "vm", 7), 7)
+    assert restore(bucket, tmp_path / "vm")["step"] == 7
+    assert contents(tmp_path / "vm", 7) == ahead
+
+
+def test_nothing_is_there_yet(bucket: Bucket, tmp_path: Path) -> None:
+    assert ship(bucket, tmp_path)["step"] is None
+    assert restore(bucket, tmp_path)["step"] is None
+
+
+@pytest.mark.parametrize("damage", ["other content", "missing"])
+def test_what_is_not_as_the_manifest_says_is_refused(
+    client: storage.Client, bucket: Bucket, tmp_path: Path, damage: str
+) -> None:
+    ship(bucket, saved(tmp_path / "vm", 10))
+    ship(bucket, saved(tmp_path / "vm", 20))
+    blobs = list(client.list_blobs(BUCKET, prefix=bucket.place.removeprefix(f"gs://{BUCKET}/")))
+    blob = next(each for each in blobs if each.name.endswith("model.ckpt-20.data-00000-of-00001"))
+    if damage == "missing":
+        blob.delete()
+    else:
+        blob.upload_from_string(os.urandom(1000))
+    answer = restore(bucket, tmp_path / "new")
+    assert answer["step"] == 10
+    assert "step 20" in answer["refused"][0]
+    assert contents(tmp_path / "new", 10) == contents(tmp_path / "vm", 10)
+    assert ship(bucket, saved(tmp_path / "new", 15))["step"] == 15, "the broken one stands in the way"
+    assert restore(bucket, tmp_path / "newer")["step"] == 15
+
+
+def test_with_no_good_checkpoint_the_run_does_not_start_from_nothing(
+    client: storage.Client, bucket: Bucket, tmp_path: Path
+) -> None:
+    ship(bucket, saved(tmp_path / "vm", 10))
+    for blob in client.list_blobs(BUCKET, prefix=bucket.place.removeprefix(f"gs://{BUCKET}/")):
+        if not blob.name.endswith(NAME):
+            blob.delete()
+    with pytest.raises(TrainingError, match="no checkpoint"):
+        restore(bucket, tmp_path / "new")
+    assert not list((tmp_path / "new").glob("*"))
+
+
+def test_a_manifest_that_leads_elsewhere_is_refused(bucket: Bucket, tmp_path: Path) -> None:
+    file = {"name": "../../escaped", "size": 1, "crc32c": ""}
+    bucket.write_json(NAME, {"checkpoints": [{"step": 1, "folder": "checkpoints/1-ab", "files": [file]}]}, 0)
+    with pytest.raises(TrainingError, match="cannot be read"):
+        restore(bucket, tmp_path / "new")
+
+
+def test_of_two_writers_one_wins_and_the_other_leaves_nothing(
+    client: storage.Client, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one ships while we upload."""
+    ship(bucket, saved(tmp_path / "one", 10))
+    saved(tmp_path / "one", 20)
+    saved(tmp_path / "two", 20)
+    upload, raced = Bucket.upload, []
+
+    def slow(self: Bucket, path: Path, name: str) -> object:
+        if not raced:
+            raced.append(True)
+            ship(Bucket(bucket.place), tmp_path / "two")
+        return upload(self, path, name)
+
+    monkeypatch.setattr(Bucket, "upload", slow)
+    with pytest.raises(OvertakenError):
+        ship(bucket, tmp_path / "one")
+    assert len(objects(client, bucket)) == 1 + 2 * 2
+    restore(bucket, tmp_path / "new")
+    assert contents(tmp_path / "new", 20) == contents(tmp_path / "two", 20)
+
+
+def test_a_chief_that_was_overtaken_cannot_go_back(bucket: Bucket, tmp_path: Path) -> None:
+    ship(bucket, saved(tmp_path / "new", 30))
+    with pytest.raises(TrainingError, match="too late"):
+        ship(bucket, saved(tmp_path / "old", 20))
+
+
+def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:
+    run = tmp_path / "run-1"
+    declared = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1}
+    ship(bucket, saved(run / "checkpoints", 10))
+    (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
+    command = [sys.executable, "-m", "transient_magics.runtime.shipping"]
+    saved(run / "checkpoints", 20, size=64 << 20)
+    program = subprocess.Popen([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE)
+    time.sleep(0.9)  # it takes about two seconds
+    os.kill(program.pid, signal.SIGKILL)
+    program.communicate()
+    assert program.returncode == -signal.SIGKILL, "it was over already"
+    assert restore(bucket, tmp_path / "new")["step"] == 10
+    again = subprocess.run([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE, check=True)
+    assert json.loads(again.stdout)["step"] == 20
+    assert restore(bucket, tmp_path / "new")["step"] == 20
+    with pytest.raises(StopIteration):
+        next(path for path in (tmp_path / "new").iterdir() if path.name.endswith(".part"))
+
+
+def test_a_bucket_that_is_not_there_is_told_in_a_sentence(client: storage.Client, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="no such bucket"):
+        ship(Bucket("gs://no-such-bucket-anywhere/run-1"), saved(tmp_path, 1))
+
+
+def test_records_are_made_once_for_all(client: storage.Client, tmp_path: Path) -> None:
+    place = Bucket(f"gs://{BUCKET}/data")
+    assert shared_records.get(place, "digits", tmp_path / "one") == 0
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "digits-train-00000-of-00001").write_bytes(b"first")
+    (tmp_path / "two" / "digits-train-00000-of-00001").write_bytes(b"second")
+    assert shared_records.put(place, "digits", tmp_path / "one") == 1
+    assert shared_records.put(place, "digits", tmp_path / "two") == 0
+    assert len(list(client.list_blobs(BUCKET, prefix="data/"))) == 2
+    assert shared_records.get(place, "digits", tmp_path / "three") == 1
+    assert (tmp_path / "three" / "digits-train-00000-of-00001").read_bytes() == b"first"
+
+
+def test_records_that_somebody_put_there_are_taken(client: storage.Client, tmp_path: Path) -> None:
+    client.bucket(BUCKET).blob("own/digits-train-00000-of-00001").upload_from_string(b"own")
+    client.bucket(BUCKET).blob("own/other/ignored").upload_from_string(b"other")
+    assert shared_records.get(Bucket(f"gs://{BUCKET}/own/"), "digits", tmp_path) == 1
+    assert (tmp_path / "digits-train-00000-of-00001").read_bytes() == b"own"

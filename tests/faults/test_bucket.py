@@ -1,0 +1,62 @@
+"""A cluster with a bucket: its checkpoints outlive the parameter server's VM, and then the cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import CELL, Patient
+from transient_magics import client, emulator
+from transient_magics.journal import events
+
+pytestmark = pytest.mark.training
+
+
+def _take_away(vm: str) -> None:
+    """Delete a VM behind the controller's back, as Compute Engine may lose one that is on demand."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    instances = compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.running()}
+    )
+    scopes = instances.aggregated_list(project="emulated-project")
+    found = next(each for _, scope in scopes for each in scope.instances if each.name == vm)
+    zone = found.zone.rpartition("/")[2]
+    instances.delete_unary(project="emulated-project", zone=zone, instance=vm)
+
+
+def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
+    cluster = client.declare(client.Declaration("k80x1", name="stored", bucket="gs://stored-results/lab"))
+    run = client.train(
+        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None, pace_seconds=0.05, check=False,
+        data_dir="gs://stored-results/digits",
+    )  # fmt: skip
+    patient = Patient(cluster, run)
+    try:
+        shipped = patient.event(0, events.TrainShipped)
+        while shipped.step == 0:  # type: ignore[attr-defined]
+            shipped = patient.event(shipped.seq, events.TrainShipped)
+        assert not (run.directory / "checkpoints").exists(), "copied over SSH all the same"
+        mark = patient.mark()
+        _take_away("stored-ps-0")
+        resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+        assert resumed >= shipped.step  # type: ignore[attr-defined]
+        patient.event(mark, events.TrainShipped)
+        patient.goes_on()
+        run.stop()
+        result = run.wait(90)
+    finally:
+        cluster.delete(120)
+    assert str(result.checkpoint).startswith("gs://stored-results/lab/stored-")
+    fetched = run.fetch(tmp_path / "fetched")
+    name = str(result.checkpoint).rpartition("/")[2]
+    assert (fetched / "checkpoints" / f"{name}.index").exists()
+    assert f'"{name}"' in (fetched / "checkpoints" / "checkpoint").read_text().splitlines()[0]
+    assert (fetched / "metrics.jsonl").stat().st_size
+    ended = json.loads((fetched / "result.json").read_text())
+    assert (ended["run"], ended["stopped"]) == ("run-1", True)
+    assert "token" not in json.loads((fetched / "run.json").read_text())

@@ -1,0 +1,240 @@
+"""Cloud Storage, as far as we use it: make a bucket, and put, get, list and delete objects in it.
+
+Every call runs in a thread and is awaited (`calls.py`). Contents are checked with CRC32C on their way in both
+directions; a file that is downloaded appears whole or not at all. Writes may name the generation that they replace
+(0: nothing is there yet): of several writers one wins, the others meet ChangedError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
+from . import storage_failures
+from .calls import Attempts
+
+_THREADS = 8
+_PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
+_SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object: its name in the bucket, size in bytes, CRC32C (base64, big-endian) and generation."""
+
+    name: str
+    size: int
+    crc32c: str
+    generation: int
+
+
+class CloudStorage:
+    """The buckets that `project` may use. `endpoint` is an emulator's URL; None is Google, by default credentials."""
+
+    def __init__(self, project: str, endpoint: str | None = None, *, patience: float = 60.0) -> None:
+        """`patience` is for how many seconds a request is tried again before its error is raised."""
+        self.project = project
+        self.endpoint = endpoint.rstrip("/") if endpoint else None
+
+        def explain(error: Exception, where: str) -> CloudError | None:
+            return storage_failures.explain(error, where=where, project=project, endpoint=self.endpoint or "")
+
+        self._attempts = Attempts("storage", _THREADS, patience, explain)
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        async with self._attempts.explaining(f"project {self.project}"):
+            self._client = await self._attempts.threaded(lambda: _client(self.project, self.endpoint))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._attempts.end()
+        self._client.close()
+
+    async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> None:
+        """See that the bucket is there; make it in `location` (a region) where there is none of that name.
+
+        It is made with uniform access and without any for the public. `own`: it must be the project's, because its
+        name can be guessed, and whoever made it first would be handed all that is put there. AlreadyExistsError then.
+        """
+        where = f"gs://{name}"
+
+        def is_there() -> bool:
+            self._client.get_bucket(name, **_PLAIN)
+            return True
+
+        def listed() -> bool:
+            found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
+            return any(each.name == name for each in found)
+
+        def make() -> None:
+            fresh = self._client.bucket(name)
+            fresh.iam_configuration.uniform_bucket_level_access_enabled = True
+            fresh.iam_configuration.public_access_prevention = "enforced"
+            self._client.create_bucket(fresh, project=self.project, location=location, **_PLAIN)
+
+        try:
+            if await self._attempts.call(where, listed if own else is_there):
+                return
+        except GoneError:
+            pass  # to be made
+        except AccessError as error:
+            if own:
+                raise
+            what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
+            raise AccessError(what, where=where, fix=error.fix) from error
+        try:
+            await self._attempts.call(where, make)
+        except AlreadyExistsError as error:
+            # Another controller may have made it at the same moment, or an attempt whose answer was lost.
+            if await self._attempts.call(where, listed):
+                return
+            what = f"The bucket name {name} is taken by somebody else"
+            raise AlreadyExistsError(
+                what, where=f"project {self.project}", fix="Name another with --bucket."
+            ) from error
+
+    async def upload(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> Stored:
+        """Put a file there; `generation` is what it may replace (0: nothing)."""
+        blob = self._client.bucket(bucket).blob(name)
+
+        def put() -> None:
+            blob.upload_from_filename(str(path), checksum="crc32c", if_generation_match=generation, **_PLAIN)
+
+        expected = await self._attempts.threaded(lambda: checksum(path)) if generation is not None else ""
+        return await self._write(blob, put, expected)
+
+    async def write_json(self, bucket: str, name: str, value: Any, *, generation: int | None = None) -> Stored:
+        """Put a small JSON value there; `generation` is what it may replace (0: nothing)."""
+        blob, content = self._client.bucket(bucket).blob(name), json.dumps(value, indent=1).encode()
+
+        def put() -> None:
+            blob.upload_from_string(
+                content, "application/json", checksum="crc32c", if_generation_match=generation, **_PLAIN
+            )
+
+        return await self._write(blob, put, _sum(content) if generation is not None else "")
+
+    async def read_json(self, bucket: str, name: str) -> tuple[Any, int]:
+        """A small JSON value and its generation; (None, 0) where there is no such object."""
+        blob = self._client.bucket(bucket).blob(name)
+        where = f"gs://{bucket}/{name}"
+        try:
+            content = await self._attempts.call(where, lambda: blob.download_as_bytes(checksum="crc32c", **_PLAIN))
+        except GoneError:
+            await self._attempts.call(f"gs://{bucket}", lambda: self._client.get_bucket(bucket, **_PLAIN))
+            return None, 0
+        try:
+            return json.loads(content), int(blob.generation or 0)
+        except ValueError as error:
+            raise CloudError("The object is not JSON", where=where) from error
+
+    async def download(self, bucket: str, name: str, path: Path) -> None:
+        """Get an object as a file (its folder is made if needed)."""
+        blob, part = self._client.bucket(bucket).blob(name), path.with_name(f".{path.name}.part")
+
+        def get() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            blob.download_to_filename(str(part), checksum="crc32c", **_PLAIN)
+            os.replace(part, path)
+
+        try:
+            await self._attempts.call(f"gs://{bucket}/{name}", get)
+        finally:
+            part.unlink(missing_ok=True)
+
+    async def download_prefix(self, bucket: str, prefix: str, folder: Path) -> list[str]:
+        """Get all objects below `prefix` (a folder's name, ending in a slash) into `folder`; their names in it."""
+        found = [each.name.removeprefix(prefix) for each in await self.list(bucket, prefix)]
+        files = [name for name in found if name and not name.endswith("/") and _stays_inside(name)]
+        async with asyncio.TaskGroup() as tasks:
+            for name in files:
+                tasks.create_task(self.download(bucket, prefix + name, folder / name))
+        return files
+
+    async def list(self, bucket: str, prefix: str = "") -> list[Stored]:
+        """All objects whose names begin with `prefix`."""
+
+        def pages() -> list[Stored]:
+            return [_stored(blob) for blob in self._client.list_blobs(bucket, prefix=prefix, **_PLAIN)]
+
+        return await self._attempts.call(f"gs://{bucket}/{prefix}", pages)
+
+    async def delete(self, bucket: str, name: str) -> None:
+        """Delete an object. There being none is success."""
+        blob = self._client.bucket(bucket).blob(name)
+        try:
+            await self._attempts.call(f"gs://{bucket}/{name}", lambda: blob.delete(**_PLAIN))
+        except GoneError:
+            return
+
+    async def delete_prefix(self, bucket: str, prefix: str) -> None:
+        """Delete all objects whose names begin with `prefix`, which must not be empty."""
+        if not prefix:
+            raise ValueError("an empty prefix would empty the bucket")
+        async with asyncio.TaskGroup() as tasks:
+            for each in await self.list(bucket, prefix):
+                tasks.create_task(self.delete(bucket, each.name))
+
+    async def _write(self, blob: Any, put: Callable[[], None], expected: str) -> Stored:
+        """`expected` is the sum by which our own content is known again."""
+        where = f"gs://{blob.bucket.name}/{blob.name}"
+        try:
+            await self._attempts.call(where, put)
+        except ChangedError:
+            # Perhaps by an earlier attempt of our own, whose answer was lost.
+            await self._attempts.call(where, lambda: blob.reload(**_PLAIN))
+            if blob.crc32c != expected:
+                raise
+        return _stored(blob)
+
+
+def checksum(path: Path) -> str:
+    """CRC32C of a file as Cloud Storage writes it: base64 of the big-endian number."""
+    import google_crc32c
+
+    digest = google_crc32c.Checksum()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return base64.b64encode(digest.digest()).decode()
+
+
+def _sum(content: bytes) -> str:
+    import google_crc32c
+
+    return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
+
+
+def _client(project: str, endpoint: str | None) -> Any:
+    from google.cloud import storage
+
+    if endpoint is None:
+        import google.auth
+
+        credentials, _ = google.auth.default(scopes=[_SCOPE])
+        return storage.Client(project=project, credentials=credentials)
+    from google.auth.credentials import AnonymousCredentials
+
+    options = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
+    client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
+    client._http.trust_env = False  # no proxy stands between us and the emulator
+    return client
+
+
+def _stored(blob: Any) -> Stored:
+    return Stored(blob.name, int(blob.size or 0), str(blob.crc32c), int(blob.generation or 0))
+
+
+def _stays_inside(name: str) -> bool:
+    return not name.startswith("/") and ".." not in name.split("/")

@@ -1,0 +1,98 @@
+"""The chief's messenger to the run's bucket: has checkpoints shipped beside the training, and restored before it.
+
+What is done is done by processes of `shipping.py`, one at a time. Checkpoints that come while one is under way are not
+queued: the next to be shipped is the newest. What became of each is told as an event, `train.shipped` or
+`train.unshipped`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import TrainingError
+from .folder import RunFolder
+
+_TRIES, _FIRST_PAUSE = 5, 2.0
+_MOST_SECONDS = 3600.0
+_LAST_SECONDS = 180.0
+
+
+class Shipper:
+    """Ships the checkpoints of the run in `folder`; `report` takes an event's kind and values."""
+
+    def __init__(self, run: str, folder: RunFolder, report: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._run, self._folder, self._report = run, folder, report
+        self._due, self._settled = asyncio.Event(), asyncio.Event()
+        self._settled.set()
+        self._shipped = ""
+
+    def due(self) -> None:
+        """There is a new checkpoint."""
+        self._settled.clear()
+        self._due.set()
+
+    async def keep_shipping(self) -> None:
+        """Ship whatever is due, until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._ship()
+            if not self._due.is_set():
+                self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until the newest checkpoint is in the bucket, or was refused, or three minutes have passed."""
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self._settled.wait()
+        except TimeoutError:
+            print(f"the last checkpoint was not shipped within {_LAST_SECONDS:.0f} s", file=sys.stderr, flush=True)
+
+    async def restore(self) -> None:
+        """Have the bucket's newest good checkpoint in the run's folder, if none as new is there. TrainingError."""
+        answer = await self._program("restore")
+        for refused in answer.get("refused", ()):
+            print(f"not restored: {refused}", file=sys.stderr, flush=True)
+        if "error" in answer:
+            raise TrainingError(answer["error"])
+
+    async def _ship(self) -> None:
+        for attempt in range(_TRIES):
+            answer = await self._program("ship")
+            if "error" not in answer:
+                if answer.get("step") is not None and answer["path"] != self._shipped:
+                    self._shipped = answer["path"]
+                    self._report("train.shipped", {"run": self._run, **answer})
+                return
+            print(f"not shipped: {answer['error']}", file=sys.stderr, flush=True)
+            if attempt == 0:
+                self._report("train.unshipped", {"run": self._run, "reason": answer["error"]})
+                if not self._due.is_set():
+                    self._settled.set()  # nobody waits for the other attempts: the controller brings it home meanwhile
+            await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
+
+    async def _program(self, do: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", f"{__package__}.shipping", do, "--run", str(self._folder.path)]
+        self._folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self._folder.logs / "shipping.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+            try:
+                async with asyncio.timeout(_MOST_SECONDS):
+                    output, _ = await process.communicate()
+            except TimeoutError:
+                return {"error": f"it took more than {_MOST_SECONDS:.0f} s"}
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+        try:
+            return json.loads(output.splitlines()[-1])
+        except (IndexError, ValueError):
+            return {"error": f"the program ended with code {process.returncode}"}

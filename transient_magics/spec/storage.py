@@ -1,0 +1,44 @@
+"""Names of buckets and of places in them: what the user typed, the project's own bucket, and each run's place."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+
+from ..errors import DeclarationError
+from .cluster import ClusterSpec
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
+_PATH = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")
+
+
+def parse_bucket(text: str, where: str) -> str:
+    """`name` or `name/path` of `NAME`, `gs://NAME` or `gs://NAME/path`. DeclarationError for what cannot be one."""
+    wanted = text.strip().removeprefix("gs://").rstrip("/")
+    name, slash, path = wanted.partition("/")
+    if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
+        fix = "A name has 3 to 63 lower-case letters, digits, dashes, dots: NAME or gs://NAME/FOLDER, or none."
+        raise DeclarationError(f"'{text}' is no bucket", where=where, fix=fix)
+    if slash and (not _PATH.fullmatch(path) or ".." in path.split("/")):
+        what = f"'{path}' is no folder in a bucket"
+        raise DeclarationError(what, where=where, fix="Use letters, digits, dashes and slashes.")
+    return wanted
+
+
+def own_bucket(project: str, region: str) -> str:
+    """The bucket that is made for a project in a region where the user names none. The same answer every time."""
+    plain = re.sub(r"[^a-z0-9-]+", "-", project.lower())
+    name = f"tm-{plain}-{region}"
+    return name if len(name) <= 63 else f"tm-{hashlib.sha256(plain.encode()).hexdigest()[:12]}-{region}"
+
+
+def run_store(spec: ClusterSpec, run: str) -> str | None:
+    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without a bucket.
+
+    A cluster's name may be used again after it; its moment of declaration is not.
+    """
+    if spec.bucket is None:
+        return None
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(spec.declared_at))
+    return f"gs://{spec.bucket}/{spec.name}-{moment}-{int(spec.declared_at * 1e6) % 10**6:06d}/{run}"
