@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import CloudError, GoneError
 from .calls import PLAIN, Calls
+from .images import FAMILY
 from .translation import IMAGE
 from .values import VmRequest
 
@@ -83,7 +84,8 @@ class Examination:
                 found = await self._calls.call(text, lambda: images.get(project=project, image=name, **PLAIN))
         except GoneError as error:
             raise CloudError(f"There is no image {text}", fix=fix) from error
-        return f"{found.name} of project {project}"
+        carries = ", which carries the training stack" if found.family == FAMILY else ""
+        return f"{found.name} of project {project}{carries}"
 
     async def _network(self, text: str) -> str:
         networks, name = self._calls.clients.networks, text.rsplit("/", 1)[-1]
