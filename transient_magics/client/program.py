@@ -24,6 +24,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
        transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
+       transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train
        transient emulator [options]          run the emulator of Compute Engine alone
        transient catalog [GPU]               GPUs, machines, zones and prices
 
@@ -217,6 +218,31 @@ def _weather(command: Command) -> None:
     print(cluster(values.pop("name", None)).weather(**values))
 
 
+def _image_build(command: Command) -> None:
+    from . import build_image
+
+    build = build_image(**command.values)
+    print(f"{build.name} is being built. It goes on by itself: `transient image list`.", flush=True)
+    if command.wait:
+        for step in build.steps():
+            print(f"  {step}", flush=True)
+        build.wait()
+        print(build)
+
+
+def _image_list(command: Command) -> None:
+    from . import images
+
+    print(images(**command.values))
+
+
+def _image_delete(command: Command) -> None:
+    from . import delete_image
+
+    delete_image(**command.values)
+    print(f"The image {command.values['name']} is deleted.")
+
+
 def _catalog(command: Command) -> None:
     from . import catalog
 
@@ -243,6 +269,9 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "sweep": _sweep,
     "catalog": _catalog,
     "weather": _weather,
+    "image build": _image_build,
+    "image list": _image_list,
+    "image delete": _image_delete,
 }
 
 

@@ -197,6 +197,13 @@ def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
     return replace(state, spec=ClusterSpec.from_dict(event.spec))
 
 
+@_rule(e.ClusterImageChosen)
+def _(state: ClusterState, event: e.ClusterImageChosen) -> ClusterState:
+    if state.spec is None:
+        return state
+    return replace(state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu))
+
+
 @_rule(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
     return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state

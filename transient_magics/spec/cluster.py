@@ -50,6 +50,8 @@ class ClusterSpec:
     project: str | None = None
     bucket: str | None = None
     image: str | None = None
+    image_for_gpus: bool = True
+    """Whether VMs with GPUs boot from `image`, too; else they install their driver and the rest by themselves."""
     service_account: str | None = None
     network: str | None = None
     subnet: str | None = None
