@@ -168,7 +168,7 @@ def build_image(
         machine_type=machine_type, disk_gb=disk_gb, network=network, subnet=subnet, external_ip=external_ip,
     )  # fmt: skip
     directory = places.build(name)
-    if commands.in_charge(directory):
+    if (directory / "spec.json").exists() and Build(name).state == "building":
         raise ClusterError(f"The image {name} is being built already", fix="%transient_image list shows how far it is.")
     shutil.rmtree(directory, ignore_errors=True)
     places.private(directory)

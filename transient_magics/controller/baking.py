@@ -23,6 +23,7 @@ BUILD_LABEL = "transient-magics-image"
 _LIFE = timedelta(hours=1)
 _NAMESPACE, _KEY = "transient-magics", "image"
 _LINES = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _INSERT_SECONDS = 120.0
 
 
@@ -70,8 +71,7 @@ class Baking:
 
     async def _installed(self) -> str:
         """What the start-up script says of the stack once it is there. CloudError with its last lines if it failed."""
-        spec, seen = self._spec, ""
-        at = "starting"
+        spec, at, seen, pause = self._spec, "starting", "", _FIRST_PAUSE
         try:
             async with asyncio.timeout(self._patience):
                 while True:
@@ -82,9 +82,10 @@ class Baking:
                     if kind == "failed":
                         break
                     if told != seen:
-                        seen, at = told, words
+                        seen, at, pause = told, words, _FIRST_PAUSE
                         self._say(words)
-                    await asyncio.sleep(1.0 if spec.project is None else 5.0)
+                    await asyncio.sleep(pause)
+                    pause = min(1.5 * pause, _LONGEST_PAUSE)
         except TimeoutError:
             what = f"The start-up script has not ended after {self._patience:g} s, at: {at}"
         else:
