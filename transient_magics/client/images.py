@@ -59,6 +59,11 @@ class Build:
         last = [event.reason for event in self.events if isinstance(event, events.ImageFailed)]
         return last[-1] if last else ""
 
+    @property
+    def _why(self) -> str:
+        option = f" --project {self.spec.project}" if self.spec.project else ""
+        return self.reason or f"it was interrupted; build it again, or `transient cluster sweep{option}` deletes its VM"
+
     def steps(self) -> Iterator[str]:
         """What it does, clause by clause as it comes, until it is over."""
         shown = 0
@@ -80,7 +85,7 @@ class Build:
                 raise CloudError(f"The image {self.name} is not there after {timeout:g} s")
             time.sleep(_LOOK_SECONDS)
         if state != "built":
-            raise CloudError(f"The build of {self.name} failed: {self.reason or _INTERRUPTED}")
+            raise CloudError(f"The build of {self.name} failed: {self._why}")
 
     def __str__(self) -> str:
         state, last = self.state, self.events[-1:]
@@ -90,13 +95,10 @@ class Build:
             return f"{self.name} is being built, for {age}: {doing}"
         if state == "built":
             return f"{self.name} is built"
-        return f"The build of {self.name} failed: {self.reason or _INTERRUPTED}"
+        return f"The build of {self.name} failed: {self._why}"
 
     def __repr__(self) -> str:
         return str(self)
-
-
-_INTERRUPTED = "it was interrupted; build it again, or `transient cluster sweep` deletes its VM"
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def build_image(
     """Begin to bake an image and return at once; on Google Cloud it takes some 10 to 20 minutes.
 
     `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver; `disk_gb`: of the
-    disk, and so the least of the VMs that boot from the image. Without a `project` it is made on the emulator.
+    disk, and of VMs of clusters that boot from the image. Without a `project` it is made on the emulator.
     """
     zone = zone or default_zone(["cpu"])
     check_zone(zone, "cpu")

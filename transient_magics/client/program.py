@@ -41,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TransientError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
-        print("\nInterrupted. Clusters and runs go on: `transient cluster list` shows them.", file=sys.stderr)
+        print(
+            "\nInterrupted. Clusters, runs and builds go on: `transient cluster list`, `transient image list`.",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:  # whoever read our output has seen enough, as in `transient cluster events | head`
         sys.stderr.close()
@@ -207,7 +210,7 @@ def _delete(command: Command) -> None:
 def _sweep(command: Command) -> None:
     from . import sweep
 
-    names = sweep()
+    names = sweep(**command.values)
     print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
 
 

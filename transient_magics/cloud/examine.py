@@ -19,6 +19,8 @@ from .images import FAMILY
 from .translation import IMAGE
 from .values import VmRequest
 
+_BAKED_GB = 50  # of an image whose size nobody asked for
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -145,7 +147,7 @@ def needs(requests: Sequence[VmRequest]) -> dict[tuple[str, ...], float]:
             wanted[("PREEMPTIBLE_CPUS", "CPUS") if transient else ("CPUS",)] += cores
         if each.external_ip:
             wanted["IN_USE_ADDRESSES",] += 1
-        wanted["SSD_TOTAL_GB",] += each.disk_gb
+        wanted["SSD_TOTAL_GB",] += each.disk_gb or _BAKED_GB
         wanted["INSTANCES",] += 1
     return {metrics: float(count) for metrics, count in wanted.items()}
 

@@ -35,7 +35,7 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
                 "auto_delete": True,
                 "initialize_params": {
                     "source_image": image_url(request.image or IMAGE),
-                    "disk_size_gb": request.disk_gb,
+                    **({"disk_size_gb": request.disk_gb} if request.disk_gb else {}),
                     "disk_type": f"{zone}/diskTypes/pd-balanced",
                     "labels": labels,
                 },

@@ -102,12 +102,13 @@ class Baking:
     async def _clear_away(self) -> str:
         """Nothing, or what to say where the VM could not be deleted."""
         spec = self._spec
+        option = f" --project {spec.project}" if spec.project else ""
         try:
             await self._engine.delete(spec.zone, spec.vm)
         except CloudError as error:
             left = (
                 f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within the hour, and "
-                f"`transient cluster sweep` before."
+                f"`transient cluster sweep{option}` before."
             )
             self._say(left)
             return left

@@ -18,6 +18,7 @@ from .startup import startup_script
 
 LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-owner"
 USER = "transient"
+_DISK_GB = 50
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
@@ -86,6 +87,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         metadata=_metadata(spec, with_gpu, image),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
         image=image,
+        disk_gb=0 if image else _DISK_GB,
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,

@@ -192,7 +192,7 @@ class TransientMagics(Magics):
             print(f"{cluster.name} is deleted, no VM is left. It cost {text.money(cluster.cost().total)}.")
 
     def _sweep(self, command: Command) -> None:
-        names = client.sweep()
+        names = client.sweep(**command.values)
         print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
 
 
