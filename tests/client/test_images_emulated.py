@@ -88,7 +88,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
 
     ended = subprocess.run([*PROGRAM, "image", "delete", "baked"], capture_output=True, text=True, check=True)
     assert ended.stdout == "The image baked is deleted.\n"
-    with pytest.raises(CloudError, match="has no image baked"):
+    with pytest.raises(CloudError, match="There is no image baked of family transient-magics"):
         tm.delete_image("baked")
 
 
@@ -112,6 +112,7 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
     assert "was interrupted" in str(tm.images())
     assert tm.sweep() == ["image-baked"]
     assert listed("disks") == []
+    assert tm.delete_image("baked") == "The build of baked that failed is forgotten."
 
 
 def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:

@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
+import json
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from scripted_api import PROJECT, ZONE, Answer, Api, forever, instance, operation, refusal
 
+from transient_magics.client.text import event_words
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.images import image_url
+from transient_magics.controller.access import Access
 from transient_magics.controller.baking import Baking
 from transient_magics.controller.choice import choose
+from transient_magics.controller.cluster import Controller
 from transient_magics.controller.machines import vm_request
 from transient_magics.controller.preflight import first_requests
+from transient_magics.controller.record import Recorder
 from transient_magics.controller.startup import image_script, lock_hash, startup_script
 from transient_magics.errors import AccessError, AlreadyExistsError, CloudError, GoneError
-from transient_magics.journal import events, replay
+from transient_magics.journal import Journal, events, read, replay
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup
 
 SPEC = ImageSpec("stack", ZONE, declared_at=1e9, project=PROJECT)
@@ -231,6 +237,24 @@ async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(api:
     with_gpu = vm_request(state.spec, events.VmRequested(accelerator="t4", **wanted), "")
     assert (plain.image, with_gpu.image) == ("bare", "")
     assert "startup-script" in with_gpu.metadata
+
+
+async def test_the_controller_chooses_once_and_its_journal_says_which(
+    api: Api, engine: ComputeEngine, tmp_path: Path
+) -> None:
+    api.on("GET", "global/images", {"items": [image("second", 2)]})
+    (tmp_path / "spec.json").write_text(json.dumps(cluster("t4").to_dict()))
+    controller, access = Controller(tmp_path), cast(Access, SimpleNamespace(engine=engine))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = controller._recorder = Recorder(journal, replay([]))
+        recorder.record(events.ClusterDeclared(spec=cluster("t4").to_dict()))
+        await controller._choose_image(access)
+        await controller._choose_image(access)
+    assert len(api.requests) == 1
+    state = replay(read(tmp_path / "journal.jsonl"))
+    assert state.spec
+    assert state.spec.image == "second"
+    assert event_words(read(tmp_path / "journal.jsonl")[-1]) == "VMs boot from second: it carries the stack already"
 
 
 async def test_who_may_not_list_images_goes_without(api: Api, engine: ComputeEngine) -> None:

@@ -19,7 +19,7 @@ from ..catalog import check_zone, default_zone
 from ..errors import CloudError, ClusterError
 from ..journal import Event, events, read
 from ..spec import ImageSpec, parse_name, render_duration
-from ..spec.image import DEBIAN
+from ..spec.image import DEBIAN, FAMILY
 from . import commands, text
 from .programs import ask
 
@@ -185,17 +185,19 @@ def images(project: str | None = None) -> ImageList:
     return ImageList(project, tuple(found), tuple(each for each in _builds(project) if each.state != "built"))
 
 
-def delete_image(name: str, project: str | None = None) -> None:
-    """Delete an image of family `transient-magics`; of a build that failed, what is known of it. Raises CloudError."""
+def delete_image(name: str, project: str | None = None) -> str:
+    """Delete an image of family `transient-magics`, or forget a build that failed; says which. Raises CloudError."""
     name = parse_name(name, "the image's name")
     known = next((each for each in _builds(project) if each.name == name), None)
-    state = known.state if known else ""
-    if state == "building":
+    if known and known.state == "building":
         raise ClusterError(f"The image {name} is being built", fix="Wait until it is there.")
-    if state != "failed":
-        ask("images", "Deleting the image", "delete", "--name", name, *([project] if project else []))
+    answer = ask("images", "Deleting the image", "delete", "--name", name, *([project] if project else []))
+    if not known and not answer["deleted"]:
+        fix = f"There are: {', '.join(answer['names'])}." if answer["names"] else "There is none at all."
+        raise CloudError(f"There is no image {name} of family {FAMILY}", where=project or "the emulator", fix=fix)
     if known:
         shutil.rmtree(known.directory, ignore_errors=True)
+    return f"The image {name} is deleted." if answer["deleted"] else f"The build of {name} that failed is forgotten."
 
 
 def build_names() -> list[str]:

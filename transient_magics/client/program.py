@@ -242,8 +242,7 @@ def _image_list(command: Command) -> None:
 def _image_delete(command: Command) -> None:
     from . import delete_image
 
-    delete_image(**command.values)
-    print(f"The image {command.values['name']} is deleted.")
+    print(delete_image(**command.values))
 
 
 def _catalog(command: Command) -> None:

@@ -10,10 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import AccessError, CloudError, GoneError
+from ..spec.image import FAMILY
 from .calls import PLAIN, Calls, limit
 
-FAMILY = "transient-magics"
-"""The family of all images that are baked here."""
 LOCK_LABEL, GPU_LABEL, BASE_LABEL = "transient-magics-lock", "transient-magics-gpu", "transient-magics-base"
 _ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."
 _NAME = re.compile(r"(family/)?[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -1,7 +1,7 @@
 """`python -m transient_magics.controller.images list|delete [--name NAME] [PROJECT]`: the images of a project.
 
-Prints one JSON object: `{"images": [...]}`, `{"deleted": NAME}` or `{"error": sentence}`. Without a project it is about
-the emulator.
+Prints one JSON object: `{"images": [...]}`, `{"deleted": true, "names": [...]}` or `{"error": sentence}`. Without a
+project it is about the emulator.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import sys
 from typing import Any
 
-from ..cloud import BASE_LABEL, FAMILY, Image
-from ..errors import GoneError, TransientError
+from ..cloud import BASE_LABEL, Image
+from ..errors import TransientError
 from .access import to_project
 from .startup import lock_hash
 
@@ -26,15 +26,13 @@ async def listed(project: str | None) -> dict[str, Any]:
 
 
 async def deleted(project: str | None, name: str) -> dict[str, Any]:
-    """Delete one; only one of the family."""
+    """Delete one, only one of the family; whether there was one of that name, and the names that there were."""
     async with to_project(project) as access:
         await access.reopen()
         names = [image.name for image in await access.engine.images.list()]
-        if name not in names:
-            fix = f"There are: {', '.join(names)}." if names else "There is none at all."
-            raise GoneError(f"The family {FAMILY} has no image {name}", where=project or "the emulator", fix=fix)
-        await access.engine.images.delete(name)
-        return {"deleted": name}
+        if name in names:
+            await access.engine.images.delete(name)
+        return {"deleted": name in names, "names": names}
 
 
 def _shown(image: Image, lock: str) -> dict[str, Any]:

@@ -230,8 +230,7 @@ def _list_images(command: Command) -> ImageList:
 
 
 def _delete_image(command: Command) -> None:
-    client.delete_image(**command.values)
-    print(f"The image {command.values['name']} is deleted.")
+    print(client.delete_image(**command.values))
 
 
 _IMAGE_VERBS: dict[str, Callable[[Command], Any]] = {

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+FAMILY = "transient-magics"
+"""The family of all images that are baked here."""
 DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 
 
