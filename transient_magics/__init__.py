@@ -12,13 +12,18 @@ from .version import VERSION as __version__
 
 if TYPE_CHECKING:
     from .client import (
+        Build,
         Cluster,
         Declaration,
+        ImageList,
         Result,
         Run,
+        build_image,
         cluster,
         clusters,
         declare,
+        delete_image,
+        images,
         preview,
         run,
         runs,
@@ -27,14 +32,19 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Build",
     "Cluster",
     "Declaration",
+    "ImageList",
     "Result",
     "Run",
     "__version__",
+    "build_image",
     "cluster",
     "clusters",
     "declare",
+    "delete_image",
+    "images",
     "preview",
     "run",
     "runs",

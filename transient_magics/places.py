@@ -39,6 +39,16 @@ def cluster(name: str) -> Path:
     return clusters() / name
 
 
+def builds() -> Path:
+    """The directory with one folder per image that was built from this machine."""
+    return home() / "builds"
+
+
+def build(name: str) -> Path:
+    """The folder of the latest build of image `name`: spec.json, journal.jsonl, controller.log."""
+    return builds() / name
+
+
 def past() -> Path:
     """Folders of deleted clusters whose name was taken again."""
     return home() / "past"

@@ -7,24 +7,30 @@ here imports a cloud client, SSH or TensorFlow, so that the first cell answers a
 from .clusters import Declaration, Preview, cluster, clusters, declare, preview, sweep
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
+from .images import Build, ImageList, build_image, delete_image, images
 from .offers import Offers, catalog
 from .runs import run, runs, train
 from .weather import Weather
 
 __all__ = [
+    "Build",
     "Cluster",
     "Declaration",
     "Follower",
+    "ImageList",
     "Offers",
     "Preview",
     "Result",
     "Run",
     "Weather",
+    "build_image",
     "catalog",
     "cluster",
     "clusters",
     "declare",
+    "delete_image",
     "follower",
+    "images",
     "preview",
     "run",
     "runs",

@@ -37,14 +37,15 @@ class Command:
 
 
 def verbs(magic: str = "cluster") -> tuple[str, ...]:
-    """The sub-commands of `cluster`, those of the terminal's `transient` for `transient`."""
-    return tuple(options.CLUSTER_VERBS if magic == "cluster" else options.PROGRAM_VERBS)
+    """The sub-commands of `cluster` or `image`, those of the terminal's `transient` for `transient`."""
+    return {"cluster": options.CLUSTER_VERBS, "image": options.IMAGE_VERBS}.get(magic, options.PROGRAM_VERBS)
 
 
 def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = False) -> Command:
     """Read the words behind a magic's or program's name.
 
-    `verb` is `cluster` (a SPEC or a sub-command comes first), `train` or `catalog`; `called` is what the
+    `verb` is `cluster` (a SPEC or a sub-command comes first), `image` (a sub-command comes first; the command's verb is
+    then `image build`, say), `train` or `catalog`; `called` is what the
     user typed before the words, for messages; with `file`, a run's source is its first word (as in the terminal).
     Raises DeclarationError.
     """
@@ -54,6 +55,13 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
             return _read(words[0], words[1:], f"{called} {words[0]}")
         _refuse_mistyped_verb(words, called)
         return _read("declare", words, called)
+    if verb == "image":
+        if not words or words[0] in ("-h", "--help"):
+            return _read(verb, ["-h"], called)
+        if words[0] not in options.IMAGE_VERBS:
+            what = f"'{words[0]}' is no sub-command of {called}"
+            raise DeclarationError(what, fix=nearest(words[0], options.IMAGE_VERBS))
+        return _read(f"image {words[0]}", words[1:], f"{called} {words[0]}")
     return _read(verb, words, called, file=file)
 
 

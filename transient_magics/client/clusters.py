@@ -32,7 +32,7 @@ from ..catalog import (
     transfer_price,
     zones_with,
 )
-from ..errors import CloudError, ClusterError, DeclarationError
+from ..errors import ClusterError, DeclarationError
 from ..journal import read, replay
 from ..spec import (
     ClusterSpec,
@@ -46,6 +46,7 @@ from ..spec import (
 )
 from . import commands
 from .handles import Cluster
+from .programs import ask
 
 MODELS = ("spot", "preemptible", "standard")
 
@@ -170,7 +171,7 @@ def preview(declaration: Declaration) -> Preview:
     spec = specify(declaration)
     if spec.emulated:
         return Preview(spec)
-    answer = _ask_program("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
+    answer = ask("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
     return Preview(spec, tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"]))
 
 
@@ -257,30 +258,13 @@ def clusters(all: bool = False) -> list[Cluster]:
 
 def sweep(project: str | None = None) -> list[str]:
     """Delete this user's VMs (of `project`, else of the emulator) that no living cluster has; returns their names."""
-    return list(_ask_program("sweep", "Sweeping", *([project] if project else []))["deleted"])
+    return list(ask("sweep", "Sweeping", *([project] if project else []))["deleted"])
 
 
 def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:
     """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`. Raises CloudError."""
     request = {"store": store, "project": project, "folder": str(folder.absolute()), "results": results}
-    _ask_program("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
-
-
-def _ask_program(name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0) -> dict[str, Any]:
-    """Run a program of the controller's, which may import Google's client where this process must not."""
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", f"transient_magics.controller.{name}", *arguments]
-    ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, cwd="/", check=False)
-    try:
-        answer = json.loads(ended.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        said = ended.stderr.strip().splitlines()
-        raise CloudError(f"{what} failed: {said[-1] if said else 'no answer'}") from None
-    if "error" in answer:
-        raise CloudError(str(answer["error"]))
-    return answer
+    ask("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
 
 
 def _refuse(declaration: Declaration, kinds: list[str]) -> None:

@@ -5,9 +5,7 @@ The lock that a controller holds is the truth about whether there is one; the so
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,33 +15,29 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors, places
+from ..controller.lock import held
 from ..errors import ClusterError, ControllerError
 
-_LOCK = "controller.lock"
 _START_SECONDS = 20.0
 
 
 def in_charge(directory: Path) -> bool:
-    """Whether a controller holds the lock of the cluster in `directory`."""
-    try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    """Whether a program holds the lock of the cluster, or the image's build, in `directory`."""
+    return held(directory)
 
 
 def start_controller(directory: Path) -> subprocess.Popen[bytes]:
     """Start a controller that outlives this process. One that finds another in charge ends by itself."""
+    return start("", directory)
+
+
+def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
+    """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process."""
+    module = f"transient_magics.controller.{program}".rstrip(".")
     with (directory / "controller.log").open("ab") as log:
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", "transient_magics.controller", directory.name],
+                [sys.executable, "-m", module, directory.name],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

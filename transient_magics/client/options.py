@@ -18,14 +18,16 @@ from ..spec import parse_duration, parse_interval, parse_name
 from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
-PROGRAM_VERBS = ("cluster", "train", "weather", "emulator", "catalog")
+IMAGE_VERBS = ("build", "list", "delete")
+PROGRAM_VERBS = ("cluster", "train", "weather", "image", "emulator", "catalog")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option (`flags` begin with '-') or one word by position.
 
-    `completes` names what completes its value: `gpu`, `zone`, `cluster`, `worker`, `run`, `path`, or nothing.
+    `completes` names what completes its value: `gpu`, `zone`, `cluster`, `worker`, `run`, `image`, `path`, or
+    nothing.
     """
 
     name: str
@@ -144,6 +146,13 @@ def _zones(text: str) -> tuple[str, ...]:
     return zones
 
 
+def _one_zone(text: str) -> str:
+    zones = _zones(text)
+    if len(zones) != 1:
+        raise DeclarationError("One zone, please", where="--zone")
+    return zones[0]
+
+
 def _fallback(text: str) -> float | None:
     word, _, time = text.strip().lower().partition("=")
     if word == "none" and not time:
@@ -201,6 +210,7 @@ _WAIT = "return only when {}"
 _OUTPUT = _flag("-o --output", "bind the handle to this name in the notebook", _variable, metavar="NAME")
 _CLUSTER_NAME = _word("name", "NAME", "the cluster", completes="cluster")
 _ANY_CLUSTER = _word("name", "NAME", "the cluster (default: the latest one)", completes="cluster", many="?")
+_PROJECT = _flag("--project", "a Google Cloud project; without one it is about the emulator", str)
 _WORKER = _word("worker", "WORKER", "one of its VMs, as worker-1 or ps-0", completes="worker")
 
 
@@ -230,9 +240,13 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _word("name", "NAME", "the cluster", completes="cluster", many="?"),
             _flag("--all", "every cluster"),
         ),
-        "sweep": (),
+        "sweep": (_PROJECT,),
         "catalog": (_word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),),
         "weather": _weather(),
+        "image": (_word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
+        "image build": _build(),
+        "image list": (_PROJECT,),
+        "image delete": (_word("name", "NAME", "the image", completes="image"), _PROJECT),
     }  # fmt: skip
 
 
@@ -258,7 +272,8 @@ def _declare() -> tuple[Option, ...]:
         _flag("--project", "a Google Cloud project; without one all is emulated and free", str),
         _flag("--bucket", "where checkpoints and results live: NAME, gs://NAME/FOLDER, or none: they come to this "
               "machine (with a project one of its own, else none)", _bucket),
-        _flag("--image", "the VMs' image", str),
+        _flag("--image", "the VMs' image: NAME or family/NAME of the project, or a URL (one that was baked for this "
+              "version, else Debian 12)", str, completes="image"),
         _flag("--service-account", "the VMs' service account", str),
         _flag("--network", "the VMs' network", str),
         _flag("--subnet", "the VMs' subnet", str),
@@ -271,6 +286,24 @@ def _declare() -> tuple[Option, ...]:
         _flag("--dry-run", "show what would be created and its price; create nothing"),
         _flag("--wait", _WAIT.format("the cluster is ready")),
         _OUTPUT,
+    )  # fmt: skip
+
+
+def _build() -> tuple[Option, ...]:
+    return (
+        _word("name", "NAME", "the image's name (transient- and the time)", many="?"),
+        _PROJECT,
+        _flag("--zone", "where the VM is that it is made with (the catalog's best)", _one_zone, completes="zone"),
+        _flag("--base", "what it is made from: NAME or family/NAME of the project, or a URL (Debian 12)", str,
+              metavar="IMAGE"),
+        _flag("--no-gpu", "without an NVIDIA driver"),
+        _flag("--machine-type", "of that VM (n1-standard-4)", str),
+        _flag("--disk-gb", "of its disk, and of VMs that boot from the image (50)",
+              _whole("--disk-gb", 10), metavar="GB"),
+        _flag("--network", "that VM's network", str),
+        _flag("--subnet", "that VM's subnet", str),
+        _flag("--no-external-ip", "no external address: packages come through Cloud NAT"),
+        _flag("--wait", _WAIT.format("the image is there")),
     )  # fmt: skip
 
 
@@ -404,8 +437,13 @@ DESCRIPTIONS = {
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
     "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
+    "image": "Images that VMs boot from ready to train.",
+    "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
+    "image list": "The images of the project that were baked here, and builds under way.",
+    "image delete": "Delete an image. VMs that booted from it are left alone.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {
+    "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),
     "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",
 }

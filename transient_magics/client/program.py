@@ -24,6 +24,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
        transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
+       transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train
        transient emulator [options]          run the emulator of Compute Engine alone
        transient catalog [GPU]               GPUs, machines, zones and prices
 
@@ -40,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TransientError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
-        print("\nInterrupted. Clusters and runs go on: `transient cluster list` shows them.", file=sys.stderr)
+        print(
+            "\nInterrupted. Clusters, runs and builds go on: `transient cluster list`, `transient image list`.",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:  # whoever read our output has seen enough, as in `transient cluster events | head`
         sys.stderr.close()
@@ -206,7 +210,7 @@ def _delete(command: Command) -> None:
 def _sweep(command: Command) -> None:
     from . import sweep
 
-    names = sweep()
+    names = sweep(**command.values)
     print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
 
 
@@ -215,6 +219,30 @@ def _weather(command: Command) -> None:
 
     values = dict(command.values)
     print(cluster(values.pop("name", None)).weather(**values))
+
+
+def _image_build(command: Command) -> None:
+    from . import build_image
+
+    build = build_image(**command.values)
+    print(f"{build.name} is being built. It goes on by itself: `transient image list`.", flush=True)
+    if command.wait:
+        for step in build.steps():
+            print(f"  {step}", flush=True)
+        build.wait()
+        print(build)
+
+
+def _image_list(command: Command) -> None:
+    from . import images
+
+    print(images(**command.values))
+
+
+def _image_delete(command: Command) -> None:
+    from . import delete_image
+
+    print(delete_image(**command.values))
 
 
 def _catalog(command: Command) -> None:
@@ -243,6 +271,9 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "sweep": _sweep,
     "catalog": _catalog,
     "weather": _weather,
+    "image build": _image_build,
+    "image list": _image_list,
+    "image delete": _image_delete,
 }
 
 

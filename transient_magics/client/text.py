@@ -275,6 +275,8 @@ def event_words(event: Event) -> str:
     match event:
         case events.ClusterDeclared():
             return "the cluster was declared"
+        case events.ClusterImageChosen():
+            return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
         case events.ClusterReady():
             return f"the cluster is ready: {count(event.workers, 'worker')} after {render_duration(event.seconds)}"
         case events.ClusterDeleting():

@@ -19,6 +19,7 @@ from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
 from .examine import Examination, Finding
 from .firewall import Firewall
+from .images import Images
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
 
@@ -47,6 +48,7 @@ class ComputeEngine:
         self.endpoint = endpoint.rstrip("/") if endpoint else None
         self._calls = Calls(project, self.endpoint, patience)
         self.firewall = Firewall(self._calls, project)
+        self.images = Images(self._calls, project)
 
     async def __aenter__(self) -> Self:
         await self._calls.open()
@@ -172,26 +174,62 @@ class ComputeEngine:
 
     async def host_keys(self, zone: str, name: str, *, timeout: float = 180.0) -> list[str]:
         """The VM's SSH host keys ("ssh-ed25519 AAAA..."), as the VM itself told Compute Engine while it booted."""
+
+        async def told() -> list[str] | None:
+            found = await self.guest_attributes(zone, name, "hostkeys")
+            keys = sorted(f"{key} {value}" for key, value in found.items() if value)
+            return keys if any(key.startswith("ssh-ed25519 ") for key in keys) else None
+
+        async with limit(timeout, f"{name} did not tell its host keys", _place(zone, name)):
+            return await until(told)
+
+    async def guest_attributes(self, zone: str, name: str, namespace: str) -> dict[str, str]:
+        """What programs in the VM have told Compute Engine, by key. GoneError where there is no such VM."""
         from google.cloud import compute_v1
 
         message = compute_v1.GetGuestAttributesInstanceRequest(
-            project=self.project, zone=zone, instance=name, query_path="hostkeys/"
+            project=self.project, zone=zone, instance=name, query_path=f"{namespace}/"
+        )
+        instances = self._calls.clients.instances
+        try:
+            answer = await self._calls.call(
+                _place(zone, name), lambda: instances.get_guest_attributes(message, **PLAIN)
+            )
+        except GoneError:
+            # The same status means "no such VM" and "nothing written yet".
+            if await self.get(zone, name) is None:
+                raise
+            return {}
+        return {item.key: item.value for item in answer.query_value.items}
+
+    async def console(self, zone: str, name: str) -> str:
+        """What the VM wrote to its serial port 1: its kernel, and the output of its start-up script."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.GetSerialPortOutputInstanceRequest(project=self.project, zone=zone, instance=name, port=1)
+        instances = self._calls.clients.instances
+        answer = await self._calls.call(_place(zone, name), lambda: instances.get_serial_port_output(message, **PLAIN))
+        return answer.contents
+
+    async def stop(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
+        """Stop the VM, its disk whole, and return when it has stopped."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.StopInstanceRequest(
+            project=self.project, zone=zone, instance=name, request_id=str(uuid.uuid4())
         )
         instances, where = self._calls.clients.instances, _place(zone, name)
 
-        async def told() -> list[str] | None:
-            try:
-                answer = await self._calls.call(where, lambda: instances.get_guest_attributes(message, **PLAIN))
-            except GoneError:
-                # The same status means "no such VM" and "nothing written yet".
-                if await self.get(zone, name) is None:
-                    raise
-                return None
-            keys = sorted(f"{item.key} {item.value}" for item in answer.query_value.items if item.value)
-            return keys if any(key.startswith("ssh-ed25519 ") for key in keys) else None
+        async def stopped() -> bool | None:
+            vm = await self.get(zone, name)
+            if vm is None:
+                raise GoneError(f"{name} was taken away", where=where)
+            return True if vm.status in ("STOPPED", "TERMINATED") else None
 
-        async with limit(timeout, f"{name} did not tell its host keys", where):
-            return await until(told)
+        async with limit(timeout, f"{name} did not stop", where):
+            operation = await self._calls.call(where, lambda: instances.stop_unary(message, **PLAIN))
+            await self._finish(zone, name, operation)
+            await until(stopped)
 
     async def preemptions(self, zone: str) -> set[str]:
         """The names of VMs of the zone that Google has taken away lately, deleted ones included."""

@@ -15,8 +15,11 @@ from typing import Any
 
 from ..errors import CloudError, GoneError
 from .calls import PLAIN, Calls
+from .images import FAMILY
 from .translation import IMAGE
 from .values import VmRequest
+
+_BAKED_GB = 50  # of an image whose size nobody asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ class Examination:
                 found = await self._calls.call(text, lambda: images.get(project=project, image=name, **PLAIN))
         except GoneError as error:
             raise CloudError(f"There is no image {text}", fix=fix) from error
-        return f"{found.name} of project {project}"
+        carries = ", which carries the training stack" if found.family == FAMILY else ""
+        return f"{found.name} of project {project}{carries}"
 
     async def _network(self, text: str) -> str:
         networks, name = self._calls.clients.networks, text.rsplit("/", 1)[-1]
@@ -143,7 +147,7 @@ def needs(requests: Sequence[VmRequest]) -> dict[tuple[str, ...], float]:
             wanted[("PREEMPTIBLE_CPUS", "CPUS") if transient else ("CPUS",)] += cores
         if each.external_ip:
             wanted["IN_USE_ADDRESSES",] += 1
-        wanted["SSD_TOTAL_GB",] += each.disk_gb
+        wanted["SSD_TOTAL_GB",] += each.disk_gb or _BAKED_GB
         wanted["INSTANCES",] += 1
     return {metrics: float(count) for metrics, count in wanted.items()}
 

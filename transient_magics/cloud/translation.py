@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from .images import image_url
 from .values import Vm, VmRequest
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
                 "boot": True,
                 "auto_delete": True,
                 "initialize_params": {
-                    "source_image": request.image or IMAGE,
-                    "disk_size_gb": request.disk_gb,
+                    "source_image": image_url(request.image or IMAGE),
+                    **({"disk_size_gb": request.disk_gb} if request.disk_gb else {}),
                     "disk_type": f"{zone}/diskTypes/pd-balanced",
                     "labels": labels,
                 },
@@ -105,9 +106,10 @@ def _has_accelerator(request: VmRequest) -> bool:
 
 
 def _metadata(request: VmRequest) -> dict[str, str]:
+    key = request.ssh_public_key.strip()
     return {
         **request.metadata,
-        "ssh-keys": f"{request.user}:{request.ssh_public_key.strip()}",
+        **({"ssh-keys": f"{request.user}:{key}"} if key else {}),
         "block-project-ssh-keys": "true",
         "enable-guest-attributes": "TRUE",  # the way on which the VM's host keys reach us
         "enable-oslogin": "FALSE",  # with it, Google ignores ssh-keys

@@ -35,9 +35,11 @@ class VmRequest:
 
     `termination_time` (aware of its zone) is enforced by Google itself, with deletion. The legacy model `preemptible`
     cannot carry one: its VMs end after 24 hours at most, whatever `termination_time` says, and are stopped rather than
-    deleted, so prefer `spot`. `image` is a full or partial URL of an image or a family; empty means Debian 12, whose
-    Python is 3.11. A `subnet` without a slash is a name in the zone's region. `service_account` (an address, or
-    "default") is attached with no right but reading and writing Cloud Storage.
+    deleted, so prefer `spot`. `image` is a full or partial URL of an image or a family, or `NAME` or `family/NAME` of
+    the project; empty means Debian 12, whose Python is 3.11. Without an `ssh_public_key` nobody can log in.
+    A `disk_gb` of 0 is the size of the image.
+    A `subnet` without a slash is a name in the zone's region. `service_account` (an address, or "default") is attached
+    with no right but reading and writing Cloud Storage.
     """
 
     name: str

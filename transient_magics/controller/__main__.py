@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
 
 from .. import places
-
-LOCK = "controller.lock"
+from .lock import take
 
 
 def main(arguments: list[str]) -> int:
@@ -22,13 +19,8 @@ def main(arguments: list[str]) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )  # stderr is controller.log
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not take(directory):
         return 0
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
     asyncio.run(_take_charge(directory))
     return 0
 

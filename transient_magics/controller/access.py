@@ -31,6 +31,11 @@ _IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--liste
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
+def to_project(project: str | None) -> Access:
+    """The door to a project (None: the emulator) for what is done without a cluster."""
+    return Access(ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project))
+
+
 class Access:
     """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and after an outage."""
 

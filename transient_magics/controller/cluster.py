@@ -21,6 +21,7 @@ from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..spec import ClusterSpec
 from ..version import VERSION
 from .access import Access
+from .choice import choose, to_be_chosen
 from .commands import serve
 from .core import WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .fleet import Fleet
@@ -43,6 +44,7 @@ class Controller:
         self._declared = ClusterSpec.from_dict(json.loads((directory / "spec.json").read_text()))
         self._trainings: dict[str, Training] = {}
         self._saved_ahead = False
+        self._image_chosen = False
         self._fleet: Fleet | None = None
         self._recorder: Recorder
         self._tasks: Tasks
@@ -80,6 +82,7 @@ class Controller:
         while True:
             try:
                 await access.reopen()
+                await self._choose_image(access)
                 if self._state.phase != "deleting":
                     await access.protect()
                     await access.ensure_bucket()
@@ -93,6 +96,13 @@ class Controller:
                 return False
             await self._change(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _choose_image(self, access: Access) -> None:
+        """Once, before the first VM: the same image for all."""
+        spec, asked = self._state.spec, self._image_chosen
+        if spec and to_be_chosen(spec) and not asked and not self._state.vms and self._state.phase != "deleting":
+            self._recorder.record(await choose(spec, access.engine))
+            self._image_chosen = True
 
     async def _govern(self, access: Access) -> None:
         async with asyncio.TaskGroup() as group:

@@ -18,6 +18,7 @@ from .startup import startup_script
 
 LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-owner"
 USER = "transient"
+_DISK_GB = 50
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
@@ -69,6 +70,8 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
     gpu = accelerator(event.accelerator) if event.accelerator else None
+    with_gpu = bool(gpu and gpu.compute_engine_name)
+    image = spec.image or "" if spec.image_for_gpus or not with_gpu else ""
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     return VmRequest(
         name=instance_name(spec, event.vm),
@@ -81,9 +84,10 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         ssh_public_key=public_key,
         user=USER,
         tags=(tag(spec),),
-        metadata=_metadata(spec, bool(gpu and gpu.compute_engine_name)),
+        metadata=_metadata(spec, with_gpu, image),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
-        image=spec.image or "",
+        image=image,
+        disk_gb=0 if image else _DISK_GB,
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
@@ -92,9 +96,9 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
     )
 
 
-def _metadata(spec: ClusterSpec, with_gpu: bool) -> Mapping[str, str]:
+def _metadata(spec: ClusterSpec, with_gpu: bool, image: str) -> Mapping[str, str]:
     # Emulated VMs, like baked images, carry the training stack; elsewhere the start-up script installs it.
-    return {} if spec.emulated or spec.image else {"startup-script": startup_script(with_gpu=with_gpu)}
+    return {} if spec.emulated or image else {"startup-script": startup_script(with_gpu=with_gpu)}
 
 
 def owner() -> str:

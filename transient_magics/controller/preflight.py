@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from dataclasses import asdict
 
@@ -16,16 +17,20 @@ from ..errors import CloudError
 from ..journal import events, replay
 from ..spec import ClusterSpec
 from .access import Access
+from .choice import choose, to_be_chosen
 from .core import RequestVm, Situation, decide
 from .machines import requested, vm_request
 
+log = logging.getLogger(__name__)
 
-def first_requests(spec: ClusterSpec) -> list[VmRequest]:
-    """The VMs that a controller asks for when the cluster has just been declared."""
-    state = replay([events.ClusterDeclared(seq=1, time=int(spec.declared_at * 1e9), spec=spec.to_dict())])
+
+def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
+    """The VMs that a controller asks for when the cluster has just been declared (and `later` has happened)."""
+    state = replay([events.ClusterDeclared(seq=1, time=int(spec.declared_at * 1e9), spec=spec.to_dict()), *later])
+    assert state.spec
     decisions = decide(Situation(spec.declared_at, state))
     wanted = [requested(spec, each) for each in decisions if isinstance(each, RequestVm)]
-    return [vm_request(spec, event, public_key="") for event in wanted]
+    return [vm_request(state.spec, event, public_key="") for event in wanted]
 
 
 async def examine(spec: ClusterSpec) -> list[Finding]:
@@ -33,7 +38,12 @@ async def examine(spec: ClusterSpec) -> list[Finding]:
     try:
         async with Access(spec) as access:
             await access.reopen()
-            return await access.engine.examine(first_requests(spec))
+            try:
+                chosen = [await choose(spec, access.engine)] if to_be_chosen(spec) else []
+            except CloudError as error:  # the examination meets the same, and says it question by question
+                log.warning("%s", error)
+                chosen = []
+            return await access.engine.examine(first_requests(spec, *chosen))
     except CloudError as error:
         return [Finding("Compute Engine", False, str(error))]
 

@@ -1,24 +1,49 @@
-"""The start-up script of a VM without a baked image: installs Python's training stack from our own lock, once."""
+"""The scripts that put the training stack onto a VM, rendered from templates with our own lock inside.
+
+`stack.sh.j2` alone says how the stack is installed. A VM without a baked image runs it at its first boot
+(`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 from importlib import resources
 from pathlib import Path
 
 import jinja2
 
 _PACKAGE = "transient_magics"
+_LOCKS = ("training.txt", "tensor2tensor.txt")
 
 
 def startup_script(*, with_gpu: bool) -> str:
-    """The script, with the lock inside it. Idempotent: a VM that has the stack is ready at once."""
-    template = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False).from_string(  # a shell script
-        _shipped("templates", "startup.sh.j2").read_text()
+    """The script of a VM that trains. Idempotent: a VM that has the stack is ready at once."""
+    return _rendered("startup.sh.j2", with_gpu)
+
+
+def image_script(*, with_gpu: bool) -> str:
+    """The script of a VM that an image is made from; its word is the guest attribute `transient-magics/image`."""
+    return _rendered("image.sh.j2", with_gpu)
+
+
+def lock_hash() -> str:
+    """What names the pinned packages, short enough for a label: images of the same hash carry the same packages."""
+    return hashlib.sha256(b"\0".join(_shipped("locks", name).read_bytes() for name in _LOCKS)).hexdigest()[:12]
+
+
+def _rendered(template: str, with_gpu: bool) -> str:
+    requirements, tensor2tensor = (_shipped("locks", name).read_text() for name in _LOCKS)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_shipped("templates", template).parent),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # shell scripts
+        trim_blocks=True,
     )
-    return template.render(
+    return environment.get_template(template).render(
         with_gpu=with_gpu,
-        requirements=_shipped("locks", "training.txt").read_text(),
-        tensor2tensor=_shipped("locks", "tensor2tensor.txt").read_text(),
+        stack=f"{lock_hash()}-{'gpu' if with_gpu else 'cpu'}",
+        requirements=requirements.strip(),
+        tensor2tensor=tensor2tensor.strip(),
     )
 
 

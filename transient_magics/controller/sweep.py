@@ -1,5 +1,6 @@
-"""`python -m transient_magics.controller.sweep [PROJECT]`: delete this user's VMs that no living cluster here knows.
+"""`python -m transient_magics.controller.sweep [PROJECT]`: delete this user's VMs that nothing here knows.
 
+Those are VMs of clusters that are over or unknown, and of images that are built no more.
 Prints one JSON object: `{"deleted": [names]}` or `{"error": sentence}`. Without a project it sweeps the emulator.
 """
 
@@ -12,29 +13,30 @@ import sys
 from .. import places
 from ..errors import TransientError
 from ..journal import read, replay
-from ..spec import ClusterSpec
-from .access import Access
+from .access import to_project
+from .baking import BUILD_LABEL
+from .lock import held
 from .machines import LABEL, OWNER_LABEL, owner, rule_description
 
 
 async def sweep(project: str | None) -> list[str]:
-    """Names of the VMs deleted. A VM is an orphan when its cluster has no folder here, or is over."""
+    """Names of the VMs deleted: those whose cluster has no folder here or is over, or whose image is built no more."""
     living = set()
     for path in places.clusters().glob("[a-z]*/spec.json"):
         if not replay(read(path.parent / "journal.jsonl")).over:
             living.add(path.parent.name)
-    spec = ClusterSpec(name="sweep", groups=(), zones=("us-central1-a",), prices={}, project=project)
-    async with Access(spec) as access:
+    async with to_project(project) as access:
         await access.reopen()
         orphans = [
             vm
             for vm in await access.engine.list({OWNER_LABEL: owner()})
-            if vm.labels.get(LABEL) and vm.labels[LABEL] not in living
+            if (vm.labels.get(LABEL) and vm.labels[LABEL] not in living)
+            or (vm.labels.get(BUILD_LABEL) and not held(places.build(vm.labels[BUILD_LABEL])))
         ]
         async with asyncio.TaskGroup() as tasks:
             for vm in orphans:
                 tasks.create_task(access.engine.delete(vm.zone, vm.name))
-        for cluster in sorted({vm.labels[LABEL] for vm in orphans}):
+        for cluster in sorted({vm.labels[LABEL] for vm in orphans if LABEL in vm.labels}):
             await access.engine.firewall.remove(await access.engine.firewall.find(rule_description(cluster)))
     return sorted(vm.name for vm in orphans)
 

@@ -100,6 +100,18 @@ class ClusterDeleted(Event):
     """Compute Engine lists no VM of this cluster any more."""
 
 
+@_event("cluster.image_chosen")
+class ClusterImageChosen(Event):
+    """Which image the VMs boot from where none was named (`image`, empty for plain Debian 12); `why` is a clause.
+
+    `gpu`: whether it carries a driver, so that VMs with GPUs can boot from it.
+    """
+
+    image: str
+    why: str
+    gpu: bool = True
+
+
 @_event("vm.requested")
 class VmRequested(Event):
     """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it takes.
@@ -320,6 +332,28 @@ class ControllerTrouble(Event):
     """Something that the controller goes on trying. `what` is one sentence; empty when it is over."""
 
     what: str
+
+
+@_event("image.step")
+class ImageStep(Event):
+    """In the journal of an image's build: something begins; `what` is a clause."""
+
+    what: str
+
+
+@_event("image.built")
+class ImageBuilt(Event):
+    """The image is there and its VM is gone, `seconds` after the declaration."""
+
+    image: str
+    seconds: float
+
+
+@_event("image.failed")
+class ImageFailed(Event):
+    """There is no image; `reason` is one sentence, behind it perhaps the last lines of the start-up script."""
+
+    reason: str
 
 
 def encode(event: Event) -> bytes:

@@ -214,6 +214,13 @@ def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
     return replace(state, clock=Clock(tuple((here, there, rate) for here, there, rate in event.anchors)))
 
 
+@_rule(e.ClusterImageChosen)
+def _(state: ClusterState, event: e.ClusterImageChosen) -> ClusterState:
+    if state.spec is None:
+        return state
+    return replace(state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu))
+
+
 @_rule(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
     return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, Preview, text
+from ..client import Cluster, ImageList, Preview, text
 from ..journal import Bill, ClusterState, bill
 
 
@@ -64,6 +64,15 @@ def preview_html(preview: Preview) -> str:
     head = ["VMs", "role", "zone", "machine", "GPU", "model", "per hour each", "on demand"]
     words = str(preview).splitlines()
     return f"<div>{escape(words[0])}{_table(head, rows)}{escape(' '.join(words[1 + len(rows) :]))}</div>"
+
+
+def images_html(images: ImageList) -> str:
+    """Images and builds under way, as HTML."""
+    rows = images.rows
+    if not rows:
+        return f"<div style='white-space:pre-line'>{escape(str(images))}</div>"
+    builds = "".join(f"<div style='white-space:pre-line'>{escape(str(build))}</div>" for build in images.builds)
+    return f"<div>{_table(list(rows[0]), [list(row.values()) for row in rows])}{builds}</div>"
 
 
 def preview_text(preview: Preview, printer: Any, cycle: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from .. import client, panels
-from ..client import Cluster, Declaration, Run, arguments, cell, text
+from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
 from ..client.arguments import Command
 from ..client.watch import watch
 from ..errors import CellError, ClusterError, DeclarationError
@@ -70,6 +70,18 @@ class TransientMagics(Magics):
         command = arguments.parse("weather", self._words(line), called="%transient_weather")
         values = dict(command.values)
         return self._obey(command, lambda: client.cluster(values.pop("name", None)).weather(**values))
+
+    @line_magic
+    def transient_image(self, line: str) -> Any:
+        """Images that VMs boot from ready to train: bake, list and delete them.
+
+        %transient_image build|list|delete ...      for example: %transient_image build --project my-project
+
+        `%transient_image SUB-COMMAND -h` lists the options of each. A build goes on by itself; `list` shows
+        how far it is.
+        """
+        command = arguments.parse("image", self._words(line), called="%transient_image")
+        return self._obey(command, lambda: _IMAGE_VERBS[command.verb](command))
 
     def _train(self, line: str, body: str | None, name: str) -> Any:
         line, body, continued = _continued(line, body)
@@ -180,7 +192,7 @@ class TransientMagics(Magics):
             print(text.deleted_words(cluster.state, cluster.cost()))
 
     def _sweep(self, command: Command) -> None:
-        names = client.sweep()
+        names = client.sweep(**command.values)
         print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
 
 
@@ -195,6 +207,36 @@ _VERBS: dict[str, Callable[[TransientMagics, Command], Any]] = {
     "events": TransientMagics._events,
     "delete": TransientMagics._delete,
     "sweep": TransientMagics._sweep,
+}
+
+
+def _build_image(command: Command) -> Build | None:
+    build = client.build_image(**command.values)
+    if not command.wait:
+        return build
+    print(f"{build.name} is being built.", flush=True)
+    try:
+        for step in build.steps():
+            print(f"  {step}", flush=True)
+        build.wait()
+    except KeyboardInterrupt:
+        what = f"Only the waiting was interrupted: the build of {build.name} goes on"
+        raise ClusterError(what, fix="%transient_image list shows how far it is.") from None
+    return build
+
+
+def _list_images(command: Command) -> ImageList:
+    return client.images(**command.values)
+
+
+def _delete_image(command: Command) -> None:
+    print(client.delete_image(**command.values))
+
+
+_IMAGE_VERBS: dict[str, Callable[[Command], Any]] = {
+    "image build": _build_image,
+    "image list": _list_images,
+    "image delete": _delete_image,
 }
 
 

@@ -14,11 +14,13 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from .. import places
 from ..catalog import ACCELERATORS, ZONES, zones_with
 from ..client import arguments, options
+from ..client.images import build_names
 from ..client.options import Option
 from ..journal import read, replay
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|transient_weather|train)\s+(?P<rest>.*)$", re.DOTALL
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|transient_weather|transient_image|train)\s+(?P<rest>.*)$",
+    re.DOTALL,
 )
 
 
@@ -47,6 +49,10 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":
             words = words[1:]
+    if magic == "transient_image":
+        if not words or words[0] not in options.IMAGE_VERBS:
+            return [] if words else list(options.IMAGE_VERBS)
+        verb, words = f"image {words[0]}", words[1:]
     declared = options.declared(verb)
     if token.startswith("-"):
         used = set(words)
@@ -101,6 +107,8 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
             return _clusters()
         case "worker":
             return _workers(words[0]) if words else []
+        case "image":
+            return build_names()
         case "run":
             return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
     return list(option.choices)

@@ -10,15 +10,15 @@ import sys
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, Preview, Run
+from ..client import Cluster, ImageList, Preview, Run
 from ..client.handles import set_display
 from ..errors import TransientError
-from .answers import preview_html, preview_text
+from .answers import images_html, preview_html, preview_text
 from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
-_LINE_NAMES = ("transient_weather",)
+_LINE_NAMES = ("transient_weather", "transient_image")
 
 
 def load(shell: Any) -> None:
@@ -38,6 +38,7 @@ def load(shell: Any) -> None:
     for handle in (Cluster, Run):
         shell.display_formatter.ipython_display_formatter.for_type(handle, panels.show_handle)
     shell.display_formatter.formatters["text/html"].for_type(Preview, preview_html)
+    shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
     shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)

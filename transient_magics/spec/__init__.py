@@ -1,4 +1,4 @@
-"""What the user declared, as pure data: clusters, runs, and the grammar of `k80x4`.
+"""What the user declared, as pure data: clusters, runs, images, and the grammar of `k80x4`.
 
 Text comes in, frozen values go out; a mistake becomes a DeclarationError that names the column, what was expected and
 the nearest valid word. Nothing here touches a file, a clock or a network.
@@ -6,12 +6,14 @@ the nearest valid word. Nothing here touches a file, a clock or a network.
 
 from .cluster import ClusterSpec, PriceLine
 from .grammar import WorkerGroup, parse_groups, render_groups
+from .image import ImageSpec
 from .storage import own_bucket, parse_bucket, run_store
 from .training import TrainSpec
 from .units import parse_duration, parse_interval, parse_name, render_duration
 
 __all__ = [
     "ClusterSpec",
+    "ImageSpec",
     "PriceLine",
     "TrainSpec",
     "WorkerGroup",

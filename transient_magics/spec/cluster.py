@@ -51,6 +51,8 @@ class ClusterSpec:
     bucket: str | None = None
     """`name` or `name/path`; None: checkpoints and results come to this machine."""
     image: str | None = None
+    image_for_gpus: bool = True
+    """Whether VMs with GPUs boot from `image`, too; else they install their driver and the rest by themselves."""
     service_account: str | None = None
     network: str | None = None
     subnet: str | None = None

@@ -1,0 +1,138 @@
+"""Images from the user's side, on the real emulator: a start-up script runs in a VM, and its disk becomes an image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import transient_magics as tm
+from transient_magics import emulator, places
+from transient_magics.client import arguments
+from transient_magics.errors import CloudError, ClusterError, DeclarationError
+from transient_magics.magics.completion import candidates
+
+PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+WHOLE = "/compute/v1/projects/emulated-project"
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="tm-"))
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
+    yield folder
+    for each in tm.clusters():
+        each.delete()
+    if url := emulator.running():
+        os.kill(emulator.about(url)["pid"], signal.SIGTERM)
+        eventually(lambda: not emulator.running())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def eventually(check: Callable[[], Any], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def listed(kind: str) -> list[dict[str, Any]]:
+    """What the emulator has of a kind, in all zones."""
+    with urllib.request.urlopen(f"{emulator.ensure()}{WHOLE}/aggregated/{kind}") as answer:
+        return [each for scope in json.load(answer)["items"].values() for each in scope.get(kind, ())]
+
+
+@pytest.mark.training
+def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
+    shell = InteractiveShell()
+    shell.run_cell("%load_ext transient_magics")
+    result = shell.run_cell("build = %transient_image build baked --no-gpu")
+    result.raise_error()
+    assert time.time() - tm.Build("baked").spec.declared_at < 20, "the cell does not wait for the build"
+    build = shell.user_ns["build"]
+    assert build.state == "building"
+    with pytest.raises(ClusterError, match="baked is being built already"):
+        tm.build_image("baked")
+    assert next(build.steps()).startswith("starting a VM from projects/debian-cloud")
+    build.wait(120)
+    assert build.state == "built"
+    assert listed("instances") == listed("disks") == []
+    answer = shell.run_cell("%transient_image list")
+    (row,) = answer.result.images
+    assert (row["name"], row["base"], row["disk_gb"], row["gpu"], row["current"]) == (
+        "baked",
+        "debian-12",
+        50,
+        False,
+        True,
+    )
+    assert "(this version)" in repr(answer.result)
+    shell.run_cell("%unload_ext transient_magics")
+
+    cluster = tm.declare(tm.Declaration("cpu", name="c1", image="family/transient-magics"))
+    cluster.wait(120)
+    assert {(disk["sourceImage"].rpartition("/")[2], disk["sizeGb"]) for disk in listed("disks")} == {("baked", "50")}
+    cluster.delete()
+
+    ended = subprocess.run([*PROGRAM, "image", "delete", "baked"], capture_output=True, text=True, check=True)
+    assert ended.stdout == "The image baked is deleted.\n"
+    with pytest.raises(CloudError, match="There is no image baked of family transient-magics"):
+        tm.delete_image("baked")
+
+
+@pytest.mark.training
+def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Path) -> None:
+    def begun() -> tuple[tm.Build, int]:
+        build = tm.build_image("baked")
+        eventually(lambda: any("starting TensorFlow" in getattr(event, "what", "") for event in build.events))
+        return build, int((build.directory / "controller.lock").read_text())
+
+    build, process = begun()
+    os.kill(process, signal.SIGTERM)
+    with pytest.raises(CloudError, match="it was asked to end"):
+        build.wait(90)
+    assert listed("instances") == listed("disks") == []
+
+    build, process = begun()
+    assert tm.sweep() == [], "a build under way is no orphan"
+    os.kill(process, signal.SIGKILL)
+    eventually(lambda: build.state == "interrupted")
+    assert "was interrupted" in str(tm.images())
+    assert tm.sweep() == ["image-baked"]
+    assert listed("disks") == []
+    assert tm.delete_image("baked") == "The build of baked that failed is forgotten."
+
+
+def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
+    line = "build stack --project p --zone us-west1-b --base family/mine --no-gpu --disk-gb 80 --wait"
+    words = arguments.split(line)
+    command = arguments.parse("image", words)
+    assert command.verb == "image build"
+    assert command.wait
+    assert command.values == {
+        "name": "stack", "project": "p", "zone": "us-west1-b", "base": "family/mine", "gpu": False, "disk_gb": 80,
+    }  # fmt: skip
+    assert "build, list, delete" in arguments.parse("image", []).values["text"]
+    assert "--base IMAGE" in arguments.parse("image", ["build", "-h"]).values["text"]
+    with pytest.raises(DeclarationError, match=r"'biuld' is no sub-command of %transient_image. Did you mean build"):
+        arguments.parse("image", ["biuld"], called="%transient_image")
+    with pytest.raises(DeclarationError, match="takes a whole number from 10 on"):
+        arguments.parse("image", ["build", "--disk-gb", "5"])
+    directory = places.private(places.build("stack"))
+    (directory / "spec.json").write_text("{}")
+    assert candidates("transient_image", "", "") == ["build", "list", "delete"]
+    assert "--machine-type" in candidates("transient_image", "build ", "--m")
+    assert "us-west1-b" in candidates("transient_image", "build --zone ", "")
+    assert candidates("transient_image", "delete ", "") == ["stack"]

@@ -1,0 +1,140 @@
+"""Images that VMs boot from: those of the project that carry the training stack, and how a disk becomes one."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ..errors import AccessError, CloudError, GoneError
+from ..spec.image import FAMILY
+from .calls import PLAIN, Calls, limit
+
+LOCK_LABEL, GPU_LABEL, BASE_LABEL = "transient-magics-lock", "transient-magics-gpu", "transient-magics-base"
+_ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."
+_NAME = re.compile(r"(family/)?[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of the project. `disk_gb` is the least size of a disk made from it, `stored_gb` what is billed (GB)."""
+
+    name: str
+    created: datetime | None
+    ready: bool
+    disk_gb: int
+    stored_gb: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lock(self) -> str:
+        """The hash of the locks whose packages it carries."""
+        return self.labels.get(LOCK_LABEL, "")
+
+    @property
+    def with_gpu(self) -> bool:
+        """Whether it carries an NVIDIA driver."""
+        return self.labels.get(GPU_LABEL) == "yes"
+
+
+def image_url(text: str) -> str:
+    """The partial URL of an image: `NAME` and `family/NAME` are those of the VM's own project."""
+    return f"global/images/{text}" if _NAME.fullmatch(text) else text
+
+
+class Images:
+    """The images of family `transient-magics` of one project."""
+
+    def __init__(self, calls: Calls, project: str) -> None:
+        self._calls, self._project = calls, project
+
+    async def list(self) -> list[Image]:
+        """All of the family, the oldest first."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.ListImagesRequest(project=self._project, filter=f"family = {FAMILY}", max_results=500)
+        images = self._calls.clients.images
+        found = await self._calls.call(self._whole, lambda: list(images.list(message, **PLAIN)))
+        return sorted((_image(each) for each in found if each.family == FAMILY), key=_age)
+
+    async def fitting(self, lock: str, *, with_gpu: bool) -> Image | None:
+        """The newest one that carries these packages (and a driver, where VMs have GPUs). One request."""
+        found = [each for each in await self.list() if each.ready and each.lock == lock]
+        return next((each for each in reversed(found) if each.with_gpu or not with_gpu), None)
+
+    async def exists(self, name: str) -> bool:
+        """Whether the project has an image of that name, of whatever family."""
+        images = self._calls.clients.images
+        try:
+            await self._calls.call(self._place(name), lambda: images.get(project=self._project, image=name, **PLAIN))
+        except GoneError:
+            return False
+        return True
+
+    async def make(
+        self, name: str, *, disk: str, description: str, labels: Mapping[str, str], timeout: float = 1800.0
+    ) -> None:
+        """Make an image of the family from a disk (a partial URL) that no running VM has; return when it is there."""
+        from google.cloud import compute_v1
+
+        image = compute_v1.Image(
+            name=name, family=FAMILY, source_disk=disk, description=description, labels=dict(labels)
+        )
+        message = compute_v1.InsertImageRequest(
+            project=self._project, image_resource=image, request_id=str(uuid.uuid4())
+        )
+        images, where = self._calls.clients.images, self._place(name)
+        async with limit(timeout, "The image was not made", where):
+            try:
+                operation = await self._calls.call(where, lambda: images.insert_unary(message, **PLAIN))
+                await self._finish(where, operation)
+            except AccessError as error:
+                raise _refused(error) from error
+
+    async def delete(self, name: str, *, timeout: float = 300.0) -> None:
+        """Delete an image. GoneError where there is none."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.DeleteImageRequest(project=self._project, image=name, request_id=str(uuid.uuid4()))
+        images, where = self._calls.clients.images, self._place(name)
+        async with limit(timeout, "The image was not deleted", where):
+            try:
+                operation = await self._calls.call(where, lambda: images.delete_unary(message, **PLAIN))
+                await self._finish(where, operation)
+            except AccessError as error:
+                raise _refused(error) from error
+
+    async def _finish(self, where: str, operation: Any) -> None:
+        done = await self._calls.finished(None, where, operation)
+        if error := self._calls.failure(done, where):
+            raise error
+
+    def _place(self, name: str) -> str:
+        return f"image {name} of project {self._project}"
+
+    @property
+    def _whole(self) -> str:
+        return f"project {self._project}"
+
+
+def _refused(error: AccessError) -> CloudError:
+    return AccessError(error.what, where=error.where, fix=_ROLE) if "do not allow this" in error.what else error
+
+
+def _image(found: Any) -> Image:
+    created = datetime.fromisoformat(found.creation_timestamp) if found.creation_timestamp else None
+    return Image(
+        name=found.name,
+        created=created,
+        ready=found.status == "READY",
+        disk_gb=int(found.disk_size_gb),
+        stored_gb=found.archive_size_bytes / 1e9,
+        labels=dict(found.labels),
+    )
+
+
+def _age(image: Image) -> float:
+    return image.created.timestamp() if image.created else 0.0

@@ -1,0 +1,148 @@
+"""From a base image to one that carries the training stack: a VM installs it, and its disk becomes the image.
+
+The VM is on demand, nobody can log in to it, and Compute Engine itself deletes it after an hour. It is deleted with its
+disk in any case: when the image is there, when anything failed, when this program is asked to end. Should even that
+fail, its labels let a sweep find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from ..cloud import BASE_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest, request_id
+from ..errors import AlreadyExistsError, CloudError
+from ..spec import ImageSpec
+from ..version import VERSION
+from .machines import OWNER_LABEL, owner
+from .startup import image_script, lock_hash
+
+BUILD_LABEL = "transient-magics-image"
+"""On the VM of a build: the name of the image."""
+_LIFE = timedelta(hours=1)
+_NAMESPACE, _KEY = "transient-magics", "image"
+_LINES = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_INSERT_SECONDS = 120.0
+
+
+class Baking:
+    """One build. `say` is told what begins, as short clauses. `patience`: seconds that the installation may take."""
+
+    def __init__(
+        self, spec: ImageSpec, engine: ComputeEngine, say: Callable[[str], None], *, patience: float = 3000.0
+    ) -> None:
+        self._spec, self._engine, self._say, self._patience = spec, engine, say, patience
+
+    async def run(self) -> None:
+        """Return when the image is there and the VM is gone. Raises CloudError; the VM is gone then, too."""
+        spec, engine = self._spec, self._engine
+        await engine.check()
+        if await engine.images.exists(spec.name):
+            fix = "Name another, or delete it."
+            raise AlreadyExistsError(f"There is an image {spec.name} already", where=spec.project or "", fix=fix)
+        await engine.delete(spec.zone, spec.vm)  # what a build of this name left that was killed
+        try:
+            self._say(f"starting a VM from {spec.base}")
+            await self._start_vm()
+            told = await self._installed()
+            self._say("stopping the VM")
+            await engine.stop(spec.zone, spec.vm)
+            self._say("making the image from its disk")
+            await engine.images.make(
+                spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(told),
+                labels=self._labels(),
+            )  # fmt: skip
+        finally:
+            self._say("deleting the VM and its disk")
+            left = await self._clear_away()
+        if left:
+            raise CloudError(f"The image {spec.name} is there, but {left}")
+
+    async def _start_vm(self) -> None:
+        insertion = asyncio.ensure_future(self._engine.insert(self._request()))
+        try:
+            await asyncio.shield(insertion)
+        except asyncio.CancelledError:
+            # A VM that is still being made cannot be deleted yet, and would come to be after we looked.
+            await asyncio.wait([insertion], timeout=_INSERT_SECONDS)
+            raise
+
+    async def _installed(self) -> str:
+        """What the start-up script says of the stack once it is there. CloudError with its last lines if it failed."""
+        spec, at, seen, pause = self._spec, "starting", "", _FIRST_PAUSE
+        try:
+            async with asyncio.timeout(self._patience):
+                while True:
+                    told = (await self._engine.guest_attributes(spec.zone, spec.vm, _NAMESPACE)).get(_KEY, "")
+                    kind, _, words = told.partition(": ")
+                    if kind == "ready":
+                        return words
+                    if kind == "failed":
+                        break
+                    if told != seen:
+                        seen, at, pause = told, words, _FIRST_PAUSE
+                        self._say(words)
+                    await asyncio.sleep(pause)
+                    pause = min(1.5 * pause, _LONGEST_PAUSE)
+        except TimeoutError:
+            what = f"The start-up script has not ended after {self._patience:g} s, at: {at}"
+        else:
+            what = f"The start-up script failed at: {words}"
+        raise CloudError(what, where=spec.vm, fix=await self._last_lines())
+
+    async def _last_lines(self) -> str:
+        try:
+            lines = (await self._engine.console(self._spec.zone, self._spec.vm)).strip().splitlines()
+        except CloudError as error:
+            return f"What it wrote cannot be read: {error}"
+        return "Its last lines:\n" + "\n".join(lines[-_LINES:])
+
+    async def _clear_away(self) -> str:
+        """Nothing, or what to say where the VM could not be deleted."""
+        spec = self._spec
+        option = f" --project {spec.project}" if spec.project else ""
+        try:
+            await self._engine.delete(spec.zone, spec.vm)
+        except CloudError as error:
+            left = (
+                f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within the hour, and "
+                f"`transient cluster sweep{option}` before."
+            )
+            self._say(left)
+            return left
+        return ""
+
+    def _request(self) -> VmRequest:
+        spec = self._spec
+        return VmRequest(
+            name=spec.vm,
+            zone=spec.zone,
+            machine_type=spec.machine_type,
+            provisioning_model="standard",
+            ssh_public_key="",
+            labels={BUILD_LABEL: spec.name, OWNER_LABEL: owner()},
+            metadata={"startup-script": image_script(with_gpu=spec.gpu)},
+            termination_time=datetime.now(UTC) + _LIFE,
+            image=spec.base,
+            disk_gb=spec.disk_gb,
+            network=spec.network,
+            subnet=spec.subnet,
+            external_ip=spec.external_ip,
+            request_id=request_id("image", spec.project, spec.name, spec.declared_at),
+        )
+
+    def _labels(self) -> dict[str, str]:
+        base = self._spec.base.rpartition("/")[2].lower()[:63]
+        return {
+            "transient-magics-version": VERSION.replace(".", "-").replace("+", "-"),
+            LOCK_LABEL: lock_hash(),
+            GPU_LABEL: "yes" if self._spec.gpu else "no",
+            BASE_LABEL: base,
+            OWNER_LABEL: owner(),
+        }
+
+    def _description(self, told: str) -> str:
+        driver = ", NVIDIA driver" if self._spec.gpu else ""
+        return f"{told}{driver}, on {self._spec.base}; baked by transient_magics {VERSION}"

@@ -1,0 +1,37 @@
+"""One program in charge of a folder: the lock that it holds while it lives is the truth about whether there is one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+LOCK = "controller.lock"
+
+
+def take(directory: Path) -> bool:
+    """Hold the lock of `directory` until this process ends; False where another process holds it."""
+    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return False
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return True
+
+
+def held(directory: Path) -> bool:
+    """Whether a process holds the lock of `directory`."""
+    try:
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -1,0 +1,47 @@
+"""ImageSpec: everything that was declared about one image that is to be baked, frozen, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+FAMILY = "transient-magics"
+"""The family of all images that are baked here."""
+DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """An image and the VM that it is made with. `declared_at` in seconds since 1970 (UTC), the disk in GB.
+
+    `base`: a full or partial URL of an image or a family; `gpu`: with an NVIDIA driver. Without a `project` all happens
+    on the emulator.
+    """
+
+    name: str
+    zone: str
+    declared_at: float
+    project: str | None = None
+    base: str = DEBIAN
+    gpu: bool = True
+    machine_type: str = "n1-standard-4"
+    disk_gb: int = 50
+    network: str = ""
+    subnet: str = ""
+    external_ip: bool = True
+
+    @property
+    def vm(self) -> str:
+        """The name of the VM that the image is made with."""
+        return f"image-{self.name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote; fields of newer versions are ignored."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
