@@ -38,7 +38,7 @@ async def test_rules_that_are_there_are_left_and_rules_that_are_gone_are_no_erro
 
 async def test_who_may_not_make_rules_is_told(api: Api, engine: ComputeEngine) -> None:
     api.on("POST", "global/firewalls", refusal(403, "forbidden", "Required 'compute.firewalls.create' permission"))
-    with pytest.raises(AccessError, match=r"compute\.firewalls\.create"):
+    with pytest.raises(AccessError, match=r"compute\.firewalls\.create.*roles/compute\.securityAdmin"):
         await engine.firewall.ensure(RULES)
 
 

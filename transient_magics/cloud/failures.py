@@ -120,8 +120,13 @@ def _by_code(
     if status == 401:
         return AccessError("Google did not accept the credentials", where=where, fix=_LOGIN)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
-        role = "Ask the project's owner for the role Compute Instance Admin (roles/compute.instanceAdmin.v1)"
-        fix = f"{role}, or use other credentials: `gcloud auth application-default login`."
+        security = "compute.firewalls" in message
+        role = (
+            "Security Admin (roles/compute.securityAdmin)"
+            if security
+            else "Instance Admin (roles/compute.instanceAdmin.v1)"
+        )
+        fix = f"Ask the project's owner for the role Compute {role}, or use other credentials: `gcloud auth application-default login`."
         return AccessError(f"The credentials in use do not allow this: {said}", where=where, fix=fix)
     if status == 404 or code in _GONE:
         return GoneError(f"It does not exist (any more): {said}", where=where)

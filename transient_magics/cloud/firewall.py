@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from ..errors import AlreadyExistsError, CloudError, GoneError
+from ..errors import AlreadyExistsError, GoneError
 from .calls import PLAIN, Calls
 
 IAP_RANGE = "35.235.240.0/20"
@@ -101,5 +101,5 @@ async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for each in work:
                 tasks.create_task(each)
-    except* CloudError as errors:
+    except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
