@@ -120,13 +120,11 @@ def _by_code(
     if status == 401:
         return AccessError("Google did not accept the credentials", where=where, fix=_LOGIN)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
-        security = "compute.firewalls" in message
-        role = (
-            "Security Admin (roles/compute.securityAdmin)"
-            if security
-            else "Instance Admin (roles/compute.instanceAdmin.v1)"
-        )
-        fix = f"Ask the project's owner for the role Compute {role}, or use other credentials: `gcloud auth application-default login`."
+        role = "Compute Instance Admin (roles/compute.instanceAdmin.v1)"
+        if "compute.firewalls" in message:
+            role = "Compute Security Admin (roles/compute.securityAdmin)"
+        remedy = f"Ask the project's owner for the role {role}, or use other credentials"
+        fix = f"{remedy}: `gcloud auth application-default login`."
         return AccessError(f"The credentials in use do not allow this: {said}", where=where, fix=fix)
     if status == 404 or code in _GONE:
         return GoneError(f"It does not exist (any more): {said}", where=where)
