@@ -174,19 +174,25 @@ def test_a_chief_that_was_overtaken_cannot_go_back(bucket: Bucket, tmp_path: Pat
 def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:
     run = tmp_path / "run-1"
     declared = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1}
-    ship(bucket, saved(run / "checkpoints", 10))
+    safe = 10
+    ship(bucket, saved(run / "checkpoints", safe))
     (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
     command = [sys.executable, "-m", "transient_magics.runtime.shipping"]
-    saved(run / "checkpoints", 20, size=64 << 20)
-    program = subprocess.Popen([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE)
-    time.sleep(0.9)  # it takes about two seconds
-    os.kill(program.pid, signal.SIGKILL)
-    program.communicate()
-    assert program.returncode == -signal.SIGKILL, "it was over already"
-    assert restore(bucket, tmp_path / "new")["step"] == 10
+    for step, seconds in enumerate((0.9, 0.7, 0.5, 0.35, 0.2), start=20):
+        saved(run / "checkpoints", step, size=64 << 20)
+        program = subprocess.Popen([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE)
+        time.sleep(seconds)
+        os.kill(program.pid, signal.SIGKILL)
+        program.communicate()
+        if program.returncode == -signal.SIGKILL:
+            break  # else the machine was faster, and the next step is killed earlier
+        safe = step
+    else:
+        pytest.fail("every upload was over before it could be killed")
+    assert restore(bucket, tmp_path / "new")["step"] == safe
     again = subprocess.run([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE, check=True)
-    assert json.loads(again.stdout)["step"] == 20
-    assert restore(bucket, tmp_path / "new")["step"] == 20
+    assert json.loads(again.stdout)["step"] == step
+    assert restore(bucket, tmp_path / "new")["step"] == step
     with pytest.raises(StopIteration):
         next(path for path in (tmp_path / "new").iterdir() if path.name.endswith(".part"))
 
