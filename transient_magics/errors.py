@@ -75,6 +75,10 @@ class AccessError(CloudError):
     """The credentials do not allow it, or the API is not enabled."""
 
 
+class CredentialsError(AccessError):
+    """There are no credentials, or Google does not accept them (any more). A login mends it."""
+
+
 class GoneError(CloudError):
     """The resource does not exist (any more)."""
 

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scripted_api import ZONE
 
+from tests.conftest import Emulate
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
 from transient_magics.errors import AlreadyExistsError, GoneError
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
-    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
-    with subprocess.Popen(
-        [*command, "--boot", "0.3", "--notice", "0.5"], stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()
-    ) as program:
-        assert program.stdout is not None
-        said = program.stdout.readline().decode().split()
-        assert said[:1] == ["ready"]
-        yield said[1]
-        program.terminate()
+def url(emulate: Emulate) -> Iterator[str]:
+    with emulate("--boot", "0.3", "--notice", "0.5") as url:
+        yield url
 
 
 @pytest.fixture

@@ -78,3 +78,34 @@ async def test_a_project_that_cannot_be_used_ends_the_examination(
     (finding,) = await engine.examine([wanted])
     assert not finding.good
     assert "There is no project a-project" in finding.said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "is off in the project"),
+        ("FALSE", "is off in the project"),
+        ("TRUE", "these VMs turn it off for themselves, which will be refused if an organization policy demands it"),
+    ],
+)
+async def test_os_login_is_looked_for_in_the_projects_metadata(
+    api: Api, engine: ComputeEngine, wanted: VmRequest, value: str | None, said: str
+) -> None:
+    everything_is_there(api)
+    items = [{"key": "enable-oslogin", "value": value}] if value else []
+    api.on("GET", "", {"name": PROJECT, "commonInstanceMetadata": {"items": items}})
+    found = {each.subject: each for each in await engine.examine([wanted])}
+    assert found["OS Login"].good
+    assert said in found["OS Login"].said
+
+
+@pytest.mark.parametrize("policy", ["compute.requireOsLogin", "compute.managed.requireOsLogin"])
+async def test_a_policy_that_demands_os_login_is_named_with_its_remedy(
+    api: Api, engine: ComputeEngine, wanted: VmRequest, policy: str
+) -> None:
+    message = f"Constraint constraints/{policy} violated for project {PROJECT}."
+    api.on("POST", f"zones/{ZONE}/instances", refusal(412, "conditionNotMet", message))
+    with pytest.raises(AccessError, match=f"The organization policy {policy} of project {PROJECT} forbids it") as told:
+        await engine.insert(wanted)
+    assert "OS Login would ignore" in told.value.fix
+    assert f"except this one from {policy}" in told.value.fix

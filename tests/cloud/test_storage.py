@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Emulate
 from transient_magics.cloud import CloudStorage
 from transient_magics.errors import AlreadyExistsError, ChangedError, GoneError, UnreachableError
 
@@ -18,16 +17,9 @@ BUCKET = "some-results"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
-    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()) as program:
-        assert program.stdout is not None
-        said = program.stdout.readline().decode().split()
-        assert said[:1] == ["ready"]
-        yield said[1]
-        program.terminate()
+def url(emulate: Emulate) -> Iterator[str]:
+    with emulate() as url:
+        yield url
 
 
 @pytest.fixture

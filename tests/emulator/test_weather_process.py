@@ -193,6 +193,8 @@ def test_vms_start_as_measured() -> None:
         ({"gpu_speed": "fast"}, "--gpu-speed cannot be 'fast'"),
         ({"link": "100"}, "'100' is no rate of a link"),
         ({"link": "1gbit,far=100mbit/80ms"}, "A latency between regions cannot be emulated"),
+        ({"credentials": "expired,for"}, "--credentials"),
+        ({"credentials": "lost"}, "Credentials cannot be 'lost' (--credentials)"),
         ({"seed": -1}, "--seed takes a whole number from 0 on, not '-1'"),
         ({"waves": "all"}, "--waves takes a number, not 'all'"),
     ],
@@ -208,7 +210,7 @@ def test_settings_come_back_as_they_were_written() -> None:
         "revocations": {"name": "f.csv", "csv": "lifetime_hours\n1\n"}, "waves": "0.5", "hours_per_minute": "60",
         "stockout": ["us-west1-b:k80,spot,for=10m", "us-east1-c,delay=0.5s"], "quota": ["k80@us-west1=2", "cpus=96"],
         "api_errors": "0.05", "api_latency": "50ms..400ms", "creation_preemptions": 0.1, "boot": "0.5s",
-        "gpu_speed": "published", "link": "1gbit,far=2.5mbit", "seed": "5",
+        "credentials": "expired,for=60s", "gpu_speed": "published", "link": "1gbit,far=2.5mbit", "seed": "5",
     }  # fmt: skip
     weather = Settings().changed(given)
     assert Settings().changed(weather.to_store()) == weather

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -14,6 +11,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from tests.conftest import Emulate
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest
 from transient_magics.emulator import about
 from transient_magics.errors import CommandError, HostKeyError
@@ -23,16 +21,9 @@ ZONE = "us-central1-c"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
-    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
-    with subprocess.Popen([*command, "--boot", "0.3"], stdout=subprocess.PIPE, env=environment) as program:
-        assert program.stdout is not None
-        said = program.stdout.readline().decode().split()
-        assert said[:1] == ["ready"]
-        yield said[1]
-        program.terminate()
+def url(emulate: Emulate) -> Iterator[str]:
+    with emulate("--boot", "0.3") as url:
+        yield url
 
 
 @pytest.fixture

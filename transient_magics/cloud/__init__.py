@@ -6,6 +6,7 @@ one of the typed errors of `transient_magics.errors`. Nothing of Google's is imp
 some 2.8 seconds, and `preload()` lets a process spend them in a thread while it does something else.
 """
 
+from .advice import Chance, Shape
 from .engine import ComputeEngine, preload
 from .examine import Finding
 from .firewall import IAP_RANGE, rules
@@ -18,10 +19,12 @@ __all__ = [
     "GPU_LABEL",
     "IAP_RANGE",
     "LOCK_LABEL",
+    "Chance",
     "CloudStorage",
     "ComputeEngine",
     "Finding",
     "Image",
+    "Shape",
     "Stored",
     "Vm",
     "VmRequest",

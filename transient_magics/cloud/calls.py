@@ -98,7 +98,7 @@ class Calls(Attempts):
         return self._clients
 
     async def open(self) -> None:
-        """Import Google's clients, find credentials, build them."""
+        """Import Google's clients, find credentials, build them. Again: anew, for calls that begin from then on."""
         async with self.explaining(f"project {self._project}"):
             self._clients = await self.threaded(lambda: Clients(self._endpoint, connections=_THREADS))
 

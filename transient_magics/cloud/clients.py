@@ -36,6 +36,9 @@ class Clients:
         self.images = compute_v1.ImagesClient(**given)
         self.networks = compute_v1.NetworksClient(**given)
         self.firewalls = compute_v1.FirewallsClient(**given)
+        self.advice: Any = None
+        if hasattr(compute_v1, "AdviceClient"):  # releases of Google's library before 2026 have none
+            self.advice = compute_v1.AdviceClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
             session = client.transport._session
@@ -51,4 +54,4 @@ class Clients:
             client.transport.close()
 
     def _all(self) -> tuple[Any, ...]:
-        return tuple(vars(self).values())
+        return tuple(filter(None, vars(self).values()))

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
+from .advice import CapacityAdvice
 from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
 from .examine import Examination, Finding
@@ -49,6 +50,7 @@ class ComputeEngine:
         self._calls = Calls(project, self.endpoint, patience)
         self.firewall = Firewall(self._calls, project)
         self.images = Images(self._calls, project)
+        self.advice = CapacityAdvice(self._calls, project)
 
     async def __aenter__(self) -> Self:
         await self._calls.open()
@@ -58,6 +60,10 @@ class ComputeEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._calls.close()
+
+    async def renew(self) -> None:
+        """Find credentials anew, as after a login; requests under way keep those they have. Raises CloudError."""
+        await self._calls.open()
 
     async def check(self) -> None:
         """See that the project can be used; the error says what to type if not."""

@@ -1,8 +1,8 @@
 """Before anything is made: whether a project can have these VMs, and what to type if not.
 
 Every question is asked of Compute Engine itself (its zones, machine types, GPUs, image, network, quotas), all at once.
-What the API of Compute Engine cannot tell (rights of a service account, whether a zone has capacity now) is not
-guessed.
+What the API of Compute Engine cannot tell (rights of a service account, organization policies, whether a zone has
+capacity now) is not guessed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import CloudError, GoneError
 from .calls import PLAIN, Calls
+from .failures import REQUIRES_OS_LOGIN
 from .images import FAMILY
 from .translation import IMAGE
 from .values import VmRequest
@@ -46,6 +47,7 @@ class Examination:
             questions.append(("image", lambda image=image: self._image(image)))
         for network in dict.fromkeys(each.network or "default" for each in self._requests):
             questions.append((f"network {network}", lambda network=network: self._network(network)))
+        questions.append(("OS Login", self._os_login))
         for region in dict.fromkeys(each.zone.rpartition("-")[0] for each in self._requests):
             questions.append((f"quotas in {region}", lambda region=region: self._quotas(region)))
         return list(await asyncio.gather(*(self._ask(subject, question) for subject, question in questions)))
@@ -99,6 +101,22 @@ class Examination:
             fix = "Name another with --network, or type `gcloud compute networks create default`."
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
         return "is there"
+
+    async def _os_login(self) -> str:
+        """Whether VMs take the cluster's own SSH key: with OS Login they would not."""
+        projects = self._calls.clients.projects
+        project = await self._calls.call(
+            f"project {self._project}", lambda: projects.get(project=self._project, **PLAIN)
+        )
+        common = {item.key: item.value for item in project.common_instance_metadata.items}
+        if common.get("enable-oslogin", "").lower() not in ("true", "1", "yes"):
+            return "is off in the project, so VMs take the cluster's own key"
+        # A VM's own metadata goes before the project's.
+        return (
+            "is on in the project; these VMs turn it off for themselves, which will be refused if an organization "
+            f"policy demands it (`gcloud org-policies describe {REQUIRES_OS_LOGIN} --effective --project "
+            f"{self._project}` tells)"
+        )
 
     async def _quotas(self, name: str) -> str:
         """Compare what is left of each quota with what is wanted."""

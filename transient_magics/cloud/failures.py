@@ -15,6 +15,7 @@ from ..errors import (
     AccessError,
     AlreadyExistsError,
     CloudError,
+    CredentialsError,
     GoneError,
     QuotaError,
     RateLimitError,
@@ -31,6 +32,8 @@ _RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "R
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
 _GONE = ("notFound", "RESOURCE_NOT_FOUND")
 _EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
+REQUIRES_OS_LOGIN = "compute.requireOsLogin"
+_POLICY = re.compile(r"constraints?/(compute\.[A-Za-z.]*[A-Za-z])")
 _LOGIN = "Type `gcloud auth application-default login` in a terminal and try again."
 
 
@@ -38,7 +41,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same request may well succeed in a moment: overload, a rate limit, a connection that broke."""
     import requests.exceptions
     from google.api_core.exceptions import GoogleAPICallError
-    from google.auth.exceptions import TransportError
+    from google.auth.exceptions import GoogleAuthError, TransportError
 
     if isinstance(error, GoogleAPICallError):
         status = int(error.code or 0)
@@ -46,7 +49,9 @@ def is_transient(error: BaseException) -> bool:
     broken = requests.exceptions.ConnectionError, requests.exceptions.Timeout, requests.exceptions.ChunkedEncodingError
     if isinstance(error, requests.exceptions.SSLError):
         return False
-    return isinstance(error, (*broken, TransportError))
+    if isinstance(error, GoogleAuthError):
+        return isinstance(error, TransportError) or bool(error.retryable)
+    return isinstance(error, broken)
 
 
 def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -> CloudError | None:
@@ -59,13 +64,14 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
         message = str(error.message or error).strip()
         return _by_code(_reason(error), int(error.code or 0), message, where=where, project=project)
     if isinstance(error, DefaultCredentialsError):
-        return AccessError("No Google Cloud credentials were found on this machine", where=where, fix=_LOGIN)
+        return CredentialsError("No Google Cloud credentials were found on this machine", where=where, fix=_LOGIN)
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
         what = f"{endpoint or 'https://compute.googleapis.com'} does not answer"
         remedy = "Check the network" + (" and that the emulator runs." if endpoint else " and any proxy settings.")
         return UnreachableError(what, where=where, fix=remedy)
     if isinstance(error, GoogleAuthError):
-        return AccessError(f"Google did not accept the credentials: {_first_line(error)}", where=where, fix=_LOGIN)
+        said = _first_line(error.args[0] if error.args else error)
+        return CredentialsError(f"Google did not accept the credentials: {said}", where=where, fix=_LOGIN)
     return None
 
 
@@ -113,12 +119,14 @@ def _by_code(
         return QuotaError(f"{what}: limit {limit[1]}" if limit else what, where=where, fix=remedy)
     if code in _RATE or status == 429:
         return RateLimitError(f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute.")
+    if policy := _POLICY.search(message):
+        return _forbidden_by_policy(policy[1], said, where, project)
     if code in _DISABLED or "it is disabled" in message:
         command = f"gcloud services enable compute.googleapis.com --project {project}"
         what = f"The Compute Engine API is not enabled in project {project}"
         return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
     if status == 401:
-        return AccessError("Google did not accept the credentials", where=where, fix=_LOGIN)
+        return CredentialsError("Google did not accept the credentials", where=where, fix=_LOGIN)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
         role = "Compute Instance Admin (roles/compute.instanceAdmin.v1)"
         if "compute.firewalls" in message:
@@ -133,6 +141,17 @@ def _by_code(
     if status >= 500:
         return UnreachableError(f"Compute Engine failed (HTTP {status}): {said}", where=where, fix="Try again later.")
     return CloudError(f"Compute Engine refused ({code or status}): {said}", where=where)
+
+
+def _forbidden_by_policy(policy: str, said: str, where: str, project: str) -> CloudError:
+    """The error for an organization policy that a request violates."""
+    what = f"The organization policy {policy} of project {project} forbids it: {said}"
+    fix = f"Use another project, or ask the organization's administrator to except this one from {policy}."
+    if policy.endswith("equireOsLogin"):
+        fix = f"The VMs take SSH keys from their metadata, which OS Login would ignore. {fix}"
+    if policy.endswith("vmExternalIpAccess"):
+        fix = f"Declare the cluster with --no-external-ip. {fix}"
+    return AccessError(what, where=where, fix=fix)
 
 
 def _reason(error: Exception) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
+from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
 from . import storage_failures
 from .calls import Attempts
 
@@ -51,8 +51,7 @@ class CloudStorage:
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
-        async with self._attempts.explaining(f"project {self.project}"):
-            self._client = await self._attempts.threaded(lambda: _client(self.project, self.endpoint))
+        await self.renew()
         return self
 
     async def __aexit__(
@@ -60,6 +59,11 @@ class CloudStorage:
     ) -> None:
         self._attempts.end()
         self._client.close()
+
+    async def renew(self) -> None:
+        """Find credentials (anew) and build the client with them; requests under way keep the one before."""
+        async with self._attempts.explaining(f"project {self.project}"):
+            self._client = await self._attempts.threaded(lambda: _client(self.project, self.endpoint))
 
     async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> None:
         """See that the bucket is there; make it in `location` (a region) where there is none of that name.
@@ -89,7 +93,7 @@ class CloudStorage:
         except GoneError:
             pass  # to be made
         except AccessError as error:
-            if own:
+            if own or isinstance(error, CredentialsError):
                 raise
             what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
             raise AccessError(what, where=where, fix=error.fix) from error

@@ -9,6 +9,7 @@ from ..errors import (
     AlreadyExistsError,
     ChangedError,
     CloudError,
+    CredentialsError,
     GoneError,
     RateLimitError,
     UnreachableError,
@@ -49,7 +50,10 @@ def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
         command = f"gcloud services enable storage.googleapis.com --project {project}"
         what = f"The Cloud Storage API is not enabled in project {project}"
         return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
-    if status in (401, 403):
+    if status == 401:
+        fix = "Type `gcloud auth application-default login` in a terminal."
+        return CredentialsError("Google did not accept the credentials", where=where, fix=fix)
+    if status == 403:
         what = f"The credentials in use do not allow this: {said}"
         return AccessError(what, where=where, fix=f"Ask for {_WRITE}, and for {_MAKE}; or use --bucket none.")
     if status == 404:

@@ -64,6 +64,12 @@ class Access:
             await self._open()
             self._opened_at = time.monotonic()
 
+    async def renew(self) -> None:
+        """Find credentials anew, as after a login. Raises CloudError."""
+        await self.engine.renew()
+        if self.storage:
+            await self.storage.renew()
+
     async def clock(self) -> Clock:
         """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator."""
         if not self._spec.emulated:
@@ -78,7 +84,8 @@ class Access:
 
     async def unprotect(self) -> None:
         """Take the rules away, after the last VM."""
-        await self.engine.firewall.remove([rule["name"] for rule in firewall_rules(self._spec)])
+        if self._opened_at > 0:
+            await self.engine.firewall.remove([rule["name"] for rule in firewall_rules(self._spec)])
 
     async def ensure_bucket(self) -> None:
         """See that the cluster's bucket is there, made in its region if need be. Raises CloudError."""

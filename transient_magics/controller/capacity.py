@@ -5,7 +5,8 @@ The rules:
 - a stockout closes its zone for that machine, for half a minute at first, twice as long after every further one, a
   quarter of an hour at most; a VM that came to run there opens it again;
 - a quota that is used up closes the whole region for that machine, five minutes at first;
-- zones that a stockout named as having capacity are asked first for a while, then the declared order holds again;
+- zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
+  far as advice on Spot capacity does not change it (`ranking.ranked`);
 - any other refusal lets the place in the cluster wait: two seconds at first, five minutes at most;
 - with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice.
 
@@ -16,12 +17,13 @@ waits for the same moments.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..catalog import region
-from ..journal import VmState
+from ..journal import VmState, events
 from ..spec import ClusterSpec
+from .ranking import ranked
 
 STOCKOUT, QUOTA = "stockout", "quota"
 _HINT_SECONDS = 300.0
@@ -38,10 +40,20 @@ class Offer:
 
 
 class Capacity:
-    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far, in order."""
+    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far, in order.
 
-    def __init__(self, spec: ClusterSpec, vms: Iterable[VmState], now: float) -> None:
+    `advice`: what Compute Engine advised, by GPU.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        vms: Iterable[VmState],
+        now: float,
+        advice: Mapping[str, events.ClusterAdvised] | None = None,
+    ) -> None:
         self._spec = spec
+        self._advice = advice or {}
         self._now = now
         self._open_at: dict[tuple[str, str, str], float] = {}
         self._hints: dict[str, tuple[str, ...]] = {}
@@ -70,7 +82,10 @@ class Capacity:
             models = ("standard", provisioning_model)
         hinted = [zone for zone in self._hints.get(accelerator, ()) if zone in zones]
         for model in models:
-            for zone in dict.fromkeys([*hinted, *zones]):
+            order = zones
+            if model != "standard":
+                order = ranked(self._spec, accelerator, zones, self._advice.get(accelerator), self._now)
+            for zone in dict.fromkeys([*hinted, *order]):
                 if self._now >= self._open_at.get((accelerator, model, zone), 0.0):
                     return Offer(zone, model)
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..catalog import accelerator
 from ..cloud import ComputeEngine
-from ..errors import AccessError
+from ..errors import AccessError, CredentialsError
 from ..journal import events
 from ..spec import ClusterSpec
 from .startup import lock_hash
@@ -26,6 +26,8 @@ async def choose(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterImag
     with_gpu = any(accelerator(group.accelerator).compute_engine_name for group in spec.groups)
     try:
         image = await engine.images.fitting(lock_hash(), with_gpu=with_gpu)
+    except CredentialsError:
+        raise  # says nothing about the images
     except AccessError as error:
         return events.ClusterImageChosen(image="", why=f"{_INSTALL} ({error.what})")
     if image is None:

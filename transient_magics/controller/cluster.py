@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import places
-from ..errors import CloudError, ClusterError
+from ..errors import CloudError, ClusterError, CredentialsError
 from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..spec import ClusterSpec
 from ..version import VERSION
 from .access import Access
+from .advice import Adviser
 from .choice import choose, to_be_chosen
 from .commands import serve
 from .core import WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
@@ -73,29 +74,42 @@ class Controller:
                 Access(self._declared) as access,
             ):
                 if await self._open(access):
-                    await self._govern(access)
+                    adviser = Adviser(self._recorder, access)
+                    await adviser.keep_asking(time.time())  # before the first VM is asked for
+                    await self._govern(access, adviser)
             journal.sync()
 
     async def _open(self, access: Access) -> bool:
         """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before that."""
-        wait = _FIRST_WAIT
+        wait, expired = _FIRST_WAIT, False
         while True:
             try:
                 await access.reopen()
+                if expired:
+                    await access.renew()
                 await self._choose_image(access)
                 if self._state.phase != "deleting":
                     await access.protect()
                     await access.ensure_bucket()
             except CloudError as error:
+                expired = isinstance(error, CredentialsError)
                 self._recorder.note("access", str(error))
             else:
                 self._recorder.note("access", "")
                 return True
             if self._state.phase == "deleting" and not self._state.living:
+                await self._unprotect(access)
                 self._recorder.record(events.ClusterDeleted())
                 return False
             await self._change(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _unprotect(self, access: Access) -> None:
+        """Take back rules of which some may have been made. What cannot be had costs nothing and holds up nobody."""
+        try:
+            await access.unprotect()
+        except CloudError as error:
+            log.warning("%s", error)
 
     async def _choose_image(self, access: Access) -> None:
         """Once, before the first VM: the same image for all."""
@@ -104,7 +118,7 @@ class Controller:
             self._recorder.record(await choose(spec, access.engine))
             self._image_chosen = True
 
-    async def _govern(self, access: Access) -> None:
+    async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:
             recorder = self._recorder
             self._tasks = Tasks(group, recorder.changed.set, lambda key, what: recorder.note(key, what))
@@ -113,6 +127,8 @@ class Controller:
             self._tasks.do("write", recorder.keep_writing)
             while not self._state.over:
                 recorder.changed.clear()
+                if adviser.due(time.time()):
+                    self._tasks.do("advice", lambda: adviser.keep_asking(time.time()))
                 self._carry_out(fleet)
                 fleet.keep_links()
                 self._keep_training(fleet)

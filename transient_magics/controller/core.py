@@ -162,7 +162,7 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
     state = situation.state
     numbers = {role: _next_number(state, role) for role in (PARAMETER_SERVER, WORKER)}
-    capacity = Capacity(spec, state.vms.values(), situation.now)
+    capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
         fits = [vm for vm in before if place.role == PARAMETER_SERVER or vm.accelerator == place.accelerator]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cloud import CloudStorage, Vm
-from ..errors import CloudError, GoneError, QuotaError, RemoteError, StockoutError, UnreachableError
+from ..errors import CloudError, CredentialsError, GoneError, QuotaError, RemoteError, StockoutError, UnreachableError
 from ..journal import ClusterState, VmState, events, read
 from ..remote import Connection, connect, generate_key
 from ..spec import ClusterSpec
@@ -24,6 +24,7 @@ from .access import Access
 from .capacity import QUOTA, STOCKOUT
 from .core import WORKER, RequestVm
 from .link import Hooks, Link
+from .login import Login
 from .machines import USER, instance_name, labels, requested, vm_name, vm_request
 from .record import Recorder
 from .tasks import Tasks
@@ -58,6 +59,7 @@ class Fleet:
         self._links: dict[str, Link] = {}
         self._lost_at: dict[str, float] = {}
         self._suspicion = asyncio.Event()
+        self._login = Login(recorder)
 
     @property
     def _state(self) -> ClusterState:
@@ -89,6 +91,8 @@ class Fleet:
 
     def request(self, decisions: Sequence[RequestVm]) -> None:
         """Record that the VMs are wanted, then ask for them: those of one shape and zone by one request."""
+        if self._login.refused:
+            return  # wanted again at once when it is over
         batches: dict[tuple[str, ...], list[events.VmRequested]] = {}
         for decision in decisions:
             event = requested(self._spec, decision)
@@ -105,7 +109,8 @@ class Fleet:
 
     def delete(self, vm: VmState, reason: str) -> None:
         """Delete the VM, after the request for it has been answered."""
-        self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
+        if not self._login.refused:
+            self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
 
     async def preempt(self, vm: VmState, seconds: float) -> None:
         """Have Compute Engine take the VM back (after `seconds`)."""
@@ -121,6 +126,9 @@ class Fleet:
 
     async def verify_gone(self) -> None:
         """Google's list has the last word: when nothing of this cluster is left, it is deleted."""
+        if self._login.refused:
+            await asyncio.sleep(_FIRST_WAIT)
+            return
         try:
             left = await self._access.engine.list(labels(self._spec))
             for vm in left:
@@ -139,6 +147,8 @@ class Fleet:
         while True:
             asked = time.time()
             try:
+                if self._login.refused:
+                    await self._access.renew()
                 found = await self._access.engine.list(labels(self._spec))
             except CloudError as error:
                 # Whoever cannot reach Google either learns nothing from the silence of a VM.
@@ -146,8 +156,12 @@ class Fleet:
                 await self._unreachable("poll", error)
             else:
                 self._recorder.note("poll", "")
+                self._login.accept()
                 await self._read_clock()
                 self._compare({vm_name(self._spec, vm.name): vm for vm in found}, asked)
+            if self._login.refused:
+                await asyncio.sleep(self._login.pause())
+                continue
             try:
                 async with asyncio.timeout(_POLL_SECONDS):
                     await self._suspicion.wait()
@@ -206,6 +220,8 @@ class Fleet:
             vm = await answer(event)
         except GoneError:
             self._recorder.record(events.VmRevoked(vm=event.vm, signal="api"))
+        except CredentialsError as error:
+            self._login.refuse(error)  # not refused: the same request is made again when it is over
         except CloudError as error:
             hints = error.zones if isinstance(error, StockoutError) else ()
             cause = _CAUSES.get(type(error), "other")
@@ -222,8 +238,9 @@ class Fleet:
 
     async def _delete(self, vm: VmState, reason: str) -> None:
         await self._tasks.finished(vm.name, timeout=600)
-        await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
-        self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
+        with self._login.minded():
+            await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
 
     def _compare(self, found: dict[str, Vm], asked: float) -> None:
         for vm in self._state.living:
@@ -246,7 +263,8 @@ class Fleet:
 
     def _remover(self, vm: Vm) -> Callable[[], Any]:
         async def remove() -> None:
-            await self._access.engine.delete(vm.zone, vm.name)
+            with self._login.minded():
+                await self._access.engine.delete(vm.zone, vm.name)
 
         return remove
 
@@ -257,6 +275,9 @@ class Fleet:
         self._tasks.do(vm.name, partial(self._insert, earlier, self._single))
 
     async def _unreachable(self, source: str, error: CloudError) -> None:
+        if isinstance(error, CredentialsError):
+            self._login.refuse(error)
+            return
         self._recorder.note(source, str(error))
         if isinstance(error, UnreachableError):
             try:

@@ -16,6 +16,7 @@ from ..cloud import Finding, VmRequest
 from ..errors import CloudError
 from ..journal import events, replay
 from ..spec import ClusterSpec
+from . import advice
 from .access import Access
 from .choice import choose, to_be_chosen
 from .core import RequestVm, Situation, decide
@@ -43,7 +44,10 @@ async def examine(spec: ClusterSpec) -> list[Finding]:
             except CloudError as error:  # the examination meets the same, and says it question by question
                 log.warning("%s", error)
                 chosen = []
-            return await access.engine.examine(first_requests(spec, *chosen))
+            findings = await access.engine.examine(first_requests(spec, *chosen))
+            return (
+                [*findings, *await advice.findings(access, spec)] if all(each.good for each in findings) else findings
+            )
     except CloudError as error:
         return [Finding("Compute Engine", False, str(error))]
 

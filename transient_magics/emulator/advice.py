@@ -1,8 +1,9 @@
 """Advice on capacity: how likely a request is to be served, how long Spot VMs live, what they have cost.
 
-The answers are made up, but always the same for the same question, and follow what is known of the real ones: large
-requests and large GPUs are harder to get, Spot VMs with newer GPUs live shorter, zones differ, prices change seldom.
-Each zone and machine has a scarcity between 0 and 1 from a digest of their names; all else follows from it.
+The answers agree with the weather: what is sold out is hardly to be had, and Spot VMs are said to live as long as the
+revocations that are set let them. In fair weather they are made up, but always the same for the same question, and
+follow what is known of the real ones: large requests and large GPUs are harder to get, zones differ, prices change
+seldom. Each zone and machine has a scarcity between 0 and 1 from a digest of their names; all else follows from it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from aiohttp import web
 
 from .. import catalog
 from . import rest, tables, wire
+from .weather.weather import Weather, gpu_called
 
 _LONGEST_HOURS = 24.0
+_SOLD_OUT = 0.02  # the obtainability of what every request for is refused
 _DAYS = 30  # of history
 _PRICE_DAYS = 10  # that a price lasts
 _SPOT_SHARE = 0.35  # of the price on demand, about
@@ -24,7 +27,10 @@ _MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
 
 
 class Advice:
-    """`regions/R/advice`."""
+    """`regions/R/advice`, in this weather."""
+
+    def __init__(self, weather: Weather) -> None:
+        self._weather = weather
 
     def routes(self) -> list[rest.Route]:
         """What clients can ask for."""
@@ -47,7 +53,7 @@ class Advice:
                 if zone not in zones:
                     raise wire.invalid("distributionPolicy.zones", zone, f"It is not in region {region}.")
             zones = listed
-        choices = self._choices(project, zones, body.get("instanceFlexibilityPolicy") or {})
+        choices = self._choices(project, zones, body.get("instanceFlexibilityPolicy") or {}, model == "SPOT")
         if not choices:
             raise wire.invalid("instanceFlexibilityPolicy.instanceSelections", "", "No zone offers any of them.")
         # The least scarce zone and machine, of the preferred machines first.
@@ -55,30 +61,42 @@ class Advice:
         best = choices[:1] if shape == "ANY_SINGLE_ZONE" else choices[: max(1, min(size, len(choices)))]
         shares = [size // len(best) + (index < size % len(best)) for index in range(len(best))]
         scarcity = sum(choice[1] for choice in best) / len(best)
-        scores: dict[str, Any] = {"obtainability": round(_obtainability(scarcity, max(shares), model == "SPOT"), 2)}
+        obtainability = _SOLD_OUT if scarcity >= 1 else _obtainability(scarcity, max(shares), model == "SPOT")
+        scores: dict[str, Any] = {"obtainability": round(obtainability, 2)}
         if model == "SPOT":
-            scores["estimatedUptime"] = f"{round(_LONGEST_HOURS * (1 - scarcity) * 3600)}s"
+            uptime = min(self._uptime(region, gpu, scarcity) for _, scarcity, _, _, gpu in best)
+            scores["estimatedUptime"] = f"{round(uptime)}s"
         shards = [
             {"zone": wire.link(project, "zones", zone), "machineType": machine, "instanceCount": count,
              "provisioningModel": model}
-            for (_, _, zone, machine), count in zip(best, shares, strict=True)
+            for (_, _, zone, machine, _), count in zip(best, shares, strict=True)
         ]  # fmt: skip
         return {"recommendations": [{"scores": scores, "shards": shards}]}
 
-    def _choices(self, project: str, zones: list[str], policy: dict[str, Any]) -> list[tuple[int, float, str, str]]:
-        """Rank, scarcity, zone and machine type of all that would do."""
+    def _choices(
+        self, project: str, zones: list[str], policy: dict[str, Any], spot: bool
+    ) -> list[tuple[int, float, str, str, str]]:
+        """Rank, scarcity (1: sold out), zone, machine type and GPU of all that would do."""
         selections = policy.get("instanceSelections") or {}
         if not selections:
             raise wire.required("instanceFlexibilityPolicy.instanceSelections")
-        found: list[tuple[int, float, str, str]] = []
+        found: list[tuple[int, float, str, str, str]] = []
         for each in selections.values():
             for machine in each.get("machineTypes") or ():
                 _check_machine(project, zones[0], machine)
                 for zone in zones:
                     gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in each.get("guestAccelerators") or ()]
                     if _offers(project, zone, machine, gpus):
-                        found.append((int(each.get("rank") or 0), _scarcity(zone, machine, *gpus), zone, machine))
+                        gpu = gpu_called(gpus[0] if gpus else "")
+                        sold_out = self._weather.sold_out(zone, gpu, spot)
+                        scarcity = 1.0 if sold_out else _scarcity(zone, machine, *gpus)
+                        found.append((int(each.get("rank") or 0), scarcity, zone, machine, gpu))
         return found
+
+    def _uptime(self, region: str, gpu: str, scarcity: float) -> float:
+        """For how many seconds most Spot VMs run."""
+        lifetime = self._weather.lifetime(gpu, region)
+        return _LONGEST_HOURS * (1 - scarcity) * 3600 if lifetime is None else lifetime
 
     async def _history(self, request: web.Request) -> rest.Answer:
         region, body = rest.scope(request).partition("/")[2], await rest.body(request)
@@ -152,9 +170,9 @@ def _offers(project: str, zone: str, machine: str, gpus: list[str]) -> bool:
 
 
 def _scarcity(place: str, machine: str, *gpus: str) -> float:
-    """0 (plenty) to 1 (none), from the names; machines with GPUs are scarcer than others."""
+    """Of what is not sold out, from the names; machines with GPUs are scarcer than others."""
     accelerated = bool(gpus) or machine.startswith(("a2", "a3", "g2"))
-    return 0.3 * accelerated + 0.6 * _digest(place, machine, *gpus)
+    return 0.1 * accelerated + 0.3 * _digest(place, machine, *gpus)
 
 
 def _obtainability(scarcity: float, count: int, spot: bool) -> float:

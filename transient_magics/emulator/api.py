@@ -75,7 +75,8 @@ class Api:
         """Register the routes."""
         parts = (
             self._bulk, Changes(self._fleet, self._operations, self._disks), self._tables, self._disks, self._images,
-            self._networks, self._networks.subnetworks, self._networks.firewalls, self._addresses, Advice(),
+            self._networks, self._networks.subnetworks, self._networks.firewalls, self._addresses,
+            Advice(self._fleet.weather),
         )  # fmt: skip
         for method, path, handler in [*self.routes(), *(route for part in parts for route in part.routes())]:
             application.router.add_route(method, path, answering(handler))

@@ -3,7 +3,8 @@
 Of the requests to Compute Engine (not of those under /emulator/) a share fails, each in one of ten ways, all equally
 likely: six before the request took any effect (403 `rateLimitExceeded`, 429, 500, 502, 503, connection dropped) and
 four after it has taken its full effect, so that only the answer is lost (500, 502, 503, connection dropped). Which
-requests fail and how follows from the seed and the request's number.
+requests fail and how follows from the seed and the request's number. While credentials count as expired, every one is
+refused with 401 instead.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -45,7 +47,11 @@ class Faults:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """For aiohttp."""
         weather = self._settings()
-        if not request.path.startswith("/compute/") or not (weather.api_errors or weather.api_latency):
+        if not request.path.startswith("/compute/"):
+            return await handler(request)
+        if weather.credentials and weather.credentials.holds(time.time()):
+            return web.json_response(_unauthenticated(), status=401)
+        if not (weather.api_errors or weather.api_latency):
             return await handler(request)
         number = next(self._numbers)
         if weather.api_latency:
@@ -72,6 +78,18 @@ def _fail(request: web.Request, way: str) -> web.Response:
         return web.Response(status=502, text=_BAD_GATEWAY, content_type="text/html")
     status, content = body(way, request)
     return web.json_response(content, status=status)
+
+
+def _unauthenticated() -> dict[str, Any]:
+    message = (
+        "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid "
+        "authentication credential."
+    )
+    error = wire.ApiError(401, "authError", message).body()
+    error["error"]["errors"][0] |= {"message": "Invalid Credentials", "location": "Authorization"}
+    error["error"]["errors"][0] |= {"locationType": "header"}
+    error["error"]["status"] = "UNAUTHENTICATED"
+    return error
 
 
 def body(way: str, request: web.BaseRequest) -> tuple[int, dict[str, Any]]:

@@ -91,6 +91,20 @@ class Latency:
 
 
 @dataclass(frozen=True)
+class Expired:
+    """The API accepts no credentials, until a moment (None: for good)."""
+
+    until: float | None = None
+
+    def holds(self, now: float) -> bool:
+        """Whether it refuses now."""
+        return self.until is None or now < self.until
+
+    def __str__(self) -> str:
+        return f"expired,until={wire.now(self.until)}" if self.until is not None else "expired"
+
+
+@dataclass(frozen=True)
 class Link:
     """What a VM's network carries, each way, in bits per second; `far`: between regions, if less."""
 
@@ -112,6 +126,7 @@ class Settings:
     quota: tuple[Quota, ...] = ()
     api_errors: float = 0.0
     api_latency: Latency | None = None
+    credentials: Expired | None = None
     creation_preemptions: float = 0.0
     boot: float | str | None = None
     gpu_speed: str = "equal"
@@ -133,6 +148,7 @@ class Settings:
             "revocations": str(self.revocations), "waves": self.waves, "hours_per_minute": self.hours_per_minute,
             "stockout": [str(each) for each in self.stockout], "quota": [str(each) for each in self.quota],
             "api_errors": self.api_errors, "api_latency": self.api_latency and str(self.api_latency),
+            "credentials": self.credentials and str(self.credentials),
             "creation_preemptions": self.creation_preemptions,
             "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
             "gpu_speed": self.gpu_speed, "link": self.link and str(self.link), "seed": self.seed,
@@ -219,6 +235,21 @@ def _latency(value: Any) -> Latency | None:
     return made
 
 
+def _credentials(value: Any) -> Expired | None:
+    text, comma, rest = reading.text(value, "--credentials").partition(",")
+    key, _, given = rest.partition("=")
+    if text == "accepted" and not comma:
+        return None
+    if text == "expired" and not comma:
+        return Expired()
+    if text == "expired" and key == "for":
+        return Expired(round(time.time() + reading.duration(given, "--credentials for="), 3))
+    if text == "expired" and key == "until":
+        return Expired(reading.moment(given, "--credentials until="))
+    fix = "Write accepted, expired or expired,for=60s."
+    raise DeclarationError(f"Credentials cannot be '{value}'", where="--credentials", fix=fix)
+
+
 def _boot(value: Any) -> float | str | None:
     text = reading.text(value, "--boot")
     return text if text == "published" else reading.duration(text, "--boot", zero=True)
@@ -258,6 +289,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "quota": reading.each("--quota", _quota),
     "api_errors": reading.share("--api-errors"),
     "api_latency": _latency,
+    "credentials": _credentials,
     "creation_preemptions": reading.share("--creation-preemptions"),
     "boot": _boot,
     "gpu_speed": reading.choice("--gpu-speed", "equal", "published"),

@@ -123,6 +123,21 @@ class Weather:
             wanted, self.settings.stockout, time.time()
         )
 
+    def sold_out(self, zone: str, gpu: str, transient: bool) -> bool:
+        """Whether a request for such a VM would meet a stockout now."""
+        now = time.time()
+        return any(each.holds(zone, gpu, transient, now) for each in self.settings.stockout)
+
+    def lifetime(self, gpu: str, region: str) -> float | None:
+        """For how many seconds most transient VMs run, as far as the revocations that are set tell."""
+        rained = self.settings.revocations
+        match rained.kind:
+            case "every":
+                return rained.period
+            case "published":
+                return published.lifetimes(gpu, region).median
+        return None
+
     def startup(self, record: Record) -> Startup:
         """How long this VM takes to start."""
         boot, rate, gpu = self.settings.boot, self.clock.rate, gpu_of(record)
@@ -176,5 +191,9 @@ class Weather:
 def gpu_of(record: Record) -> str:
     """The catalog's name of a VM's GPU; `cpu` for none, and for one that the catalog does not know."""
     attached = record.resource.get("guestAccelerators", ())
-    name = wire.last(attached[0]["acceleratorType"]) if attached else ""
+    return gpu_called(wire.last(attached[0]["acceleratorType"]) if attached else "")
+
+
+def gpu_called(name: str) -> str:
+    """The catalog's name of what Compute Engine calls `name`; `cpu` for nothing and for what the catalog lacks."""
     return next((key for key, each in catalog.ACCELERATORS.items() if name and each.compute_engine_name == name), "cpu")

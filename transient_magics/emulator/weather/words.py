@@ -20,6 +20,9 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
     lines += _revocations(weather.revocations, weather.waves)
     if weather.revocations.kind == "published" and (used := ", ".join(filter(None, stand_ins))):
         lines.append(f"Nobody published figures for some of these VMs, so they live like others: {used}.")
+    if weather.credentials and weather.credentials.holds(now):
+        until = weather.credentials.until
+        lines.append(f"The API accepts no credentials{f' for {render_duration(until - now)}' if until else ''}.")
     if weather.creation_preemptions:
         lines.append(f"{weather.creation_preemptions:.0%} of new transient VMs are preempted before they run.")
     lines += [_stockout(each, now) for each in weather.stockout]

@@ -1,0 +1,115 @@
+"""Advice on Spot capacity through Google's own client: from the emulator in all weathers, and where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted_api import Api, forever, refusal
+
+from tests.conftest import Emulate
+from transient_magics.cloud import ComputeEngine, Shape
+from transient_magics.cloud import advice as advice_module
+from transient_magics.controller.preflight import examine
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+V100 = Shape("n1-standard-8", "nvidia-tesla-v100")
+ZONES = ("us-west1-b", "us-west1-a", "us-central1-a")
+PATH = "regions/.*/advice/capacity"
+LINE = PriceLine("n1-standard-8", 1.0, 3.0, "test")
+SPEC = ClusterSpec(
+    name="c", groups=(WorkerGroup("v100", 2),), zones=ZONES[:1], prices={"v100": LINE, "parameter-server": LINE},
+    candidates={"v100": ZONES}, declared_at=1e9,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def url(emulate: Emulate) -> Iterator[str]:
+    with emulate() as url:
+        yield url
+
+
+@pytest.fixture
+async def emulated(url: str) -> AsyncIterator[ComputeEngine]:
+    async with ComputeEngine("emulated-project", url) as engine:
+        yield engine
+    weather(url, reset=True)
+
+
+def weather(url: str, **given: Any) -> None:
+    request = urllib.request.Request(f"{url}/emulator/v1/weather", json.dumps(given).encode(), method="PATCH")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+async def test_in_fair_weather_vms_are_likely_to_be_had_everywhere(emulated: ComputeEngine) -> None:
+    found = await emulated.advice.spot(V100, ZONES)
+    assert tuple(found) == ZONES
+    assert all(chance.obtainability > 0.5 and chance.uptime > 3600 for chance in found.values())
+    assert await emulated.advice.spot(V100, ZONES) == found
+
+
+async def test_a_sold_out_zone_is_said_to_have_hardly_any(url: str, emulated: ComputeEngine) -> None:
+    await asyncio.to_thread(weather, url, stockout=["us-west1-b:v100,spot", "us-central1-a:t4"])
+    found = await emulated.advice.spot(V100, ZONES)
+    assert [chance.obtainability > 0.3 for chance in found.values()] == [False, True, True]
+
+
+async def test_vms_are_said_to_run_as_long_as_the_revocations_let_them(url: str, emulated: ComputeEngine) -> None:
+    await asyncio.to_thread(weather, url, revocations="published")
+    published = await emulated.advice.spot(V100, ZONES)
+    # Of the published V100s of us-central1 two thirds were revoked within an hour; half of us-west1's within two.
+    assert [chance.uptime / 3600 for chance in published.values()] == [2.0, 2.0, 1.0]
+    await asyncio.to_thread(weather, url, revocations="every=90s")
+    assert {chance.uptime for chance in (await emulated.advice.spot(V100, ZONES)).values()} == {90.0}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal(404, "notFound", "not found"),
+        refusal(403, "forbidden", "Required permission"),
+        refusal(501, "notImplemented", "not implemented"),
+        refusal(503, "backendError", "unavailable"),
+    ],
+)
+async def test_an_api_without_advice_is_asked_once(api: Api, engine: ComputeEngine, answer: Any) -> None:
+    api.on("POST", PATH, answer)
+    assert await engine.advice.spot(V100, ZONES) == {}
+    assert len(api.asked("POST", PATH)) == 1
+
+
+async def test_an_api_that_is_slow_gives_no_advice(
+    api: Api, engine: ComputeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice_module, "_SECONDS", 0.3)
+    monkeypatch.setitem(advice_module._ONCE, "timeout", 0.5)
+    api.on("POST", PATH, forever)
+    assert await engine.advice.spot(V100, ZONES) == {}
+
+
+async def test_a_zone_without_recommendation_is_left_out(api: Api, engine: ComputeEngine) -> None:
+    scores = {"obtainability": 0.8, "estimatedUptime": "7200s"}
+    api.on("POST", "regions/us-west1/advice/capacity", {"recommendations": [{"scores": scores}]}, {})
+    api.on("POST", "regions/us-central1/advice/capacity", refusal(400, "invalid", "No zone offers it"))
+    found = await engine.advice.spot(V100, ZONES)
+    assert {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()} == {ZONES[0]: (0.8, 7200.0)}
+
+
+async def test_the_examination_before_a_cluster_says_which_zone_the_advice_prefers(
+    url: str, emulated: ComputeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transient_magics import emulator
+
+    monkeypatch.setattr(emulator, "ensure", lambda: url)
+    await asyncio.to_thread(weather, url, stockout=["us-west1-b:v100"], revocations="published")
+    findings = {each.subject: each.said for each in await examine(SPEC)}
+    assert findings["advice on v100"].startswith("prefers us-west1-a (")
+    assert "to us-west1-b" not in findings["advice on v100"]
+    alone = await examine(replace(SPEC, candidates={"v100": ZONES[:1]}))
+    assert not [each for each in alone if each.subject.startswith("advice")]

@@ -1,0 +1,100 @@
+"""Credentials that expire while a program runs, through Google's own libraries: what is said, and a login mends it."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from google.auth import credentials, exceptions
+from scripted_api import ZONE, Api, instance, refusal
+
+from transient_magics.cloud import ComputeEngine, VmRequest
+from transient_magics.errors import CredentialsError, UnreachableError
+
+WORKER = f"zones/{ZONE}/instances/c1-worker-1"
+REVOKED = exceptions.RefreshError("invalid_grant: Token has been expired or revoked.", {"error": "invalid_grant"})
+
+
+class Machine:
+    """The one on which somebody logs in: what a refresh of the credentials found there ends with, from now on."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self.found = 0
+        self.refreshed = 0
+
+
+class Found(credentials.Credentials):
+    """Credentials as they were when they were found; a login later does not mend them."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        machine.found += 1
+        self._machine, self._failure = machine, machine.failure
+        self.token, self.expiry = None, None
+
+    def refresh(self, request: Any) -> None:
+        self._machine.refreshed += 1
+        if self._failure:
+            raise self._failure
+        self.token, self.expiry = "a-token", datetime.utcnow() + timedelta(hours=1)  # naive, as google.auth compares
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """What google.auth finds, also where an endpoint is given."""
+    machine = Machine()
+    monkeypatch.setattr("google.auth.credentials.AnonymousCredentials", lambda: Found(machine))
+    return machine
+
+
+async def test_credentials_that_cannot_be_refreshed_are_told_with_what_to_type(
+    machine: Machine, api: Api, wanted: VmRequest
+) -> None:
+    machine.failure = REVOKED
+    async with ComputeEngine("a-project", api.url, patience=20) as engine:
+        began = time.monotonic()
+        with pytest.raises(CredentialsError) as raised:
+            await engine.insert(wanted)
+    assert time.monotonic() - began < 3, "nothing is gained by trying again at once"
+    assert str(raised.value).startswith("Google did not accept the credentials: invalid_grant: Token has been expired")
+    assert "`gcloud auth application-default login`" in raised.value.fix
+    assert api.requests == []
+
+
+async def test_a_login_is_picked_up_without_a_restart(machine: Machine, api: Api) -> None:
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    machine.failure = REVOKED
+    async with ComputeEngine("a-project", api.url, patience=5) as engine:
+        with pytest.raises(CredentialsError):
+            await engine.get(ZONE, "c1-worker-1")
+        machine.failure = None
+        with pytest.raises(CredentialsError):
+            await engine.get(ZONE, "c1-worker-1")
+        await engine.renew()
+        vm = await engine.get(ZONE, "c1-worker-1")
+        assert vm
+        assert vm.name == "c1-worker-1"
+    assert machine.found == 2
+
+
+async def test_a_401_of_the_api_is_the_same_error(api: Api, engine: ComputeEngine) -> None:
+    api.on("GET", WORKER, refusal(401, "authError", "Invalid Credentials"), instance("c1-worker-1"))
+    with pytest.raises(CredentialsError, match="gcloud auth application-default login"):
+        await engine.get(ZONE, "c1-worker-1")
+    assert await engine.get(ZONE, "c1-worker-1")
+
+
+async def test_a_token_server_that_fails_for_a_moment_is_asked_again(machine: Machine, api: Api) -> None:
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    machine.failure = exceptions.RefreshError("internal_failure", retryable=True)
+    async with ComputeEngine("a-project", api.url, patience=0.8) as engine:
+        with pytest.raises(CredentialsError):
+            await engine.get(ZONE, "c1-worker-1")
+    assert machine.refreshed > 1
+    machine.failure = exceptions.TransportError("no network")
+    async with ComputeEngine("a-project", api.url, patience=0.3) as engine:
+        with pytest.raises(UnreachableError):
+            await engine.get(ZONE, "c1-worker-1")

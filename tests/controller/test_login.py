@@ -1,0 +1,39 @@
+"""What the controller says and leaves while Google accepts no credentials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transient_magics.controller.login import Login
+from transient_magics.controller.record import Recorder
+from transient_magics.errors import CredentialsError
+from transient_magics.journal import ClusterState, Journal, events, read
+
+EXPIRED = CredentialsError("Google did not accept the credentials", where="worker-1 in zone us-west1-b", fix="Log in.")
+
+
+def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path) as journal:
+        login = Login(Recorder(journal, ClusterState()))
+        for _ in range(3):
+            with login.minded():
+                raise EXPIRED
+        assert login.refused
+        login.refuse(CredentialsError("Another sentence"))
+        login.accept()
+        login.accept()
+        assert not login.refused
+    troubles = [event.what for event in read(path) if isinstance(event, events.ControllerTrouble)]
+    assert len(troubles) == 2
+    assert troubles[0].startswith("Google did not accept the credentials. Training goes on")
+    assert "`gcloud auth application-default login`" in troubles[0]
+    assert troubles[1] == ""
+
+
+def test_credentials_are_looked_for_ever_less_often_half_a_minute_at_most(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        login = Login(Recorder(journal, ClusterState()))
+        assert [login.pause() for _ in range(6)] == [2, 4, 8, 16, 30, 30]
+        login.accept()
+        assert login.pause() == 2
