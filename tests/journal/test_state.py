@@ -47,6 +47,7 @@ stories = st.lists(
         names.map(lambda vm: events.VmDeleted(vm=vm, reason="")),
         st.just(events.TrainDeclared(run="run-1", spec={"train_steps": 10})),
         st.builds(events.WorkerJoined, run=st.just("run-1"), worker=names, number=st.integers(0, 3), active=st.just(1)),
+        st.just(events.WorkerBatchResized(run="run-1", worker="worker-1", old=32, new=48, reason="join")),
         st.builds(events.TrainProgress, run=st.just("run-1"), step=st.integers(0, 10)),
         st.just(events.TrainFinished(run="run-1", step=10)),
     ),

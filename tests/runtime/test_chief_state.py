@@ -147,6 +147,22 @@ def test_checkpoints_come_every_so_many_steps_and_never_two_at_once():
     assert events.Save() in story(events.StepSeen(91))
 
 
+def test_the_chief_knows_at_which_step_something_is_due_next():
+    story = Story(train_steps=100, checkpoint_steps=40, eval_steps=25)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "step-0", 0.1, 10))
+    assert story.state.next_mark == 25
+    story(events.StepSeen(30))  # which saves for the evaluation
+    story(events.SaveDone(30, "step-30", 0.1, 10))
+    assert story.state.next_mark == 50
+    story(events.StepSeen(60))
+    story(events.SaveDone(60, "step-60", 0.1, 10))
+    assert story.state.next_mark == 75
+    story(events.StepSeen(80))
+    story(events.SaveDone(80, "step-80", 0.1, 10))
+    assert story.state.next_mark == 100
+
+
 def test_a_save_that_fails_is_tried_again_and_training_goes_on():
     story = Story()
     story(events.Prepared(0))
@@ -266,3 +282,69 @@ def test_whatever_happens_the_events_agree_with_each_other(happenings: list[tupl
     assert story.state.active == len(training) or story.state.phase is Phase.ENDED
     ends = [item for item in story.done if isinstance(item, events.Finish)]
     assert len(ends) == (story.state.phase is Phase.ENDED)
+
+
+def resized(story: Story) -> list[tuple[str, int, int, str]]:
+    emitted = story.emitted("worker.batch_resized")
+    return [(each["worker"], each["old"], each["new"], each["reason"]) for each in emitted]
+
+
+def batches(done: Iterable[Any]) -> dict[int, dict[str, Any]]:
+    told = [item for item in done if isinstance(item, events.Tell) and item.message["do"] == "batch"]
+    return {item.connection: dict(item.message) for item in told}
+
+
+def test_faster_gpus_take_more_examples_and_a_revocation_gives_them_to_the_others():
+    story = Story(batching="static", workers=2)
+    story(events.Prepared(0, batch=32))
+    story(events.Joined(1, "worker-1"))
+    story(events.Stepping(1, 2.0, speed=1.0))
+    assert resized(story) == []
+    story(events.Joined(2, "worker-2"))
+    told = batches(story(events.Stepping(2, 2.0, speed=3.0)))
+    assert told == {1: {"do": "batch", "size": 16, "share": 0.5}, 2: {"do": "batch", "size": 48, "share": 1.5}}
+    assert resized(story) == [("worker-1", 32, 16, "static"), ("worker-2", 32, 48, "static")]
+    assert batches(story(events.Leaving(2, "revoked"))) == {1: {"do": "batch", "size": 64, "share": 1.0}}
+    story(events.Joined(3, "worker-3", accelerator="Tesla K80"))
+    story(events.Stepping(3, 2.0))
+    assert resized(story)[2:] == [
+        ("worker-1", 16, 64, "revocation"), ("worker-1", 64, 32, "join"),
+    ]  # fmt: skip
+
+
+def test_sizes_follow_the_measured_speeds_and_exhausted_memory():
+    story = Story(batching="dynamic", workers=2)
+    story(events.Prepared(0, batch=32))
+    for connection in (1, 2):
+        story.joins(connection, f"worker-{connection}")
+    for _ in range(8):
+        for connection, seconds in ((1, 0.8), (2, 1.6)):
+            line = {"worker": "", "step": 1, "steps": 8, "samples": 256, "batch_size": 32, "loss": 1.0}
+            story(events.Heard(connection, {**line, "compute_seconds": seconds}), after=0.5)
+    assert resized(story) == [("worker-1", 32, 43, "dynamic"), ("worker-2", 32, 21, "dynamic")]
+    story(events.Exhausted(1, 32))
+    assert resized(story)[2:] == [("worker-1", 43, 32, "oom"), ("worker-2", 21, 32, "oom")]
+
+
+def test_a_restarted_chief_repeats_the_sizes():
+    first = Story(batching="static", workers=2)
+    first(events.Prepared(0, batch=32))
+    for connection, speed in ((1, 1.0), (2, 3.0)):
+        first(events.Joined(connection, f"worker-{connection}"))
+        first(events.Stepping(connection, 2.0, speed=speed))
+    second = Story(first.state.to_dict(), batching="static", workers=2)
+    assert batches(second(events.Joined(7, "worker-2", number=1))) == {7: {"do": "batch", "size": 48, "share": 1.5}}
+    second(events.Prepared(40, batch=32))
+    assert resized(second) == []
+    second(events.Heard(7), after=18)
+    second(events.Tick(), after=3)
+    assert resized(second) == [("worker-2", 48, 64, "revocation")]
+
+
+def test_uniform_batching_says_nothing():
+    story = Story()
+    story(events.Prepared(0, batch=32))
+    story.joins(1, "worker-1")
+    assert batches(story.done) == {}
+    assert resized(story) == []
+    assert "batches" not in story.state.to_dict()

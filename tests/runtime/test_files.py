@@ -46,13 +46,10 @@ def test_a_file_is_replaced_whole_and_only_for_us(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_declaration_of_a_newer_controller_is_read_and_what_is_not_built_is_refused():
+def test_a_declaration_of_a_newer_controller_is_read():
     declared: dict[str, Any] = {"name": "r", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 5}
     spec = RunSpec.from_dict({**declared, "something_new": 1, "checkpoint_steps": None, "max_workers": None})
     assert (spec.checkpoint_steps, spec.checkpoint_seconds, spec.max_workers) == (None, 600, 0)
-    spec.refuse_what_is_missing()
-    with pytest.raises(TrainingError, match="--mode sync is not available yet"):
-        RunSpec.from_dict({**declared, "mode": "sync"}).refuse_what_is_missing()
     with pytest.raises(TrainingError, match="incomplete"):
         RunSpec.from_dict({"name": "r"})
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
@@ -48,6 +49,7 @@ TEXT = {
     "problem": "reverse_bits",
     "train_steps": 100_000,
     "pace_seconds": 0.1,
+    "wire": "bf16",
 }
 
 
@@ -115,11 +117,29 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     assert events(room, "train.started")[-1]["step"] == last["step"]
     assert 0 <= events(room, "train.evaluated")[0]["metrics"]["accuracy"] <= 1
 
+    # What is left can be asked for the logits of targets, given the inputs.
+    given, answers = room.root("ps-0") / "inputs.npz", room.root("ps-0") / "outputs.npz"
+    bits = numpy.array([[2, 3, 3, 1], [3, 2, 1, 0]])
+    numpy.savez(given, inputs=bits, targets=bits[:, ::-1])
+    program = [sys.executable, "-m", "transient_magics.runtime.serve", "--run", str(room.run_folder("ps-0"))]
+    said = subprocess.run([*program, "predict", given, answers], capture_output=True, check=False, cwd=PROJECT)
+    assert json.loads(said.stdout) == {"step": finished["step"]}, said.stderr.decode()[-2000:]
+    logits = numpy.load(answers)["logits"]
+    assert logits.shape[:2] == (2, 4)
+    assert numpy.isfinite(logits).all()
+
 
 @pytest.mark.parametrize(
     ("changes", "cell", "error", "line"),
     [
         ({}, DIGITS, None, None),
+        ({"batching": "dynamic"}, DIGITS, None, None),
+        (
+            {"batching": "dynamic", "problem": "algorithmic_identity_decimal40"},
+            DIGITS,
+            "--batching dynamic needs single examples",
+            None,
+        ),
         ({"model": "resnett"}, DIGITS, "Did you mean resnet", None),
         ({}, DIGITS.replace("hparams.layer_sizes", "hparams.layer_size"), "cell line", "hparams.layer_size "),
     ],

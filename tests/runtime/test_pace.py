@@ -28,6 +28,8 @@ async def test_a_worker_steps_as_its_gpu_was_measured_or_in_proportion_to_the_ru
     assert pace.seconds == (declared or 0.0)
     pace.start()
     await becomes(pace, expected)
+    assert pace.of(0.5) == pytest.approx(expected / 2)  # a step of half the declared mini-batch
+    assert pace.speed == pytest.approx(1 / 0.2923)
     server.value, server.version = "0 0", 2
     await server.stop()
     successor = MetadataServer()

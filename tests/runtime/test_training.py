@@ -8,16 +8,21 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
+from transient_magics import client
 
 pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
 
@@ -44,18 +49,30 @@ DECLARATION: dict[str, Any] = {
 }
 
 
+SERVING = """
+import sys
+sys.modules["tensor2tensor"] = sys.modules["transient_magics"] = None
+import numpy, tensorflow
+model = tensorflow.saved_model.load(sys.argv[1]).signatures["serving_default"]
+numpy.save(sys.argv[3], model(inputs=tensorflow.constant(numpy.load(sys.argv[2])))["scores"])
+"""
+
+
 @dataclass
 class Story:
     """What the run left behind, and what was noted on the way."""
 
     room: MachineRoom
     marks: dict[str, Any] = field(default_factory=dict)
+    run: str = "run-1"
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
-        return [line for line in lines(self.room.run_folder("ps-0") / "events.jsonl") if line["kind"] in kinds]
+        return [
+            line for line in lines(self.room.run_folder("ps-0", self.run) / "events.jsonl") if line["kind"] in kinds
+        ]
 
     def metrics(self) -> list[dict[str, Any]]:
-        return lines(self.room.run_folder("ps-0") / "metrics.jsonl")
+        return lines(self.room.run_folder("ps-0", self.run) / "metrics.jsonl")
 
     def wait(self, seconds: float, what: str, *kinds: str, **values: Any) -> dict[str, Any]:
         """Wait for one more event of `kinds` with these values than there was when it was last waited for."""
@@ -248,3 +265,27 @@ def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
     assert "first gradient after" in log
     for part in ("tensorflow", "t2t", "data", "graph", "session", "step"):
         assert f"{part} " in log
+
+
+def test_the_model_is_used_without_a_cluster_and_without_tensor2tensor(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from sklearn.datasets import load_digits
+
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
+    run = client.Run("run-1", client.Cluster("gone"))
+    shutil.copytree(story.room.run_folder("ps-0"), run.directory)
+    digits = load_digits()
+    images, truth = numpy.uint8(digits.images[::5] * 255 / 16), digits.target[::5]
+    scores = run.predict(images)
+    assert isinstance(scores, numpy.ndarray)
+    assert scores.shape == (len(images), 10)
+    assert numpy.allclose(scores.sum(axis=1), 1, atol=1e-5)
+    evaluated = story.events("train.evaluated")[0]["metrics"]["accuracy"]
+    assert (scores.argmax(axis=1) == truth).mean() == pytest.approx(evaluated, abs=1e-4)
+
+    model = run.export(tmp_path / "model")
+    numpy.save(tmp_path / "images.npy", images[..., None])
+    program = [sys.executable, "-c", SERVING, str(model), str(tmp_path / "images.npy"), str(tmp_path / "scores.npy")]
+    subprocess.run(program, check=True, cwd="/", capture_output=True, env={**os.environ, "PYTHONPATH": ""})
+    assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)

@@ -88,6 +88,15 @@ class ClusterClock(Event):
     anchors: tuple[tuple[float, float, float], ...]
 
 
+@_event("cluster.advised")
+class ClusterAdvised(Event):
+    """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely one is to be had (0 to 1) and for
+    how many seconds most run (0: unknown)."""
+
+    accelerator: str
+    zones: Mapping[str, tuple[float, float]]
+
+
 @_event("cluster.deleting")
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""
@@ -215,6 +224,17 @@ class WorkerLeft(Event):
     reason: str
 
 
+@_event("worker.batch_resized")
+class WorkerBatchResized(Event):
+    """A worker takes `new` examples per step instead of `old`. `reason`: static, dynamic, revocation, join or oom."""
+
+    run: str
+    worker: str
+    old: int
+    new: int
+    reason: str
+
+
 @_event("worker.replaced")
 class WorkerReplaced(Event):
     """VM `by` was asked for in the place of `worker`."""
@@ -292,7 +312,7 @@ class TrainEvaluated(Event):
 
 @_event("train.finished")
 class TrainFinished(Event):
-    """The run reached its steps (or was stopped by the user) and its results are on this machine."""
+    """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket."""
 
     run: str
     step: int

@@ -42,6 +42,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
+    """Steps per second of each row: its steps over the time since its worker's row before.
+
+    A worker's first row counts the seconds that its steps took; None where the row does not say even that.
+    """
+    before: dict[str, int] = {}
+    found: list[float | None] = []
+    for row in rows:
+        since = before.get(row["worker"])
+        before[row["worker"]] = row["time"]
+        if since is None:
+            seconds = (row.get("compute_seconds") or 0.0) + (row.get("wait_seconds") or 0.0)
+        else:
+            seconds = (row["time"] - since) / 1e9
+        found.append(row.get("steps", 0) / seconds if seconds > 0 else None)
+    return found
+
+
 def compact(path: Path) -> bool:
     """Down-sample a file that has grown past 32 MiB. Returns whether it was rewritten."""
     if not path.exists() or path.stat().st_size < _LARGE:

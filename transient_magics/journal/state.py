@@ -115,6 +115,8 @@ class ClusterState:
     revocations: int = 0
     trouble: str = ""
     clock: Clock = field(default_factory=Clock)
+    advice: dict[str, e.ClusterAdvised] = field(default_factory=dict)
+    """By GPU, the latest."""
     recent: tuple[Event, ...] = ()
     seq: int = 0
 
@@ -224,6 +226,11 @@ def _(state: ClusterState, event: e.ClusterImageChosen) -> ClusterState:
 @_rule(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
     return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
+
+
+@_rule(e.ClusterAdvised)
+def _(state: ClusterState, event: e.ClusterAdvised) -> ClusterState:
+    return replace(state, advice={**state.advice, event.accelerator: event})
 
 
 @_rule(e.ClusterDeleting)

@@ -27,7 +27,6 @@ def check(folder: RunFolder, spec: RunSpec) -> str:
     """Raise what is wrong with the run; the answer is a note on what could not be checked, or empty."""
     from .t2t import bridges, graph, registry
 
-    spec.refuse_what_is_missing()
     with bridges.autograph_off() if bridges.cross() else contextlib.nullcontext():
         with tempfile.TemporaryDirectory() as nothing:
             directory = spec.data_dir or nothing
@@ -38,7 +37,7 @@ def check(folder: RunFolder, spec: RunSpec) -> str:
                 if directory not in str(error):
                     raise
                 return f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
-        graph.check_graph(definition)
+        graph.check_graph(definition, spec.batching)
     return ""
 
 

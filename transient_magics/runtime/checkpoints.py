@@ -90,6 +90,14 @@ class Checkpoints:
             raise TrainingError("no checkpoint of the run can be read", where="; ".join(broken))
         return None
 
+    def saver(self, step: int) -> Any:
+        """A Saver of those of the default graph's variables that the checkpoint of `step` holds."""
+        from .t2t.bridges import cross
+
+        tf = cross()
+        known = tf.train.load_checkpoint(str(self.prefix(step))).get_variable_to_shape_map()
+        return tf.train.Saver([variable for variable in tf.global_variables() if variable.op.name in known])
+
     def read(self, step: int) -> dict[str, Any]:
         """All values of one checkpoint."""
         from .t2t.bridges import cross

@@ -24,9 +24,13 @@ from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from .shipper import Shipper
+from .synchronous import Rounds
 from .usercode import reason
 
 _TICK = 0.25
+_LOOK_SECONDS = 1.0
+"""Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
+second); sooner when a worker has reported the step at which something is due."""
 _LAST_WORDS = 1.0
 _EVALUATION = 900.0
 
@@ -45,6 +49,8 @@ class Chief:
             spec.checkpoint_seconds,
             spec.eval_steps,
             spec.max_workers,
+            spec.batching,
+            spec.workers,
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -52,12 +58,14 @@ class Chief:
         self._shipper = Shipper(spec.name, folder, self._lines.write) if spec.store else None
         self._farewell: tuple[str, dict[str, Any]] | None = None
         self._connections = 0
+        self._reported = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
         self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
         self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds: Rounds | None = None
 
     async def run(self) -> int:
         """Serve until the run has ended."""
@@ -110,7 +118,17 @@ class Chief:
             self._kept["started"] = time.time()
         if self._shipper:
             self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
-        self._happened(events.Prepared(step))
+        if self._spec.mode == "sync":
+            loop = asyncio.get_running_loop()
+            self._rounds = Rounds(
+                self._keeper, self._spec, lambda error: loop.call_soon_threadsafe(self._rounds_failed, error)
+            )
+            self._rounds.start()
+        self._happened(events.Prepared(step, self._keeper.batch))
+
+    def _rounds_failed(self, error: BaseException) -> None:
+        _trace(error)
+        self._happened(events.Failed(reason(error, self._spec.line_offset)))
 
     def _fill(self, directory: Path, temporary: Path) -> None:
         """Get the records from the bucket where they are shared, or make them, and share them."""
@@ -125,11 +143,13 @@ class Chief:
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""
-        trouble = 0
+        trouble, looked = 0, 0.0
         while True:
             await asyncio.sleep(_TICK)
             self._lines.flush()
-            if self._state.phase is Phase.TRAINING:
+            due = self._reported >= self._state.next_mark or time.monotonic() - looked >= _LOOK_SECONDS
+            if due and self._state.phase is Phase.TRAINING:
+                looked = time.monotonic()
                 try:
                     step = await self._on_thread(self._keeper.step)
                 except Exception as error:  # noqa: BLE001 - the same
@@ -189,6 +209,8 @@ class Chief:
     def _happened(self, event: Any) -> None:
         for instruction in self._state.handle(event, time.monotonic()):
             self._carry_out(instruction)
+        if self._rounds is not None:
+            self._rounds.live = self._state.live(time.monotonic())
 
     def _carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
@@ -280,8 +302,11 @@ class Chief:
                 self._happened(events.Joined(connection, name, accelerator, number))
             case "stepping":
                 loss, samples = message.get("loss"), int(message.get("samples") or 0)
-                self._happened(events.Stepping(connection, loss, samples))
+                self._happened(events.Stepping(connection, loss, samples, float(message.get("speed") or 0.0)))
+            case "exhausted":
+                self._happened(events.Exhausted(connection, int(message.get("fits") or 0)))
             case "metrics":
+                self._reported = max(self._reported, int(message["line"].get("step") or 0))
                 self._happened(events.Heard(connection, message["line"]))
             case "leaving":
                 self._happened(events.Leaving(connection, str(message.get("reason"))))

@@ -28,6 +28,8 @@ class Stepping:
     connection: int
     loss: float | None = None
     samples: int = 0
+    speed: float = 0.0
+    """Of its accelerator, relative to a K80's, where the worker knows it."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,19 @@ class Trouble:
 
 
 @dataclass(frozen=True)
+class Exhausted:
+    """A step took more memory than the worker has; `fits` examples fit."""
+
+    connection: int
+    fits: int
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """The variables live: initialised, restored, or found alive."""
+    """The variables live: initialised, restored, or found alive. `batch` is the declared mini-batch."""
 
     step: int
+    batch: int = 0
 
 
 @dataclass(frozen=True)

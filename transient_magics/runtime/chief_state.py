@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from .chief_batches import Batches
 from .chief_events import (
     Disconnected,
     Emit,
     Evaluate,
     EvaluationDone,
+    Exhausted,
     Failed,
     Finish,
     Heard,
@@ -44,6 +46,8 @@ SILENCE = 5.0
 """Seconds without a word after which a training worker counts as lost."""
 SILENCE_BEFORE_TRAINING = 120.0
 """The same for one that is still importing and building."""
+SILENCE_AT_THE_BARRIER = 2.5
+"""The same for one that the others wait for at a synchronous step; a sign of life comes every second."""
 PROGRESS_EVERY = 10.0
 FIRST_PROGRESS = 1.0
 """Seconds of training before the first speed is told."""
@@ -75,6 +79,7 @@ class Member:
     active: bool = False
     lost: bool = False
     accelerator: str = ""
+    speed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,9 @@ class Plan:
     checkpoint_seconds: float | None = 600
     eval_steps: int | None = None
     max_workers: int = 0
+    batching: str = "uniform"
+    workers: int = 0
+    """How many were declared; 0 for unknown."""
 
 
 class ChiefState:
@@ -104,6 +112,7 @@ class ChiefState:
         self._given = {int(number): name for number, name in kept.get("given", {}).items()}
         self.step = 0
         self.loss: float | None = None
+        self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
         self._saving = ""
         self._saved_step, self._saved_time, self._save_again = -1, now, now
         self._last_checkpoint = ""
@@ -121,11 +130,29 @@ class ChiefState:
         """How many workers train."""
         return sum(member.active for member in self.members.values())
 
+    @property
+    def next_mark(self) -> int:
+        """The global step at which something is due next: the end, a checkpoint or an evaluation."""
+        marks = [self.plan.train_steps]
+        if self.plan.checkpoint_steps:
+            marks.append(max(self._saved_step, 0) + self.plan.checkpoint_steps)
+        if self.plan.eval_steps:
+            marks.append((self.step // self.plan.eval_steps + 1) * self.plan.eval_steps)
+        return min(marks)
+
+    def live(self, now: float) -> int:
+        """How many workers a synchronous step waits for: those that train and can be heard.
+
+        A restarted chief does not wait for those that it only remembers.
+        """
+        connected = [member for member in self.members.values() if member.active and member.connection is not None]
+        return sum(now - member.heard < SILENCE_AT_THE_BARRIER for member in connected)
+
     def to_dict(self) -> dict[str, Any]:
         """What a restarted chief must know."""
         members = {str(member.number): member.name for member in self.members.values() if member.active}
         given = {str(number): name for number, name in self._given.items()}
-        return {"next_number": self.next_number, "given": given, "members": members}
+        return {"next_number": self.next_number, "given": given, "members": members, **self._batches.to_dict()}
 
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
@@ -134,12 +161,16 @@ class ChiefState:
         match event:
             case Joined():
                 return self._join(event, now)
-            case Stepping(connection, loss, samples):
+            case Stepping(connection, loss, samples, speed):
                 self.loss = self.loss if loss is None else loss
                 self._samples += samples
-                return self._heard(connection, now, stepping=True)
+                return self._heard(connection, now, stepping=True, speed=speed)
             case Heard(connection, line):
-                return [*self._heard(connection, now), *self._metrics(line)]
+                done = [*self._heard(connection, now), *self._metrics(line)]
+                return [*done, *self._batches.measured(self._of(connection), line, self.members.values(), now)]
+            case Exhausted(connection, fits):
+                heard = self._heard(connection, now)
+                return [*heard, *self._batches.exhausted(self._of(connection), fits, self.members.values())]
             case Leaving(connection, reason):
                 return self._leave(self._of(connection), reason, now)
             case Disconnected(connection):
@@ -147,8 +178,8 @@ class ChiefState:
             case Trouble(reason, fatal):
                 self._troubles[reason] += 1
                 return self._fail(reason) if fatal or self._troubles[reason] >= SAME_ERRORS else []
-            case Prepared(step):
-                return self._prepared(step, now)
+            case Prepared(step, batch):
+                return [*self._prepared(step, now), *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
                 return self._seen(step, now)
             case SaveAsked():
@@ -181,7 +212,7 @@ class ChiefState:
         known = self.members.get(claimed) if claimed is not None else None
         if known is not None and not known.lost:
             known.connection, known.heard = event.connection, now
-            return [*done, self._welcome(known)]
+            return [*done, self._welcome(known), *self._batches.again(known)]
         if known is not None:
             del self.members[known.number]
         if self._full():
@@ -203,11 +234,11 @@ class ChiefState:
     def _of(self, connection: int) -> Member | None:
         return next((member for member in self.members.values() if member.connection == connection), None)
 
-    def _heard(self, connection: int, now: float, stepping: bool = False) -> list[Instruction]:
+    def _heard(self, connection: int, now: float, stepping: bool = False, speed: float = 0.0) -> list[Instruction]:
         member = self._of(connection)
         if member is None:  # another process has taken its name, or its place
             return [Tell(connection, {"do": "leave", "reason": "told to leave"})]
-        member.heard = now
+        member.heard, member.speed = now, speed or member.speed
         if member.lost:  # it was frozen, and is back
             if self._full():
                 del self.members[member.number]
@@ -218,7 +249,8 @@ class ChiefState:
         member.active = True
         if self._progress_time is None:
             self._progress_time, self._progress_step = now, self.step + 1
-        return [self._membership("worker.joined", member), Persist(), *self._tell_active()]
+        joined = self._membership("worker.joined", member)
+        return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
 
     def _leave(self, member: Member | None, reason: str, now: float) -> list[Instruction]:
         """Take a member out."""
@@ -229,7 +261,13 @@ class ChiefState:
         if not was_active:
             return self._all_left(now)
         left = self._membership("worker.left", member, reason=reason)
-        return [left, Persist(), *self._tell_active(), *self._all_left(now)]
+        return [left, *self._rebatch("revocation"), Persist(), *self._tell_active(), *self._all_left(now)]
+
+    def _rebatch(self, reason: str) -> list[Instruction]:
+        """Divide the examples anew among those who train; not while everybody leaves because it is over."""
+        if self._stopping or self.phase is Phase.FINISHING:
+            return []
+        return self._batches.changed(self.members.values(), reason)
 
     def _membership(self, kind: str, member: Member, **more: Any) -> Emit:
         values = {"run": self.plan.run, "worker": member.name, "number": member.number, "active": self.active, **more}

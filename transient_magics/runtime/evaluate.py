@@ -43,7 +43,7 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
         pipeline = data.evaluation_pipeline(definition, directory)
         features = tf.data.make_one_shot_iterator(pipeline.dataset).get_next()
         built = graph.evaluation_graph(definition, features)
-        saver = tf.train.Saver(_in_checkpoint(tf, checkpoints, step))
+        saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             saver.restore(session, str(checkpoints.prefix(step)))
@@ -71,11 +71,6 @@ def _all_batches(tf: Any, session: Any, built: Any) -> tuple[float, int]:
     if not examples:
         raise TrainingError("the dev split is empty")
     return total / examples, examples
-
-
-def _in_checkpoint(tf: Any, checkpoints: Checkpoints, step: int) -> list[Any]:
-    known = tf.train.load_checkpoint(str(checkpoints.prefix(step))).get_variable_to_shape_map()
-    return [variable for variable in tf.global_variables() if variable.op.name in known]
 
 
 def main() -> None:

@@ -35,9 +35,12 @@ class RunSpec:
     checkpoint_seconds: float | None = 600
     ps_shards: int | None = 1
     mode: str = "async"
+    backup_workers: int = 0
     batching: str = "uniform"
     lr_policy: str = "active"
     max_workers: int = 0
+    workers: int = 0
+    """How many were declared for the cluster."""
     wire: str = "fp32"
     eval_steps: int | None = None
     pace_seconds: float | None = None
@@ -63,16 +66,6 @@ class RunSpec:
             return cls(**given)
         except TypeError as error:
             raise TrainingError(f"run.json is incomplete: {error}") from error
-
-    def refuse_what_is_missing(self) -> None:
-        """Raise for what can be declared already but is not built yet."""
-        for option, value, built in (
-            ("mode", self.mode, "async"),
-            ("batching", self.batching, "uniform"),
-            ("wire", self.wire, "fp32"),
-        ):
-            if value != built:
-                raise TrainingError(f"--{option} {value} is not available yet", fix=f"Use --{option} {built}.")
 
 
 class RunFolder:

@@ -8,6 +8,7 @@ own.
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ class Keeper:
         self._definition: Any = None
         self._target = ""
         self._session: Any = None
+        self.accumulators: Any = None
+        """Of a synchronous run, once its graph is built."""
+        self.still = threading.Lock()
+        """Who holds it finds the variables between two synchronous steps; asynchronous ones take no notice."""
 
     def serve(self) -> None:
         """Start TensorFlow's server of this parameter server."""
@@ -44,10 +49,14 @@ class Keeper:
         """Run the cell and find model, hparams set and problem."""
         from .t2t import bridges, registry
 
-        self._spec.refuse_what_is_missing()
         bridges.cross()
         with bridges.autograph_off():
             self._definition = registry.define(self._folder, self._spec, self._folder.data_directory(self._spec))
+
+    @property
+    def batch(self) -> int:
+        """The declared mini-batch."""
+        return int(self._definition.hparams.batch_size)
 
     def has_records(self) -> bool:
         """Whether the problem's training records are where they should be."""
@@ -74,7 +83,12 @@ class Keeper:
             graph.prepare(self._definition)
             ready = placement.ready_flag()
             with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
-                built = graph.training_graph(self._definition, data.placeholders(self._definition))
+                features, sync = data.placeholders(self._definition, self._spec.batching), self._spec.mode == "sync"
+                built = graph.training_graph(self._definition, features, self._spec.wire, sync)
+                if sync:  # the optimizer's own variables are the chief's then
+                    built.accumulators.build_update(built.optimizer, self._definition.hparams)
+                    self.accumulators = built.accumulators
+                self.divisor = built.divisor
                 self._step = tf.identity(built.global_step.read_value())
                 self._uninitialised = tf.report_uninitialized_variables([ready, *tf.global_variables()])
                 self._initialise = tf.global_variables_initializer()
@@ -96,6 +110,14 @@ class Keeper:
         """Write a checkpoint of the variables as they are now."""
         return self._again(self._save, _PATIENCE_SAVING)
 
+    def another_session(self) -> Any:
+        """A session on the same variables for somebody else's thread."""
+        tf = cross()
+
+        config = placement.plain_config(self._spec.threads)
+        config.device_filters.append("/job:ps")
+        return tf.Session(self._target, graph=self._graph, config=config)
+
     def close(self) -> None:
         """Give the session up."""
         if self._session is not None:
@@ -112,7 +134,7 @@ class Keeper:
         while True:
             try:
                 if self._session is None:
-                    self._open()
+                    self._session = self.another_session()
                     if work != self._prepare:
                         self._prepare()
                 return work()
@@ -123,22 +145,18 @@ class Keeper:
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
 
-    def _open(self) -> None:
-        tf = cross()
-
-        config = placement.plain_config(self._spec.threads)
-        config.device_filters.append("/job:ps")
-        self._session = tf.Session(self._target, graph=self._graph, config=config)
-
     def _prepare(self) -> int:
         if len(self._session.run(self._uninitialised)):
-            self._session.run(self._not_ready)
-            newest = self._checkpoints.newest()
-            self._session.run(self._initialise)
-            if newest is not None:
-                self._restore(newest[1])
-            step = self._read_step()
-            self._session.run(self._ready)
+            with self.still:
+                self._session.run(self._not_ready)
+                newest = self._checkpoints.newest()
+                self._session.run(self._initialise)
+                if newest is not None:
+                    self._restore(newest[1])
+                if self.accumulators is not None:
+                    self.accumulators.open(self._session)
+                step = self._read_step()
+                self._session.run(self._ready)
             return step
         return self._read_step()
 
@@ -164,12 +182,11 @@ class Keeper:
         return int(self._session.run(self._step))
 
     def _save(self) -> Saved:
-        step = self._read_step()
-
         def write(prefix: str) -> None:
             self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
 
-        return self._checkpoints.write(step, write)
+        with self.still:
+            return self._checkpoints.write(self._read_step(), write)
 
 
 def start_server(assignment: Assignment, threads: int) -> str:

@@ -4,6 +4,9 @@ The emulator's weather (`--gpu-speed published`) writes two numbers into the VM'
 published for its GPU, and how they relate to a K80's. A run's own `--pace`, the least seconds of a step, then counts
 for a K80, and for other GPUs in proportion; without one the published seconds do. Google's VMs have no such attribute,
 and nothing is paced there but by `--pace`.
+
+All these are seconds of a step with the declared mini-batch. A worker with another one (`--batching`) takes time in
+proportion to it, as a GPU does that is busy with examples; so a slow GPU is helped by fewer of them.
 """
 
 from __future__ import annotations
@@ -34,6 +37,15 @@ class Pace:
         if not self._relative:
             return self._declared
         return self._declared * self._relative or self._published
+
+    def of(self, part: float) -> float:
+        """The least seconds of a step with `part` times the declared mini-batch."""
+        return self.seconds * part
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as a K80 this VM is; 0 where nothing says so."""
+        return 1 / self._relative if self._relative else 0.0
 
     def start(self) -> None:
         """Follow the metadata in a thread that ends with the process."""

@@ -80,7 +80,6 @@ class Worker:
     def _train(self) -> None:
         """Everything that takes time, on the training thread."""
         try:
-            self._role.spec.refuse_what_is_missing()
             copying = _Copying(self._role, self._link)
             copying.start()
             from .worker_session import Training

@@ -28,6 +28,8 @@ class ChiefLink:
         self._chief, self._token, self._name, self._accelerator = chief, token, name, accelerator
         self.number: int | None = None
         self.active = 1
+        self.batch: tuple[int, float] | None = None
+        """The mini-batch that the chief gave this worker, and the share of its gradient; None for the declared one."""
         self.connected = threading.Event()
         self.numbered = threading.Event()
         self.told: str | None = None
@@ -43,10 +45,19 @@ class ChiefLink:
         """Connect and stay connected, on a thread of its own."""
         threading.Thread(target=self._run, daemon=True, name="chief").start()
 
-    def stepping(self, loss: float | None, samples: int) -> None:
+    def stepping(self, loss: float | None, samples: int, speed: float = 0.0) -> None:
         """Tell that the first gradient was applied; told again to every chief that we meet later."""
-        self._stepping = {"do": "stepping", "loss": loss, "samples": samples}
+        self._stepping = {"do": "stepping", "loss": loss, "samples": samples, "speed": speed}
         self._send(self._stepping)
+
+    def exhausted(self, fits: int) -> None:
+        """Tell that the mini-batch did not fit into memory, and how many examples do."""
+        self._send({"do": "exhausted", "fits": fits})
+
+    def report(self) -> None:
+        """Send the metrics of this second now."""
+        if line := self.take_metrics():
+            self._send({"do": "metrics", "line": line})
 
     def trouble(self, reason: str, fatal: bool) -> None:
         """Tell that this worker cannot go on."""
@@ -56,8 +67,7 @@ class ChiefLink:
     def leave(self, reason: str) -> None:
         """Send the last metrics, say goodbye and close."""
         self._closed = True
-        if line := self.take_metrics():
-            self._send({"do": "metrics", "line": line})
+        self.report()
         self._send({"do": "leaving", "reason": reason})
         with self._writing:
             if self._socket is not None:
@@ -119,6 +129,8 @@ class ChiefLink:
                     self._send(self._stepping)
             case "active":
                 self.active = int(message["active"])
+            case "batch":
+                self.batch = int(message["size"]), float(message["share"])
             case "stop":
                 self._tell("finished")
             case "leave":

@@ -14,16 +14,18 @@ import time
 from typing import Any
 
 from . import placement
+from .batching import LARGEST, SMALLEST, MiniBatch
 from .folder import RunFolder, RunSpec
 from .meter import Meter, Stopwatch
 from .pace import Pace
 from .protocol import Assignment
 from .role import log
+from .synchronous import Turn
 from .t2t.bridges import cross
 from .worker_link import ChiefLink
 
-_FEWEST = 2
-"""T2T's resnet squeezes its targets: with one example the batch dimension would vanish."""
+_BLOCK = 4
+"""Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 % of 25 ms)."""
 
 
 class Training:
@@ -39,7 +41,7 @@ class Training:
         """When something last moved; the watchdog looks at it."""
         self._pace = Pace(spec.pace_seconds)
         self._definition: Any = None
-        self._batch = 0
+        self._batch = MiniBatch(SMALLEST)
 
     def define(self) -> None:
         """Import TensorFlow and what the run names, and run the cell."""
@@ -54,7 +56,7 @@ class Training:
 
     def build(self, number: int) -> None:
         """Start this worker's server and build its graph under `number`."""
-        from .t2t import bridges, graph
+        from .t2t import bridges, graph, wire
 
         tf = bridges.cross()
         address = f"{self._assignment.address}:{_free_port()}"
@@ -71,10 +73,12 @@ class Training:
                 features = self._queue(tf, number)
             ready = placement.ready_flag()
             with placement.placed(device, servers, self._spec.ps_shards or servers):
-                built = graph.training_graph(self._definition, features)
+                built = graph.training_graph(self._definition, features, self._spec.wire, self._spec.mode == "sync")
                 self._missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
             self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
-            self._divisor = built.divisor
+            self._divisor, self._share = built.divisor, built.share
+            self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
+            wire.cross_once(self._graph, device, self._spec.wire)
             self._graph.finalize()
         self._watch.lap("graph")
 
@@ -106,19 +110,19 @@ class Training:
 
         pipeline = data.training_pipeline(self._definition, self._folder.data_directory(self._spec), number)
         names = sorted(pipeline.types)
-        self._batch = max(int(self._definition.hparams.batch_size), _FEWEST)
-        read_at_once = 1 if pipeline.batched else min(16, self._batch)
-        dataset = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(read_at_once)
+        batch = max(int(self._definition.hparams.batch_size), SMALLEST)
+        self._batch = MiniBatch(batch)
+        dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
         iterator = tf.data.make_initializable_iterator(dataset)
         values = iterator.get_next()
         types = [pipeline.types[name] for name in names]
         shapes = None if pipeline.batched else [pipeline.shapes[name] for name in names]
-        capacity = 4 if pipeline.batched else max(4 * self._batch, 64)
+        capacity = 4 if pipeline.batched else max(2 * _BLOCK, LARGEST) * batch
         queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
         self._start_reading = iterator.initializer
         picked = {name: values[name] for name in names}
         self._enqueue = queue.enqueue(picked) if pipeline.batched else queue.enqueue_many(picked)
-        self._wanted = tf.placeholder_with_default(tf.constant(self._batch), [], name="batch_size")
+        self._wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
         features = queue.dequeue() if pipeline.batched else queue.dequeue_many(self._wanted)
         if pipeline.batched:
             for name in names:
@@ -163,34 +167,63 @@ class Training:
 
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
+        exhausted = cross().errors.ResourceExhaustedError
         finished = time.monotonic()
         while not self.stop.is_set():
             started = time.monotonic()
-            feeds = {self._divisor: self._rate_divisor(), self._wanted: self._batch}
-            loss, before, after, examples, _ = session.run(self._fetches, feeds)
-            if pace := self._pace.seconds:
+            size, share = self._batch.next(self._link.batch)
+            feeds = {self._divisor: self._rate_divisor(), self._wanted: size, self._share: share}
+            pace, waited, counted = self._pace.of(size / self._batch.declared), 0.0, True
+            try:
+                if self._turn is None:
+                    loss, before, after, examples, _ = session.run(self._fetches, feeds)
+                else:
+                    made = self._turn.take(session, feeds, pace)
+                    loss, before, after, examples = made.loss, made.before, made.after, made.examples
+                    waited, counted = made.waited, made.counted
+            except exhausted:
+                if spec.batching == "uniform" or not self._batch.shrink(size):
+                    raise
+                log(f"{size} examples do not fit into memory; {self._batch.fits} it is from now on")
+                self._link.exhausted(self._batch.fits)
+                continue
+            self._batch.held(size)
+            if self._turn is None and pace:
                 # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
             self.alive = now = time.monotonic()
+            if not counted:  # too late for its round, or lost with it; but from now on the others wait for this worker
+                self._link.stepping(None, 0)
+                continue
             first = not meter.steps
-            staleness = max(0, int(after) - 1 - int(before))
-            meter.add(int(after), float(loss), int(examples), now - started, started - finished, staleness)
+            staleness = max(0, int(after) - 1 - int(before)) if self._turn is None else 0
+            waited += started - finished
+            meter.add(int(after), float(loss), int(examples), now - finished - waited, waited, staleness)
             finished = now
             if first:
                 self._watch.lap("step")
                 log(str(self._watch))
-                self._link.stepping(float(loss) if math.isfinite(loss) else None, 0)
+                self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
             if after >= spec.train_steps:
                 # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
+                self._link.report()
                 self.stop.wait()
+
+    def _moved(self) -> None:
+        self.alive = time.monotonic()
 
     def _rate_divisor(self) -> float:
         match self._spec.lr_policy:
-            case "active":
+            case "active" if self._spec.mode == "async":
                 return math.sqrt(max(1, self._link.active))
             case "slots":
                 return math.sqrt(max(1, self._spec.max_workers))
         return 1.0
+
+
+def _in_blocks(examples: Any, batch: int) -> Any:
+    """Blocks for the queue; the first is small, because a joining worker waits for it."""
+    return examples.take(batch).batch(batch).concatenate(examples.skip(batch).batch(_BLOCK * batch))
 
 
 def _free_port() -> int:

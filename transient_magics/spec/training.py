@@ -13,7 +13,9 @@ class TrainSpec:
 
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
+    `backup_workers` are those whose gradients a synchronous step does not wait for.
     `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
+    `workers` is how many the cluster had by declaration then: with `batching` their mini-batches make the global batch.
     """
 
     name: str
@@ -29,9 +31,11 @@ class TrainSpec:
     checkpoint_seconds: float | None = 600.0
     ps_shards: int = 0
     mode: str = "async"
+    backup_workers: int = 0
     batching: str = "uniform"
     lr_policy: str = "active"
     max_workers: int = 0
+    workers: int = 0
     wire: str = "fp32"
     eval_steps: int | None = None
     resume: str | None = None

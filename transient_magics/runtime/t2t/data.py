@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import TrainingError
 from . import bridges
 from .registry import Definition
 
@@ -54,8 +55,11 @@ def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
     return _pipeline(tf, _batches(definition, examples, directory, training=False).prefetch(2), batched=True)
 
 
-def placeholders(definition: Definition) -> dict[str, Any]:
-    """Placeholders shaped like a batch of the problem's training features."""
+def placeholders(definition: Definition, batching: str = "uniform") -> dict[str, Any]:
+    """Placeholders shaped like a batch of the problem's training features.
+
+    Raises TrainingError if `batching` needs single examples and the problem has none.
+    """
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
@@ -66,6 +70,9 @@ def placeholders(definition: Definition) -> dict[str, Any]:
             with open(name, "wb"):
                 pass
         pipeline = training_pipeline(definition, directory)
+    if pipeline.batched and batching != "uniform":
+        what = f"--batching {batching} needs single examples, and Tensor2Tensor batches this problem itself, by length"
+        raise TrainingError(what, fix="Use --batching uniform.")
     features = {
         name: tf.placeholder(pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name)
         for name, shape in pipeline.shapes.items()

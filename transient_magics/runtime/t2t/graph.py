@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import bridges, data
+from . import accumulate, bridges, data
 from .optimizer import learning_rate, training_operation
 from .registry import Definition
 
 
 @dataclass(frozen=True)
 class TrainingGraph:
-    """What a worker runs: `step` returns nothing; `before` and `after` are the global step around it."""
+    """What a worker runs: `step` returns nothing; `before` and `after` are the global step around it.
+
+    In synchronous training `step` pushes into the `accumulators`, from which the chief applies with the `optimizer`.
+    """
 
     loss: Any
     step: Any
@@ -25,7 +28,10 @@ class TrainingGraph:
     after: Any
     examples: Any
     divisor: Any
+    share: Any
     global_step: Any
+    accumulators: Any = None
+    optimizer: Any = None
 
 
 def prepare(definition: Definition) -> None:
@@ -36,20 +42,31 @@ def prepare(definition: Definition) -> None:
     definition.hparams.problem_hparams = definition.problem.get_hparams(definition.hparams)
 
 
-def training_graph(definition: Definition, features: Mapping[str, Any]) -> TrainingGraph:
-    """Build the training step on `features` in the default graph."""
+def training_graph(
+    definition: Definition, features: Mapping[str, Any], wire: str = "fp32", sync: bool = False
+) -> TrainingGraph:
+    """Build the training step on `features` in the default graph; with `sync` it pushes gradients and applies none.
+
+    `wire` is how gradients are sent (wire.py).
+    """
     tf = bridges.cross()
 
     global_step = tf.train.get_or_create_global_step()
     before = tf.identity(global_step.read_value(), name="step_before")
     divisor = tf.placeholder_with_default(tf.constant(1.0), [], name="learning_rate_divisor")
+    share = tf.placeholder_with_default(tf.constant(1.0), [], name="gradient_share")
     examples = tf.shape(next(iter(features.values())))[0]
-    loss, _, _ = _model_outputs(definition, features, tf.estimator.ModeKeys.TRAIN)
+    loss, _, _ = model_outputs(definition, features, tf.estimator.ModeKeys.TRAIN)
     rate = learning_rate(definition.hparams, divisor)
-    total, step = training_operation(loss, definition.hparams, rate, global_step)
+    accumulators = optimizer = None
+    if sync:
+        pushing = accumulate.pushing_operation(loss, definition.hparams, rate, global_step, share, wire)
+        total, step, accumulators, optimizer = pushing
+    else:
+        total, step = training_operation(loss, definition.hparams, rate, global_step, share, wire)
     with tf.control_dependencies([step]):
         after = tf.identity(global_step.read_value(), name="step_after")
-    return TrainingGraph(total, step, before, after, examples, divisor, global_step)
+    return TrainingGraph(total, step, before, after, examples, divisor, share, global_step, accumulators, optimizer)
 
 
 @dataclass(frozen=True)
@@ -70,7 +87,7 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
 
     tf.train.get_or_create_global_step()
     examples = tf.shape(next(iter(features.values())))[0]
-    loss, logits, features = _model_outputs(definition, features, tf.estimator.ModeKeys.EVAL)
+    loss, logits, features = model_outputs(definition, features, tf.estimator.ModeKeys.EVAL)
     problem, hparams = definition.problem, definition.hparams
     values: dict[str, Any] = {}
     updates: list[Any] = []
@@ -89,16 +106,16 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
     return EvaluationGraph(values, updates, loss, examples)
 
 
-def check_graph(definition: Definition) -> None:
+def check_graph(definition: Definition, batching: str = "uniform") -> None:
     """Build one training step on placeholders, and throw it away. Raises whatever the model raises."""
     tf = bridges.cross()
 
     with tf.Graph().as_default():
         prepare(definition)
-        training_graph(definition, data.placeholders(definition))
+        training_graph(definition, data.placeholders(definition, batching))
 
 
-def _model_outputs(definition: Definition, features: Mapping[str, Any], mode: str) -> tuple[Any, Any, dict[str, Any]]:
+def model_outputs(definition: Definition, features: Mapping[str, Any], mode: str) -> tuple[Any, Any, dict[str, Any]]:
     """Loss and logits of the model, as T2T's estimator function computes them."""
     from tensor2tensor.utils import hparams_lib
 

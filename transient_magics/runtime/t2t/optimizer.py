@@ -2,8 +2,8 @@
 
 T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they do not have on
 TensorFlow 2. So the inner optimizer is taken from T2T's registry and the same steps are done here: weight decay and
-noise, clipping, gradient noise, zero gradients, the batch-norm updates. New is the divisor of the learning rate,
-which is fed at every step.
+noise, clipping, gradient noise, zero gradients, the batch-norm updates. New are the divisor of the learning rate and
+the share of the gradient, which are fed at every step. Clipping comes before the share: it would undo it otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import bridges
+from .wire import narrow_gradients
 
 
 def learning_rate(hparams: Any, divisor: Any) -> Any:
@@ -20,8 +21,34 @@ def learning_rate(hparams: Any, divisor: Any) -> Any:
     return schedules.learning_rate_schedule(hparams) / divisor
 
 
-def training_operation(loss: Any, hparams: Any, rate: Any, global_step: Any) -> tuple[Any, Any]:
-    """Build gradients of `loss` and apply them. Returns the total loss and the operation that also counts the step."""
+def training_operation(
+    loss: Any, hparams: Any, rate: Any, global_step: Any, share: Any, wire: str = "fp32"
+) -> tuple[Any, Any]:
+    """Build gradients of `loss` and apply them times `share` (a scalar that is fed: mini-batch over mean mini-batch).
+
+    Returns the total loss and the operation that also counts the step.
+    """
+    tf = bridges.cross()
+
+    total, optimizer, pairs = gradients(loss, hparams, rate)
+    # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    applied = optimizer.apply_gradients(sent(noisy_and_clipped(pairs, hparams), share, wire))
+    with tf.control_dependencies([applied, *updates]):
+        counted = global_step.assign_add(1, read_value=False)
+    return total, counted
+
+
+def sent(pairs: list[tuple[Any, Any]], share: Any, wire: str) -> list[tuple[Any, Any]]:
+    """Gradients as they reach the parameter servers: weighted by the worker's share, in the width of `wire`."""
+    tf = bridges.cross()
+
+    weighted = [(_times(tf, gradient, share), variable) for gradient, variable in pairs]
+    return narrow_gradients(weighted) if wire == "bf16" else weighted
+
+
+def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
+    """The total loss, the optimizer, and the gradients with their variables, as the model alone gives them."""
     from tensor2tensor.utils import optimize, registry
 
     tf = bridges.cross()
@@ -38,17 +65,19 @@ def training_operation(loss: Any, hparams: Any, rate: Any, global_step: Any) -> 
     pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     if not pairs:
         raise ValueError("no variable of the model gets a gradient from its loss")
+    return total, optimizer, pairs
+
+
+def noisy_and_clipped(pairs: list[tuple[Any, Any]], hparams: Any) -> list[tuple[Any, Any]]:
+    """The gradients as they are applied."""
+    tf = bridges.cross()
+
     if hparams.grad_noise_scale:
         pairs = [(_noisy(tf, gradient, hparams.grad_noise_scale), variable) for gradient, variable in pairs]
     if hparams.clip_grad_norm:
         clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], hparams.clip_grad_norm)
         pairs = list(zip(clipped, [variable for _, variable in pairs], strict=True))
-    # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    applied = optimizer.apply_gradients(pairs)
-    with tf.control_dependencies([applied, *updates]):
-        counted = global_step.assign_add(1, read_value=False)
-    return total, counted
+    return pairs
 
 
 def _decayed(optimize: Any, loss: Any, hparams: Any, rate: Any, variables: list[Any]) -> Any:
@@ -77,6 +106,13 @@ def _as(tf: Any, gradient: Any, variable: Any, zeros: bool) -> Any:
     if isinstance(gradient, tf.IndexedSlices) or gradient.dtype == variable.dtype.base_dtype:
         return gradient
     return tf.cast(gradient, variable.dtype.base_dtype)
+
+
+def _times(tf: Any, gradient: Any, share: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values * tf.cast(share, gradient.values.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(share, gradient.dtype)
 
 
 def _noisy(tf: Any, gradient: Any, scale: float) -> Any:

@@ -1,0 +1,58 @@
+"""The share of a gradient, in the graph: what workers with unequal mini-batches push averages to one large batch's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(120)]
+
+PROGRAM = """
+import os
+os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="")
+import numpy as np
+from transient_magics.runtime.t2t import bridges
+
+tf = bridges.cross()
+from tensor2tensor.models import resnet
+from transient_magics.runtime.batching import BatchController
+from transient_magics.runtime.t2t.optimizer import training_operation
+
+controller = BatchController("static", 64, 3)
+controller.members({0: 9, 1: 12, 2: 18})
+random = np.random.default_rng(3)
+inputs = random.normal(size=(controller.total, 5)).astype("f")
+targets = random.normal(size=(controller.total, 1)).astype("f")
+
+
+def pushed(clip, rows, share):
+    with tf.Graph().as_default(), tf.Session() as session:
+        hparams = resnet.resnet_cifar_15()
+        hparams.optimizer, hparams.weight_decay, hparams.clip_grad_norm = "sgd", 0.0, clip
+        weights = tf.get_variable("weights", [5, 1], initializer=tf.ones_initializer())
+        fed = tf.placeholder_with_default(1.0, [])
+        loss = tf.reduce_mean(tf.square(tf.matmul(inputs[rows], weights) - targets[rows])) / 2
+        step = tf.train.get_or_create_global_step()
+        _, train = training_operation(loss, hparams, tf.constant(1.0), step, fed)
+        session.run(tf.global_variables_initializer())
+        session.run(train, {fed: share})
+        return 1.0 - session.run(weights)
+
+
+parts, begin = [], 0
+for worker, size in controller.sizes.items():
+    parts.append(pushed(0.0, slice(begin, begin + size), controller.share(worker)))
+    begin += size
+assert np.abs(np.mean(parts, axis=0) - pushed(0.0, slice(0, None), 1.0)).max() < 1e-6
+norm = np.linalg.norm(pushed(0.01, slice(0, 44), 1.5))
+assert abs(norm - 0.015) < 1e-6, norm  # clipped first, then weighted
+"""
+
+
+def test_weighted_gradients_average_to_that_of_all_examples_and_are_clipped_before() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

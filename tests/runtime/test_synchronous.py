@@ -1,0 +1,124 @@
+"""Synchronous training with real processes: steps that equal one process's, and a run through deaths on both sides."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
+
+SYNC = {**DECLARATION, "mode": "sync", "train_steps": 100_000, "checkpoint_steps": 20, "pace_seconds": 0.2}
+WORKERS = ("worker-1", "worker-2", "worker-3")
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, Any]:
+    program = [sys.executable, "-m", "tests.runtime.synchronous_step"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=PROJECT)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_step_equals_that_of_one_process_on_all_batches(small: dict[str, Any]):
+    assert len(small["differences"]) == 4
+    assert max(small["differences"]) < 1e-6
+    assert small["steps"] == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    assert all(after == before + 1 for before, after in itertools.pairwise(small["rounds"]))
+
+
+def test_only_whole_pushes_of_this_round_count(small: dict[str, Any]):
+    assert small["counted after half a push"] == 0
+    assert small["counted after a whole one"] == 1
+    assert small["counted after a restore"] == 0
+    assert small["counted in the new round"] == 1
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    room = MachineRoom(tmp_path_factory.mktemp("vms"))
+    try:
+        yield play(room)
+    finally:
+        room.close()
+
+
+def play(room: MachineRoom) -> Story:
+    story = Story(room)
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    for name in ("ps-0", *WORKERS):
+        room.start_agent(name)
+        room.put(name, SYNC, DIGITS)
+        room.say(name, assignment(name, [server], chief))
+    for name in WORKERS:
+        story.wait(120, f"{name} joined", "worker.joined", worker=name)
+    story.marks["all"] = time.time_ns()
+    time.sleep(3)
+
+    story.marks["killed"] = time.time_ns()
+    os.kill(room.pids("worker-3")["worker-3"], signal.SIGKILL)
+    story.wait(5, "the killed worker is lost", "worker.left", worker="worker-3")
+    frozen = room.pids("worker-1")["worker-1"]
+    os.kill(frozen, signal.SIGSTOP)
+    story.marks["frozen"] = time.time_ns()
+    time.sleep(4.5)
+    story.marks["thawed"] = time.time_ns()
+    os.kill(frozen, signal.SIGCONT)
+    story.wait(90, "its successor", "worker.joined", worker="worker-3")
+    story.marks["joined"] = time.time_ns()
+
+    story.marks["server killed"] = time.time_ns()
+    os.kill(room.pids("ps-0")["ps-0"], signal.SIGKILL)
+    restarted = until(lambda: story.events("train.started")[1:], 90, "training restarted")[0]
+    story.marks["restored"], story.marks["restarted"] = restarted["step"], restarted["time"]
+
+    def resumed() -> bool:
+        later = [line for line in story.metrics() if line["time"] > restarted["time"] + 3 * 10**9]
+        return {line["worker"] for line in later if line["step"] > restarted["step"] + 5} == set(WORKERS)
+
+    until(resumed, 60, "all step again")
+    for name in (*WORKERS, "ps-0"):
+        room.say(name, {"do": "stop", "run": "run-1"})
+    return story
+
+
+def between(story: Story, since: str, to: str, worker: str = "") -> list[dict[str, Any]]:
+    found = [line for line in story.metrics() if story.marks[since] < line["time"] < story.marks[to]]
+    return [line for line in found if not worker or line["worker"] == worker]
+
+
+def test_workers_keep_step_and_nothing_is_stale(story: Story):
+    lines = between(story, "all", "killed")
+    assert {line["worker"] for line in lines} == set(WORKERS)
+    assert all(line["staleness"] == 0 for line in story.metrics())
+    assert all(line["samples"] == 32 * line["steps"] for line in story.metrics())
+    for name in WORKERS:  # a worker's share of a step is the whole step
+        mine = between(story, "all", "killed", name)
+        assert mine[-1]["step"] - mine[0]["step"] == sum(line["steps"] for line in mine[1:])
+
+
+def test_the_others_go_on_when_a_worker_is_killed_or_frozen_and_wait_for_nobody_who_joins(story: Story):
+    assert between(story, "frozen", "thawed", "worker-2")[-1]["time"] > story.marks["frozen"] + 3 * 10**9
+    gaps = [line["gap_seconds"] for line in between(story, "killed", "joined", "worker-2")]
+    assert len(gaps) >= 4
+    assert max(gaps) < 4.5
+    assert between(story, "thawed", "server killed", "worker-1")
+    numbers = [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-3"]
+    assert numbers[-1] > numbers[0]
+
+
+def test_training_resumes_from_the_checkpoint_when_the_parameter_server_restarts(story: Story):
+    saved = [line["step"] for line in story.events("train.checkpoint") if line["time"] < story.marks["server killed"]]
+    assert story.marks["restored"] == saved[-1] > 0
+    assert not story.events("train.failed")
+    assert story.events("train.checkpoint")[-1]["step"] > story.marks["restored"]

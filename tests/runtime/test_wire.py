@@ -1,0 +1,66 @@
+"""Which tensors cross between worker and parameter servers, and how wide they are, with --wire bf16."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.test_training import DECLARATION, DIGITS
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(200)]
+
+# TensorFlow never comes into the process of the tests. It builds a worker's graph and counts the elements that cross.
+CROSSING = """
+import json, sys
+from pathlib import Path
+from transient_magics.runtime import placement
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.t2t import bridges, data, graph, registry, wire
+
+folder = RunFolder(Path(sys.argv[1]))
+spec = folder.spec()
+tf = bridges.cross()
+device = placement.worker_device(7)
+with bridges.autograph_off(), tf.Graph().as_default() as built:
+    definition = registry.define(folder, spec, str(folder.data))
+    graph.prepare(definition)
+    with placement.placed(device, 2, 2):
+        graph.training_graph(definition, data.placeholders(definition), spec.wire)
+    wire.cross_once(built, device, spec.wire)
+    parameters = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
+def place(operation):
+    resources = [given.device for given in operation.inputs if given.dtype == tf.resource]
+    return operation.device or (resources[0] if resources else "")  # beside the variable, as TensorFlow places it
+
+
+crossing = {}
+for operation in built.get_operations():
+    for tensor in operation.outputs:
+        if tensor.dtype not in (tf.float32, tf.bfloat16) or not tensor.shape.is_fully_defined():
+            continue
+        source = place(operation)
+        for target in {place(reader) for reader in tensor.consumers()} - {source, ""}:
+            if "/job:ps" in target + source and "/job:worker" in target + source:
+                way = f"{'down' if 'ps' in source else 'up'} {tensor.dtype.name}"
+                crossing[way] = crossing.get(way, 0) + tensor.shape.num_elements()
+print(json.dumps({"parameters": parameters, **crossing}))
+"""
+
+
+@pytest.mark.parametrize("wire", ["fp32", "bf16"])
+def test_every_parameter_and_gradient_crosses_once_and_in_the_declared_width(tmp_path: Path, wire: str):
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "wire": wire}))
+    (tmp_path / "cell.py").write_text(DIGITS)
+    command = [sys.executable, "-c", CROSSING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr
+    crossing = json.loads(done.stdout.splitlines()[-1])
+    declared, other = ("float32", "bfloat16") if wire == "fp32" else ("bfloat16", "float32")
+    parameters = crossing["parameters"]
+    for way in ("up", "down"):
+        assert parameters <= crossing.get(f"{way} {declared}", 0) < 1.05 * parameters
+    assert crossing.get(f"up {other}", 0) + crossing.get(f"down {other}", 0) < 0.05 * parameters  # batch statistics

@@ -1,0 +1,279 @@
+"""Who gets which mini-batch: unequal workers take unequal numbers of examples, so that their steps take equally long.
+
+Pure arithmetic: no clock, socket or TensorFlow. The global batch B is the declared mini-batch times the most workers
+that trained at once (never more than were declared), and the mini-batches of those who train now add up to it: a
+leaving worker's share goes to the others, a joining one takes its share from them. Only bounds stand above that:
+nobody takes less than `SMALLEST`, more than `LARGEST` times the declared size, or more than it was seen to bear.
+
+`static` divides B in proportion to speeds known beforehand. `dynamic` starts there and measures. A worker that was
+seen at one size is assumed to take time in proportion to it, which makes equal times the published proportional rule
+(size times mean time over own time) with its sum put right. After two sizes its fixed part is known too, and one
+adjustment suffices. A worker's gradient is to be weighted with `share`, its mini-batch over the mean one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+SMALLEST = 2
+"""T2T's resnet squeezes its targets: with one example the batch dimension would vanish."""
+LARGEST = 8
+"""Times the declared mini-batch; a worker's queue of examples holds as many."""
+DEADBAND = 0.05
+"""The smallest relative change of a mini-batch that is worth making."""
+SMOOTHING = 0.3
+ENOUGH_STEPS = 10
+ENOUGH_LOOKS = 3
+"""Steps and observations at its present size after which a worker's time counts as known."""
+SIGMAS = 5.0
+"""How many standard errors a change must exceed; the worst of many workers is looked at, many times."""
+APART = 0.1
+"""Two sizes nearer to each other than this (relatively) tell nothing about the fixed part of a step."""
+MOST_FIXED = 4.0
+"""The fixed part of a step is never taken for more than so many times the rest: two noisy times would say anything."""
+_NOISE = 0.03
+"""The relative noise of an observation, before a worker's own is known."""
+_STEPS_PER_SECOND = {"K80": 4.56, "P100": 12.19, "V100": 15.61}
+"""As published for ResNet-32."""
+
+
+def accelerator_speed(accelerator: str) -> float:
+    """How many times as fast as a K80 a GPU with this name is; 1 for what is not known."""
+    for name, steps in _STEPS_PER_SECOND.items():
+        if name in accelerator.upper():
+            return steps / _STEPS_PER_SECOND["K80"]
+    return 1.0
+
+
+class Cost(NamedTuple):
+    """A step of n examples takes `fixed + n * each` seconds; n is at most `largest`."""
+
+    fixed: float
+    each: float
+    largest: int
+
+
+def divide(total: int, costs: Mapping[int, Cost]) -> dict[int, float]:
+    """Sizes with which all steps take equally long, as far as the bounds allow; they add up to `total`."""
+    shortest, longest = 0.0, max(cost.fixed + cost.each * cost.largest for cost in costs.values())
+
+    def sizes(seconds: float) -> dict[int, float]:
+        wanted = {key: (seconds - cost.fixed) / cost.each for key, cost in costs.items()}
+        return {key: min(max(wanted[key], SMALLEST), cost.largest) for key, cost in costs.items()}
+
+    for _ in range(60):  # the sum grows with the time
+        middle = (shortest + longest) / 2
+        if sum(sizes(middle).values()) < total:
+            shortest = middle
+        else:
+            longest = middle
+    return sizes(longest)
+
+
+def whole(sizes: Mapping[int, float], total: int, largest: Mapping[int, int]) -> dict[int, int]:
+    """Whole sizes by largest remainders: they add up to `total` exactly, or come as near as the bounds allow."""
+    total = min(max(total, SMALLEST * len(sizes)), sum(largest.values()))
+    rounded = {key: math.floor(size + 1e-9) for key, size in sizes.items()}
+    while rest := total - sum(rounded.values()):
+        step = 1 if rest > 0 else -1
+        free = [key for key in rounded if (rounded[key] < largest[key] if step > 0 else rounded[key] > SMALLEST)]
+        rounded[max(free, key=lambda key: step * (sizes[key] - rounded[key]))] += step
+    return rounded
+
+
+class StepTime:
+    """What is known about the time of one worker's steps. `largest` is the most examples that it bears."""
+
+    def __init__(self, speed: float, largest: int) -> None:
+        self.speed, self.largest = speed, largest
+        self._before: tuple[int, float] | None = None
+        self.worth = 0.0
+        """How many examples the fixed part of a step is worth. A change of speed does not change that."""
+        self._variance = _NOISE**2
+        """Of one observation, relative, from successive differences: a lasting change of speed is no noise."""
+        self._differences = 5
+        self._size, self._seconds, self._last = 0, 0.0, 0.0
+        self._steps, self._looks, self._judged = 0, -1, False
+
+    def resized(self) -> None:
+        """From now on observations are of another size. The first of a size is passed over: it is slow."""
+        if self.known:
+            self._before = (self._size, self._seconds)
+        self._steps, self._looks, self._judged = 0, -1, False
+
+    def add(self, size: int, seconds: float, steps: int) -> None:
+        """`steps` steps of `size` examples took `seconds` each."""
+        self._looks += 1
+        if not self._looks:
+            return
+        self._steps += steps
+        if self._looks == 1:
+            self._seconds = seconds
+        else:
+            self._differences += 1
+            difference = ((seconds - self._last) / self._seconds) ** 2 / 2
+            self._variance += (difference - self._variance) / min(self._differences, 50)
+            self._seconds += (seconds - self._seconds) * max(SMOOTHING, 1 / self._looks)
+        self._size, self._last = size, seconds
+
+    @property
+    def known(self) -> bool:
+        """Whether the time at the present size is known."""
+        return self._looks >= ENOUGH_LOOKS and self._steps >= ENOUGH_STEPS
+
+    @property
+    def error(self) -> float:
+        """The relative standard error of the smoothed time."""
+        return math.sqrt(self._variance * max(SMOOTHING / (2 - SMOOTHING), 1 / max(self._looks, 1)))
+
+    @property
+    def seconds_per_example(self) -> float:
+        """At the size that was seen last; 0 if none was."""
+        size, seconds = self._point()
+        return seconds / size if size else 0.0
+
+    def cost(self, of_speed_one: float) -> Cost:
+        """The model of its steps; of a worker never seen, from its speed."""
+        size, seconds = self._point()
+        if not size:
+            return Cost(0.0, of_speed_one / self.speed, self.largest)
+        each = seconds / (self.worth + size)
+        return Cost(self.worth * each, each, self.largest)
+
+    def judge(self) -> None:
+        """Once at every size, against the one before: what is the fixed part, and were more examples too many?"""
+        if self._judged or not self.known:
+            return
+        self._judged = True
+        if self._before is None:
+            return
+        size, seconds = self._before
+        noise = SIGMAS * self.error
+        if abs(self._size - size) >= max(APART, noise) * max(self._size, size):
+            each = (self._seconds - seconds) / (self._size - size)
+            most = MOST_FIXED * self._size
+            self.worth = min(max(self._seconds / each - self._size, 0.0), most) if each > 0 else most
+        if self._size > size and self._size / self._seconds < (1 - max(DEADBAND, noise)) * size / seconds:
+            self.largest = size
+
+    def _point(self) -> tuple[int, float]:
+        return (self._size, self._seconds) if self.known else self._before or (0, 0.0)
+
+
+class BatchController:
+    """The mini-batches of one run. Workers go by their number; `sizes` is what each has now."""
+
+    def __init__(self, policy: str, batch: int, workers: int = 0, kept: Mapping[str, Any] | None = None) -> None:
+        """`batch` is the declared mini-batch, `workers` how many workers were declared (0: unknown)."""
+        kept = kept or {}
+        self.policy, self.batch = policy, max(batch, SMALLEST)
+        self._declared, self._most = workers, int(kept.get("most", 0))
+        self._times = {
+            int(key): StepTime(float(speed), LARGEST * self.batch) for key, speed in kept.get("speeds", {}).items()
+        }
+        self.sizes = {int(key): int(size) for key, size in kept.get("sizes", {}).items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a restarted chief must know."""
+        speeds = {str(key): time.speed for key, time in self._times.items()}
+        sizes = {str(key): size for key, size in self.sizes.items()}
+        return {"batch": self.batch, "most": self._most, "speeds": speeds, "sizes": sizes}
+
+    @property
+    def total(self) -> int:
+        """The global batch."""
+        return self.batch * self._most
+
+    def share(self, worker: int) -> float:
+        """With what its gradient is to be multiplied: the mean of such gradients is that over all examples."""
+        return self.sizes[worker] * len(self.sizes) / sum(self.sizes.values())
+
+    def members(self, speeds: Mapping[int, float]) -> dict[int, int]:
+        """These train now, with these relative speeds (0: not known). Returns the sizes that changed."""
+        largest = LARGEST * self.batch
+        known = self._times
+        self._times = {key: known.get(key) or StepTime(speed or 1.0, largest) for key, speed in speeds.items()}
+        for key, speed in speeds.items():
+            self._times[key].speed = speed or self._times[key].speed
+        self._most = max(self._most, min(len(speeds), self._declared or len(speeds)))
+        before, self.sizes = self.sizes, {key: self.sizes.get(key, self.batch) for key in speeds}
+        return {**self._resize(self._wanted()), **{key: self.sizes[key] for key in speeds if key not in before}}
+
+    def observe(self, worker: int, batch: int, compute_seconds: float, steps: int = 1) -> None:
+        """`steps` steps of `batch` examples took `compute_seconds` together. Other sizes than its own are old news."""
+        if worker in self._times and batch == self.sizes[worker] and steps:
+            self._times[worker].add(batch, compute_seconds / steps, steps)
+
+    def exhausted(self, worker: int, fits: int) -> dict[int, int]:
+        """The worker's memory was exhausted; `fits` examples still fit. Returns the sizes that changed."""
+        if worker not in self._times:
+            return {}
+        time = self._times[worker]
+        time.largest = min(time.largest, max(fits, SMALLEST))
+        return self._resize(self._wanted())
+
+    def decide(self) -> dict[int, int]:
+        """The sizes that are to change now: none while any worker's time is unknown, or all are as good as equal."""
+        if self.policy != "dynamic" or not self._times or not all(time.known for time in self._times.values()):
+            return {}
+        for time in self._times.values():
+            time.judge()
+        wanted = self._wanted()
+        worth_it = any(abs(wanted[key] - size) > self._threshold(key, size) for key, size in self.sizes.items())
+        return self._resize(wanted) if worth_it else {}
+
+    def _threshold(self, worker: int, size: int) -> float:
+        """Below it a change is noise, or rounding to and fro.
+
+        Dead-band and noise are parts of a step's time, of which the fixed part is worth some examples.
+        """
+        time = self._times[worker]
+        return max((size + time.worth) * max(DEADBAND, SIGMAS * time.error), 0.75)
+
+    def _wanted(self) -> dict[int, float]:
+        if not self._times:
+            return {}
+        times = self._times.values()
+        seen = [time.seconds_per_example * time.speed for time in times if time.seconds_per_example]
+        of_speed_one = sum(seen) / len(seen) if seen else 1.0
+        if self.policy == "static":
+            return divide(self.total, {key: Cost(0.0, 1 / time.speed, time.largest) for key, time in self._items()})
+        return divide(self.total, {key: time.cost(of_speed_one) for key, time in self._items()})
+
+    def _items(self) -> list[tuple[int, StepTime]]:
+        return list(self._times.items())
+
+    def _resize(self, wanted: Mapping[int, float]) -> dict[int, int]:
+        sizes = whole(wanted, self.total, {key: time.largest for key, time in self._items()}) if wanted else {}
+        changed = {key: size for key, size in sizes.items() if size != self.sizes[key]}
+        for key in changed:
+            self._times[key].resized()
+        self.sizes = sizes
+        return changed
+
+
+class MiniBatch:
+    """A worker's own side: how many examples its next step takes. `fits` is the most that its memory holds."""
+
+    def __init__(self, declared: int) -> None:
+        self.declared = declared
+        self.fits = LARGEST * declared
+        self._held = 0
+
+    def next(self, given: tuple[int, float] | None) -> tuple[int, float]:
+        """Size and share of the next step, from what the chief gave."""
+        size, share = given or (self.declared, 1.0)
+        return (size, share) if size <= self.fits else (self.fits, share * self.fits / size)
+
+    def held(self, size: int) -> None:
+        """A step of `size` examples was made."""
+        self._held = max(self._held, size)
+
+    def shrink(self, size: int) -> bool:
+        """A step of `size` examples did not fit: go back to the last that did. False if nothing smaller is left."""
+        if size <= SMALLEST:
+            return False
+        self.fits = self._held if SMALLEST <= self._held < size else max(size // 2, SMALLEST)
+        return True

@@ -1,0 +1,183 @@
+"""Use the trained model of a run: `python -m transient_magics.runtime.serve --run FOLDER predict|export ...`.
+
+`predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's answers to another;
+`export TARGET` writes a SavedModel. Both restore the newest checkpoint in FOLDER (or that of `--step`), on the CPU,
+without any cluster. Prints one line of JSON: `{"step": N}`, or `{"error": sentence, "kind": class, ...}` with exit code
+1, where the class is one of this package's errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+from . import placement
+from .checkpoints import Checkpoints
+from .folder import RunFolder, RunSpec
+from .role import ENVIRONMENT
+from .usercode import told
+
+_BATCH = 128
+
+Session = Any
+ServingGraph = Any
+
+
+@contextlib.contextmanager
+def restored(
+    folder: RunFolder, spec: RunSpec, step: int, data: str | None, given: Collection[str] = ()
+) -> Iterator[tuple[Session, ServingGraph]]:
+    """A session in which the model has the values of the checkpoint at `step`. `data`: where vocabularies are."""
+    from .t2t import bridges, registry, serving
+
+    tf = bridges.cross()
+    checkpoints = Checkpoints(folder.checkpoints)
+    with bridges.autograph_off(), tf.Graph().as_default(), tempfile.TemporaryDirectory() as nothing:
+        definition = registry.define(folder, spec, data or nothing)
+        if "use_nchw" in definition.hparams:
+            definition.hparams.use_nchw = False  # a GPU's layout; what is exported here must run anywhere
+        _prepare(definition, spec, nothing)
+        tf.train.get_or_create_global_step()
+        built = serving.serving_graph(definition, given)
+        _refuse_other_model(tf, checkpoints.prefix(step))
+        saver = checkpoints.saver(step)
+        with tf.Session(config=placement.plain_config(spec.threads)) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
+            saver.restore(session, str(checkpoints.prefix(step)))
+            yield session, built
+
+
+def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
+    """Write the model's answers to the arrays of `inputs`, in their order."""
+    import numpy
+
+    with numpy.load(inputs, allow_pickle=False) as file:
+        given = {name: file[name] for name in file.files}
+    with restored(folder, spec, step, data, given) as (session, built):
+        fed = {built.inputs[name]: _fitting(name, array, built.inputs[name]) for name, array in given.items()}
+        count = len(next(iter(given.values())))
+        answers = [
+            session.run(dict(built.outputs), {key: array[begin : begin + _BATCH] for key, array in fed.items()})
+            for begin in range(0, count, _BATCH)
+        ]
+    whole: dict[str, Any] = {name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    numpy.savez(outputs, **whole)
+
+
+def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
+    """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
+    from .t2t import bridges
+
+    tf = bridges.cross()
+    with restored(folder, spec, step, data) as (session, built):
+        saved_model = tf.saved_model
+        signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
+        builder = saved_model.Builder(str(target))
+        builder.add_meta_graph_and_variables(
+            session,
+            [saved_model.SERVING],
+            {saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+            main_op=tf.tables_initializer(),
+            clear_devices=True,
+            strip_default_attrs=True,
+        )
+        builder.save()
+
+
+def _prepare(definition: Any, spec: RunSpec, nothing: str) -> None:
+    from .t2t import graph
+
+    try:
+        graph.prepare(definition)
+    except Exception as error:
+        if nothing not in str(error):
+            raise
+        what = f"{spec.problem} needs a vocabulary that was made with its data"
+        raise TrainingError(what, fix="Say where it is on this machine: data_dir=FOLDER.") from error
+
+
+def _refuse_other_model(tf: Any, prefix: Path) -> None:
+    """What the checkpoint does not hold would be random numbers, and nobody would see it in the answers."""
+    known = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
+    missing = [variable.op.name for variable in tf.trainable_variables() if variable.op.name not in known]
+    if missing:
+        what = f"the checkpoint does not hold the model's {missing[0]}"
+        raise TrainingError(what + (f" and {len(missing) - 1} more" if missing[1:] else ""), where=prefix.name)
+
+
+def _fitting(name: str, array: Any, placeholder: Any) -> Any:
+    """`array` as the model takes it; whole numbers stay what they are, or it is an error."""
+    wanted, kind = placeholder.shape.as_list(), placeholder.dtype
+    if array.ndim == len(wanted) - 1 and wanted[-1] == 1:
+        array = array[..., None]  # grey images, single labels
+    fits = array.ndim == len(wanted) and all(
+        size in (None, there) for size, there in zip(wanted, array.shape, strict=True)
+    )
+    if not fits:
+        shape = ", ".join("any" if size is None else str(size) for size in wanted[1:])
+        what = f"{name} has the shape {array.shape}, where a batch of ({shape}) is needed"
+        raise TrainingError(what, fix="The first dimension counts the examples.")
+    if kind.is_integer or kind.is_bool:
+        cast = array.astype(kind.as_numpy_dtype)
+        if not (cast == array).all():
+            what = f"{name} holds values that are no {kind.name}"
+            raise TrainingError(what, fix="Give examples as the problem's generator does; the model scales them.")
+        return cast
+    return array.astype(kind.as_numpy_dtype)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Use the trained model of a run.")
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--step", type=int)
+    parser.add_argument("--data", help="folder with the problem's vocabularies")
+    what = parser.add_subparsers(dest="what", required=True)
+    predicting = what.add_parser("predict")
+    predicting.add_argument("inputs", type=Path)
+    predicting.add_argument("outputs", type=Path)
+    what.add_parser("export").add_argument("target", type=Path)
+    return parser.parse_args()
+
+
+def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
+    folder, offset = RunFolder(given.run), 0
+    try:
+        spec = folder.spec()
+        offset = spec.line_offset
+        steps = Checkpoints(folder.checkpoints).steps()
+        if not steps or given.step not in (None, *steps):
+            raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
+        step = steps[0] if given.step is None else given.step
+        there = spec.data_dir if spec.data_dir and Path(spec.data_dir).is_dir() else None  # it was the VMs' place
+        data = given.data or there
+        work: Callable[..., None] = predict if given.what == "predict" else export
+        work(folder, spec, step, data, *([given.inputs, given.outputs] if work is predict else [given.target]))
+    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
+        traceback.print_exc()
+        known = told(error, offset)
+        return {"error": known.what, "where": known.where, "fix": known.fix, "kind": type(known).__name__}
+    return {"step": step}
+
+
+def main() -> None:
+    """Print the answer; exit with 0 if all is written."""
+    given = _arguments()
+    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU of this machine may be busy, and one pass needs none
+    with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
+        answer = _answer(given)
+    print(json.dumps(answer), flush=True)
+    sys.exit("error" in answer)
+
+
+if __name__ == "__main__":
+    main()
