@@ -136,6 +136,11 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
     assert (command.verb, command.values) == (verb, values)
 
 
+def test_a_synchronous_run_reads_its_options() -> None:
+    values = parse("train", split(TRAIN + "--mode SYNC --backup-workers 2")).values
+    assert (values["mode"], values["backup_workers"]) == ("sync", 2)
+
+
 def test_a_run_reads_its_options() -> None:
     line = TRAIN + "--include a.py b --pip x y --checkpoint-every 5m --eval-every 50 --no-check --pace .2 --wait -o run"
     command = parse("train", split(line))
@@ -151,9 +156,10 @@ def test_a_run_reads_its_options() -> None:
     ("line", "said"),
     [
         ("--model resnet", "needs --hparams-set and --problem and --train-steps"),
-        (TRAIN + "--mode sync", "--mode sync is not available yet"),
-        (TRAIN + "--batching dynamic", "--batching dynamic is not available yet"),
-        (TRAIN + "--wire bf16", "--wire bf16 is not available yet"),
+        (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
+        (TRAIN + "--mode sink", "Did you mean sync?"),
+        (TRAIN + "--backup-workers 1", "--backup-workers needs --mode sync"),
+        (TRAIN + "--mode sync --backup-workers -1", "whole number from 0 on"),
         (TRAIN + "--checkpoint-every auto", "--checkpoint-every auto is not available yet"),
         (TRAIN + "--hparams 64", "overrides nothing"),
         (TRAIN + "--lr-policy activ", "Did you mean active?"),

@@ -49,6 +49,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%transient_cluster revoke demo worker-", ["worker-0", "worker-1", "worker-2", "worker-3"]),
         ("%transient_cluster revoke demo worker-1 --", ["--in"]),
         ("%transient_cluster delete --a", ["--all"]),
+        ("%%train --mode ", ["async", "sync"]),
         ("%%train --lr-policy ", ["active", "slots", "fixed"]),
         ("%%train --cluster d", ["demo"]),
         ("%%transient_train --resume r", ["run-1"]),

@@ -24,6 +24,7 @@ from .follower import follower
 
 if TYPE_CHECKING:
     import pandas
+    from numpy import ndarray
 
     from .weather import Weather
 
@@ -238,11 +239,19 @@ class Run:
 
         rows = metrics.read(self.directory / "metrics.jsonl")
         columns = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness"]
-        frame = pandas.DataFrame(rows, columns=[*columns[:4], "steps", "seconds", *columns[5:]])
+        frame = pandas.DataFrame(rows, columns=[name for name in columns if name != "steps_per_second"])
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
-        gaps = frame.groupby("worker")["time"].diff().dt.total_seconds()
-        frame["steps_per_second"] = frame["steps"] / frame["seconds"].fillna(gaps).where(lambda value: value > 0)
+        frame["steps_per_second"] = pandas.array(metrics.speeds(rows), dtype="float64")
         return frame.loc[:, columns]
+
+    def tensorboard(self, folder: str | Path | None = None) -> Path:
+        """Write the run's metrics and events for TensorBoard into `folder` (default: in the run's own), and return it.
+
+        Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one folder.
+        """
+        from .tensorboard import write
+
+        return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
     def evaluate(self) -> dict[str, float]:
         """The dev split's metrics as last evaluated. Raises TrainingError where that has not happened yet."""
@@ -250,6 +259,29 @@ class Run:
         if not found:
             raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)
         return found
+
+    def predict(self, inputs: Any, data_dir: str | Path | None = None) -> ndarray | dict[str, ndarray]:
+        """What the model of the last checkpoint answers to `inputs`, on this machine; the cluster may be gone.
+
+        `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's generator makes
+        them (an image's pixels, a text's token numbers); the problem's own preprocessing is applied. A classifier
+        gives probabilities of shape (examples, classes). Every other model needs its targets too (`{"inputs": ...,
+        "targets": ...}`) and gives its logits for them. `data_dir`: where the problem's vocabulary is, if it has one.
+        Starting TensorFlow takes some seconds, so ask for many at once. Raises TrainingError or CellError.
+        """
+        from .models import predict
+
+        return predict(self, inputs, data_dir)
+
+    def export(self, folder: str | Path, data_dir: str | Path | None = None) -> Path:
+        """Write the model of the last checkpoint as a SavedModel into `folder`, which must be new or empty.
+
+        Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
+        `tf.saved_model.load` and TensorFlow Serving read it. Raises TrainingError or CellError.
+        """
+        from .models import export
+
+        return export(self, Path(folder).expanduser(), data_dir)
 
     def logs(self, worker: str, lines: int = 200) -> str:
         """The last lines that `worker` (a VM's name) wrote in this run."""

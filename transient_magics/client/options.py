@@ -19,7 +19,7 @@ from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
-PROGRAM_VERBS = ("cluster", "train", "weather", "image", "emulator", "catalog")
+PROGRAM_VERBS = ("cluster", "train", "export", "tensorboard", "weather", "image", "emulator", "catalog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +210,9 @@ _WAIT = "return only when {}"
 _OUTPUT = _flag("-o --output", "bind the handle to this name in the notebook", _variable, metavar="NAME")
 _CLUSTER_NAME = _word("name", "NAME", "the cluster", completes="cluster")
 _ANY_CLUSTER = _word("name", "NAME", "the cluster (default: the latest one)", completes="cluster", many="?")
+_RUN = _word("run", "RUN", "the run, by its name", completes="run")
+_OF_CLUSTER = _flag("--cluster", "the cluster that it ran on (the latest with a run of that name)", str,
+                    completes="cluster", metavar="NAME")  # fmt: skip
 _PROJECT = _flag("--project", "a Google Cloud project; without one it is about the emulator", str)
 _WORKER = _word("worker", "WORKER", "one of its VMs, as worker-1 or ps-0", completes="worker")
 
@@ -242,6 +245,18 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         ),
         "sweep": (_PROJECT,),
         "catalog": (_word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),),
+        "export": (
+            _RUN,
+            _word("folder", "FOLDER", "where the model goes; new or empty", completes="path"),
+            _OF_CLUSTER,
+            _flag("--data-dir", "where the problem's vocabulary is on this machine, if it has one", str,
+                  metavar="FOLDER"),
+        ),
+        "tensorboard": (
+            _RUN,
+            _word("folder", "FOLDER", "where they go (the run's own)", many="?", completes="path"),
+            _OF_CLUSTER,
+        ),
         "weather": _weather(),
         "image": (_word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
         "image build": _build(),
@@ -325,13 +340,16 @@ def _train() -> tuple[Option, ...]:
               metavar="STEPS|TIME"),
         _flag("--ps-shards", "partitions of large variables (one per parameter server)", _whole("--ps-shards"),
               metavar="N"),
-        _flag("--mode", "how gradients are applied (async)", **_choice("--mode", ("async",), later=("sync",))),
-        _flag("--batching", "who gets which batch size (uniform)",
-              **_choice("--batching", ("uniform",), later=("static", "dynamic"))),
-        _flag("--lr-policy", "which n divides the learning rate, as 1/sqrt(n) (active)",
+        _flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",
+              **_choice("--mode", ("async", "sync"))),
+        _flag("--backup-workers", "with --mode sync: a step does not wait for the N slowest workers (0)",
+              _whole("--backup-workers", 0), metavar="N"),
+        _flag("--batching", "mini-batches: all alike, by the GPUs' speeds as known, or as measured (uniform)",
+              **_choice("--batching", ("uniform", "static", "dynamic"))),
+        _flag("--lr-policy", "which n divides the learning rate, as 1/sqrt(n); with --mode sync active is 1 (active)",
               **_choice("--lr-policy", ("active", "slots", "fixed"))),
-        _flag("--wire", "numbers between workers and parameter servers (fp32)",
-              **_choice("--wire", ("fp32",), later=("bf16",))),
+        _flag("--wire", "how numbers cross between workers and parameter servers; bf16: in half the bytes (fp32)",
+              **_choice("--wire", ("fp32", "bf16"))),
         _flag("--eval-every", "evaluate every N steps (end)", _evaluate_every, name="eval_steps", metavar="N|end"),
         _flag("--resume", "go on from the latest checkpoint of that run", str, completes="run", metavar="RUN"),
         _flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
@@ -365,6 +383,8 @@ def _weather() -> tuple[Option, ...]:
               metavar="SHARE"),
         _flag("--api-latency", "how late the API answers: 100ms, or nine of ten within 50ms..400ms", str,
               choices=("none", "50ms..400ms"), metavar="TIME"),
+        _flag("--credentials", "accepted; expired: the API refuses every request (expired,for=60s)", str,
+              choices=("accepted", "expired", "expired,for=60s"), metavar="HOW"),
         _flag("--creation-preemptions", "the share of transient VMs that are preempted before they run", str,
               metavar="SHARE"),
         _flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019", str,
@@ -391,6 +411,8 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 
 
 def _check_train(values: dict[str, Any], called: str) -> None:
+    if values.get("backup_workers") and values.get("mode") != "sync":
+        raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
     if interval := values.pop("checkpoint_every", None):
         values["checkpoint_steps"], values["checkpoint_seconds"] = interval
     for key in ("include", "pip"):
@@ -441,6 +463,8 @@ DESCRIPTIONS = {
     "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
     "image list": "The images of the project that were baked here, and builds under way.",
     "image delete": "Delete an image. VMs that booted from it are left alone.",
+    "export": "Write the model of a run's last checkpoint as a SavedModel. The cluster may be gone.",
+    "tensorboard": "Write a run's metrics and events for TensorBoard; again: what is new.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
+       transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
+       transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
        transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
        transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train
        transient emulator [options]          run the emulator of Compute Engine alone
@@ -124,6 +126,20 @@ def _train(command: Command) -> None:
         result = run.wait(timeout=5.0)
         print(f"{run.name}: {text.run_words(run.state)}. It cost {text.money(result.cost)}.")
         print(f"Its results are in {run.directory}.")
+
+
+def _export(command: Command) -> None:
+    from . import run
+
+    values = dict(command.values)
+    print(run(values.pop("run"), values.pop("cluster", None)).export(**values))
+
+
+def _tensorboard(command: Command) -> None:
+    from . import run
+
+    values = dict(command.values)
+    print(run(values.pop("run"), values.pop("cluster", None)).tensorboard(**values))
 
 
 def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
@@ -260,6 +276,8 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "help": _help,
     "declare": _declare,
     "train": _train,
+    "export": _export,
+    "tensorboard": _tensorboard,
     "list": _list,
     "status": _status,
     "attach": _attach,

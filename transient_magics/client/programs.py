@@ -1,13 +1,20 @@
-"""Programs of the controller's that answer one question: they may import Google's client, this process not."""
+"""Programs that answer one question in a process of their own, because of what they import.
+
+Those of the controller may import Google's client and those of the runtime TensorFlow; this process not.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from ..errors import CloudError
+from .. import errors
+from ..errors import CloudError, TrainingError, TransientError
+from ..runtime.role import environment
 
 
 def ask(name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0) -> dict[str, Any]:
@@ -15,17 +22,47 @@ def ask(name: str, what: str, *arguments: str, stdin: str = "", timeout: float =
 
     CloudError with its reason, or that `what` failed.
     """
-    command = [sys.executable, "-m", f"transient_magics.controller.{name}", *arguments]
+    return _answer(f"controller.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout)
+
+
+def ask_model(what: str, *arguments: str, timeout: float = 3600.0) -> dict[str, Any]:
+    """The answer of `transient_magics.runtime.serve`, which needs the training stack on this machine.
+
+    TrainingError or CellError with its reason, or that `what` failed.
+    """
+    from importlib.util import find_spec
+
+    if missing := [name for name in ("tensorflow", "tensor2tensor") if find_spec(name) is None]:
+        raise TrainingError(
+            f"{what} needs the training stack, and {missing[0]} is not installed on this machine",
+            fix="`make venv` brings it; run.fetch(FOLDER) takes what it needs to a machine that has it.",
+        )
+    own = environment(os.environ)
+    return _answer("runtime.serve", what, arguments, TrainingError, timeout=timeout, environment=own)
+
+
+def _answer(
+    module: str,
+    what: str,
+    arguments: tuple[str, ...],
+    failure: type[TransientError],
+    *,
+    stdin: str = "",
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"transient_magics.{module}", *arguments]
     whole: dict[str, Any] = {"input": stdin, "capture_output": True, "text": True, "timeout": timeout, "cwd": "/"}
     try:
-        ended = subprocess.run(command, **whole, check=False)
+        ended = subprocess.run(command, **whole, check=False, env=environment)
     except subprocess.TimeoutExpired:
-        raise CloudError(f"{what} did not end within {timeout:.0f} s") from None
+        raise failure(f"{what} did not end within {timeout:.0f} s") from None
     try:
         answer = json.loads(ended.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         said = ended.stderr.strip().splitlines()
-        raise CloudError(f"{what} failed: {said[-1] if said else 'no answer'}") from None
+        raise failure(f"{what} failed: {said[-1] if said else 'no answer'}") from None
     if "error" in answer:
-        raise CloudError(str(answer["error"]))
+        kind = getattr(errors, str(answer.get("kind")), failure)
+        raise kind(str(answer["error"]), where=answer.get("where", ""), fix=answer.get("fix", ""))
     return answer

@@ -22,10 +22,10 @@ from .clusters import clusters, fetch
 from .handles import Cluster, Run
 
 _CHOICES = {
-    "mode": ("async",),
-    "batching": ("uniform",),
+    "mode": ("async", "sync"),
+    "batching": ("uniform", "static", "dynamic"),
     "lr_policy": ("active", "slots", "fixed"),
-    "wire": ("fp32",),
+    "wire": ("fp32", "bf16"),
     "when_done": ("keep", "workers", "cluster"),
 }
 
@@ -59,6 +59,9 @@ def train(
             raise DeclarationError(
                 what, where=f"--{option.replace('_', '-')}", fix=f"Choose from {', '.join(choices)}."
             )
+    if options.get("backup_workers") and options.get("mode") != "sync":
+        raise DeclarationError("Only synchronous steps have backup workers", where="--backup-workers",
+                               fix="Add --mode sync.")  # fmt: skip
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
         if state.spec and not (state.spec.emulated or state.spec.bucket or state.spec.service_account):
@@ -76,6 +79,7 @@ def train(
         store=run_store(state.spec, folder.name) if state.spec else None,
         resume_store=earlier.state.spec.get("store") if earlier and on_vm else None,
         token=secrets.token_hex(16), max_workers=state.spec.max_workers if state.spec else 0,
+        workers=state.spec.worker_count if state.spec else 0,
         **{key: value for key, value in options.items() if value is not None},
     )  # fmt: skip
     _write(folder, spec, source, include, earlier)

@@ -12,7 +12,7 @@ from ..journal import Bill, ClusterState, Event, RunState, VmState, events
 from ..spec import render_duration
 
 NOTICE_SECONDS = 30.0
-QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock")
+QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised")
 _NEAR_END_SECONDS = 3600.0
 _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
 
@@ -252,6 +252,9 @@ def group_words(alike: Sequence[Event]) -> str:
             return f"{many} workers joined {last.run}: {count(last.active, 'worker')}"
         case events.WorkerLeft():
             return f"{many} workers left {last.run}, {last.reason}: {count(last.active, 'worker')}"
+        case events.WorkerBatchResized():
+            sizes = ", ".join(f"{each.new}" for each in alike if isinstance(each, events.WorkerBatchResized))
+            return f"{many} workers of {last.run} now take {sizes} examples per step{_why_resized(last.reason)}"
     return event_words(last)
 
 
@@ -267,7 +270,22 @@ def _alike(event: Event) -> tuple[object, ...] | None:
             return event.kind, event.run
         case events.WorkerLeft():
             return event.kind, event.run, event.reason
+        case events.WorkerBatchResized():
+            return event.kind, event.run, event.reason
     return None
+
+
+_WHY_RESIZED = {
+    "static": "as fast as its GPU is known to be",
+    "dynamic": "as fast as it was measured to be",
+    "revocation": "another worker left",
+    "join": "a worker joined",
+    "oom": "memory was exhausted",
+}
+
+
+def _why_resized(reason: str) -> str:
+    return f": {_WHY_RESIZED.get(reason, reason)}"
 
 
 def event_words(event: Event) -> str:
@@ -302,6 +320,8 @@ def event_words(event: Event) -> str:
             return f"{event.worker} joined {event.run}: {count(event.active, 'worker')}"
         case events.WorkerLeft():
             return f"{event.worker} left {event.run}, {event.reason}: {count(event.active, 'worker')}"
+        case events.WorkerBatchResized():
+            return f"{event.worker} takes {event.new} examples per step, not {event.old}{_why_resized(event.reason)}"
         case events.WorkerReplaced():
             return f"{event.by} takes the place of {event.worker}"
         case events.ControllerTrouble():

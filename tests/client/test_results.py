@@ -1,0 +1,185 @@
+"""Results without a model: the history as a table, event files for TensorBoard, and what is refused early."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.journal.test_state import SPEC
+from transient_magics import client
+from transient_magics.client.program import main
+from transient_magics.errors import TrainingError
+from transient_magics.journal import Event, Journal, events, metrics
+from transient_magics.runtime import serve
+
+START = 1_700_000_000 * 10**9
+COLUMNS = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness"]
+READER = """
+import json, sys
+from pathlib import Path
+from tensorflow.compat.v1 import train, make_ndarray
+found = []
+for path in sorted(Path(sys.argv[1]).glob("*/events.out.tfevents.*")):
+    for event in train.summary_iterator(str(path)):
+        for value in event.summary.value:
+            is_text = value.metadata.plugin_data.plugin_name == "text"
+            content = make_ndarray(value.tensor).item().decode() if is_text else value.simple_value
+            found.append([path.parent.name, event.wall_time, event.step, value.tag, content])
+print(json.dumps(found))
+"""
+
+
+def row(worker: str, second: float, step: int, **values: Any) -> dict[str, Any]:
+    return {
+        "time": START + int(second * 1e9), "worker": worker, "step": step, "steps": 5, "samples": 160, "loss": 1 / step,
+        "batch_size": 32, "compute_seconds": 0.4, "wait_seconds": 0.6, "gap_seconds": 0.3, "staleness": 1.5, **values,
+    }  # fmt: skip
+
+
+def measure(run: client.Run, *rows: dict[str, Any]) -> None:
+    metrics.append(run.directory / "metrics.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in rows))
+
+
+def happen(run: client.Run, *history: tuple[float, Event]) -> None:
+    with Journal(run.cluster.directory / "journal.jsonl") as journal:
+        for second, event in history:
+            journal.append(type(event)(**{**vars(event), "time": START + int(second * 1e9)}))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]:
+    """A run under way, as its files tell."""
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
+    found = client.Run("run-1", client.Cluster("demo"))
+    found.directory.mkdir(parents=True)
+    (found.cluster.directory / "spec.json").write_text("{}")
+    happen(
+        found,
+        (0, events.ClusterDeclared(spec=SPEC.to_dict())),
+        (1, events.VmReady(vm="worker-0")),
+        (2, events.TrainDeclared(run="run-0", spec={"train_steps": 9})),
+        (9, events.TrainDeclared(run="run-1", spec={"train_steps": 90})),
+        (10, events.TrainStarted(run="run-1", step=0)),
+        (11, events.TrainProgress(run="run-1", step=10, loss=2.0, steps_per_second=8.0, active=2)),
+        (12, events.TrainProgress(run="run-0", step=70, loss=7.0)),
+        (13, events.VmRevoked(vm="worker-1", signal="notice")),
+    )
+    measure(found, row("worker-0", 11, 8), row("worker-1", 11.5, 10), row("worker-0", 13, 15, loss=None))
+    return found
+
+
+def test_the_history_is_a_table_of_what_the_workers_measured(run: client.Run) -> None:
+    history = run.history()
+    assert list(history.columns) == COLUMNS
+    assert list(history.worker) == ["worker-0", "worker-1", "worker-0"]
+    assert list(history.steps_per_second) == [5.0, 5.0, 2.5], "the first by the seconds its steps took"
+    assert str(history.time.dtype).endswith("UTC]")
+    assert history.time[0].timestamp() == START / 1e9 + 11
+    assert history.loss.isna().tolist() == [False, False, True]
+
+
+def test_the_history_of_a_run_that_has_not_begun_is_empty(run: client.Run) -> None:
+    (run.directory / "metrics.jsonl").unlink()
+    history = run.history()
+    assert list(history.columns) == COLUMNS
+    assert len(history) == 0
+
+
+@pytest.mark.training
+def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: client.Run, tmp_path: Path) -> None:
+    folder = run.tensorboard(tmp_path / "board")
+    (cluster_file,) = (folder / "cluster").iterdir()
+    with cluster_file.open("ab") as file:
+        file.write(b"torn")  # what an interrupted call leaves
+    measure(run, row("worker-0", 14, 20))
+    happen(
+        run,
+        (15, events.TrainFinished(run="run-1", step=90, loss=0.5)),
+        (16, events.VmRevoked(vm="worker-0", signal="ssh")),
+        (17, events.TrainEvaluated(run="run-1", step=90, metrics={"accuracy": 0.75})),
+    )
+    for _ in range(2):
+        assert main(["tensorboard", "run-1", str(folder), "--cluster", "demo"]) == 0
+    read = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, check=True)
+    found = [(owner, at - START / 1e9, step, tag, value) for owner, at, step, tag, value in json.loads(read.stdout)]
+    assert len(found) == len(set(found)), "something is there twice"
+    assert [each[1:3] + each[4:] for each in found if each[3] == "loss" and each[0] == "cluster"] == [
+        (11, 10, 2.0), (15, 90, 0.5),
+    ]  # fmt: skip
+    assert [each[1:3] + each[4:] for each in found if each[0] == "worker-0" and each[3] == "steps_per_second"] == [
+        (11, 8, 5.0), (13, 15, 2.5), (14, 20, 5.0),
+    ]  # fmt: skip
+    assert ("worker-1", 11.5, 10, "staleness", 1.5) in found
+    assert ("evaluation", 17, 90, "accuracy", 0.75) in found
+    (revoked,) = [each for each in found if each[3] == "events/vm.revoked"]
+    assert revoked[:3] == ("cluster", 13, 10)
+    assert "worker-1" in revoked[4]
+    assert not [each for each in found if each[3] == "events/vm.ready"], "that was before the run"
+
+
+def test_a_folder_is_one_run_s(run: client.Run, tmp_path: Path) -> None:
+    other = client.Run("run-0", run.cluster)
+    other.directory.mkdir()
+    assert run.tensorboard() == run.directory / "tensorboard"
+    with pytest.raises(TrainingError, match="holds the event files of demo/run-1"):
+        other.tensorboard(run.tensorboard(tmp_path / "board"))
+
+
+def test_what_cannot_be_predicted_is_said_before_tensorflow_starts(run: client.Run) -> None:
+    with pytest.raises(TrainingError, match="same number of examples"):
+        run.predict({"inputs": numpy.zeros((3, 8, 8)), "targets": [1]})
+    with pytest.raises(TrainingError, match="no array of examples"):
+        run.predict([{"inputs": 1}])
+    with pytest.raises(TrainingError, match="run-1 has no checkpoint yet"):
+        run.predict([[1, 2, 3], [4]])
+
+
+@pytest.mark.parametrize(
+    ("array", "error"),
+    [
+        (numpy.zeros((2, 8, 8)), None),
+        (numpy.zeros((2, 8, 8, 1), "int64"), None),
+        (numpy.full((2, 8, 8, 1), 0.5), "holds values that are no uint8"),
+        (numpy.full((2, 8, 8, 1), 256), "holds values that are no uint8"),
+        (numpy.zeros((8, 8)), r"shape \(8, 8\), where a batch of \(any, any, 1\) is needed"),
+        (numpy.zeros((2, 8, 8, 3)), "is needed"),
+    ],
+)
+def test_images_must_be_what_the_model_takes(array: numpy.ndarray, error: str | None) -> None:
+    kind = SimpleNamespace(is_integer=True, is_bool=False, as_numpy_dtype=numpy.uint8, name="uint8")
+    placeholder = SimpleNamespace(shape=SimpleNamespace(as_list=lambda: [None, None, None, 1]), dtype=kind)
+    if error is None:
+        assert serve._fitting("inputs", array, placeholder).shape == (2, 8, 8, 1)
+    else:
+        with pytest.raises(TrainingError, match=error):
+            serve._fitting("inputs", array, placeholder)
+
+
+def test_an_export_overwrites_nothing(run: client.Run, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(TrainingError, match="has no checkpoint yet"):
+        run.export(tmp_path / "model")
+    (tmp_path / "model" / "mine").touch()
+    with pytest.raises(TrainingError, match="something at this place already"):
+        run.export(tmp_path / "model")
+
+
+def test_without_the_training_stack_the_error_says_what_is_missing(
+    run: client.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.directory / "checkpoints").mkdir()
+    (run.directory / "checkpoints" / "model.ckpt-7.index").touch()
+    find = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *more: None if name == "tensorflow" else find(name, *more))
+    with pytest.raises(TrainingError, match=r"tensorflow is not installed on this machine.*make venv"):
+        run.export(tmp_path / "model")
+    assert not list(tmp_path.glob("*model*"))

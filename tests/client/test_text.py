@@ -1,0 +1,35 @@
+"""Events as a person would tell them."""
+
+from __future__ import annotations
+
+import pytest
+
+from transient_magics.client.text import event_words, group_words, grouped
+from transient_magics.journal import events
+
+
+def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:
+    return events.WorkerBatchResized(run="run-1", worker=worker, old=old, new=new, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("static", "as fast as its GPU is known to be"),
+        ("dynamic", "as fast as it was measured to be"),
+        ("revocation", "another worker left"),
+        ("join", "a worker joined"),
+        ("oom", "memory was exhausted"),
+        ("new", "new"),
+    ],
+)
+def test_a_new_mini_batch_says_why(reason: str, said: str) -> None:
+    words = event_words(resized("worker-1", 32, 48, reason))
+    assert words == f"worker-1 takes 48 examples per step, not 32: {said}"
+
+
+def test_mini_batches_that_change_together_are_one_line() -> None:
+    alike = grouped([resized("worker-0", 32, 48, "dynamic"), resized("worker-1", 32, 16, "dynamic")])
+    assert [group_words(group) for group in alike] == [
+        "2 workers of run-1 now take 48, 16 examples per step: as fast as it was measured to be"
+    ]

@@ -1,0 +1,98 @@
+"""TensorBoard's event files, written without TensorFlow: scalars and texts as framed protocol buffers.
+
+A file is a sequence of records (length, its checksum, data, its checksum: the framing of TFRecord), each of which is
+one `Event` message. Only the few fields that TensorBoard reads for scalars and texts are encoded, by hand: the numbers
+of fields and wire types below are those of event.proto, summary.proto and tensor.proto, which never change.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from functools import cache
+from pathlib import Path
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_STRING_TENSOR = 7
+_POLYNOMIAL = 0x82F63B78
+"""Castagnoli's, with its bits reversed."""
+
+
+def scalar(at: float, step: int, tag: str, value: float) -> bytes:
+    """The record of a value at a global step, `at` seconds since 1970."""
+    return _event(at, step, _message(1, tag.encode()) + _key(2, _FIXED32) + struct.pack("<f", value))
+
+
+def text(at: float, step: int, tag: str, words: str) -> bytes:
+    """The record of a text (Markdown) at a global step."""
+    tensor = _key(1, _VARINT) + _varint(_STRING_TENSOR) + _message(2, b"") + _message(8, words.encode())
+    plugin = _message(1, _message(1, b"text"))
+    return _event(at, step, _message(1, tag.encode()) + _message(8, tensor) + _message(9, plugin))
+
+
+def append(folder: Path, name: str, records: list[bytes], size: int) -> int:
+    """Append to the event file called `name` behind its first `size` bytes; the new size.
+
+    What lies behind them was left by a writer that did not come to its end. A new file says its version first.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = b"".join(records)
+    path = folder / name
+    if not size or not path.exists():
+        path.write_bytes(_version() + content)
+    else:
+        with path.open("r+b") as file:
+            file.truncate(size)
+            file.seek(size)
+            file.write(content)
+    return path.stat().st_size
+
+
+def _version() -> bytes:
+    return _record(_key(1, _FIXED64) + struct.pack("<d", time.time()) + _message(3, b"brain.Event:2"))
+
+
+def _event(at: float, step: int, value: bytes) -> bytes:
+    moment = _key(1, _FIXED64) + struct.pack("<d", at)
+    return _record(moment + _key(2, _VARINT) + _varint(step) + _message(5, _message(1, value)))
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, _masked_checksum(length), data, _masked_checksum(data)))
+
+
+def _message(field: int, content: bytes) -> bytes:
+    return _key(field, _BYTES) + _varint(len(content)) + content
+
+
+def _key(field: int, wire: int) -> bytes:
+    return _varint(field << 3 | wire)
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _masked_checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as TFRecord does, so that a checksum over checksums says something."""
+    table, value = _table(), 0xFFFFFFFF
+    for byte in data:
+        value = table[(value ^ byte) & 0xFF] ^ value >> 8
+    value ^= 0xFFFFFFFF
+    return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    entries = []
+    for entry in range(256):
+        for _ in range(8):
+            entry = entry >> 1 ^ (_POLYNOMIAL if entry & 1 else 0)
+        entries.append(entry)
+    return tuple(entries)

@@ -1,0 +1,115 @@
+"""What a run has learned, used: predictions in this process's arrays, and a SavedModel on disk.
+
+TensorFlow is imported in a process of its own (`runtime.serve`), which restores the run's last checkpoint on this
+machine; the cluster may be gone. Arrays go there and back as .npz files in a folder that this user alone can read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TrainingError
+from ..runtime.checkpoints import Checkpoints
+from .programs import ask_model
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    from .handles import Run
+
+
+def predict(run: Run, inputs: Any, data_dir: str | Path | None) -> ndarray | dict[str, ndarray]:
+    """What the model answers to `inputs`; one array, or one by name for a model with several outputs."""
+    try:
+        import numpy
+    except ImportError:
+        raise TrainingError("run.predict needs NumPy, which is not installed on this machine") from None
+    given = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
+    arrays: dict[str, Any] = {str(name): _array(numpy, str(name), value) for name, value in given.items()}
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) != 1 or not all(counts.values()):
+        said = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise TrainingError("Every feature needs the same number of examples, one at least", where=said or "inputs")
+    with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
+        folder = _with_checkpoint(run, Path(temporary))
+        given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
+        numpy.savez(given_file, **arrays)
+        words = [*_common(folder, data_dir), "predict", str(given_file), str(answer_file)]
+        ask_model(f"A prediction of {run.name}", *words)
+        with numpy.load(answer_file, allow_pickle=False) as file:
+            answers = {name: file[name] for name in file.files}
+    return next(iter(answers.values())) if len(answers) == 1 else answers
+
+
+def export(run: Run, target: Path, data_dir: str | Path | None) -> Path:
+    """Write a SavedModel to `target`, all of it or nothing. Raises TrainingError where something is there already."""
+    target = target.absolute()
+    _refuse_full(target)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
+            folder = _with_checkpoint(run, Path(temporary))
+            ask_model(f"The export of {run.name}", *_common(folder, data_dir), "export", str(fresh))
+        _refuse_full(target)
+        fresh.rename(target)  # takes the place of an empty folder
+    except OSError as error:
+        raise TrainingError(f"The model cannot be exported: {error.strerror}", where=str(target)) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def _refuse_full(target: Path) -> None:
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise TrainingError("There is something at this place already", where=str(target), fix="Name another folder.")
+
+
+def _common(folder: Path, data_dir: str | Path | None) -> list[str]:
+    data = ["--data", str(Path(data_dir).expanduser().absolute())] if data_dir else []
+    return ["--run", str(folder), *data]
+
+
+def _with_checkpoint(run: Run, temporary: Path) -> Path:
+    """A folder with the run's declaration, cell and last checkpoint: its own, or one filled from its bucket."""
+    state = run.state
+    here = Checkpoints(run.directory / "checkpoints").steps()
+    if here and (not state.shipped or here[0] >= (state.shipped_step or 0)):
+        return run.directory
+    if not state.shipped:
+        raise TrainingError(f"{run.name} has no checkpoint yet", where=run.cluster.name)
+    from .clusters import fetch
+
+    folder = temporary / "run"
+    folder.mkdir()
+    for name in ("run.json", "cell.py", "include"):
+        (folder / name).symlink_to(run.directory / name)
+    spec = run.cluster.state.spec
+    fetch(state.spec["store"], spec.project if spec else None, folder, results=False)
+    return folder
+
+
+def _array(numpy: Any, name: str, value: Any) -> ndarray:
+    """`value` as an array; a list of sequences of different lengths is filled up with zeros, as T2T fills batches."""
+    try:
+        array = numpy.asarray(value)
+    except ValueError:
+        array = _filled_up(numpy, value)
+    if array.dtype == object or array.ndim == 0:
+        raise TrainingError(f"{name} is no array of examples", fix="Give an array or a list with one entry for each.")
+    return array
+
+
+def _filled_up(numpy: Any, sequences: Sequence[Any]) -> ndarray:
+    pieces = [numpy.asarray(each) for each in sequences]
+    if any(piece.ndim != 1 for piece in pieces):
+        return numpy.empty((), dtype=object)
+    array = numpy.zeros((len(pieces), max(len(piece) for piece in pieces)), numpy.result_type(*pieces))
+    for row, piece in zip(array, pieces, strict=True):
+        row[: len(piece)] = piece
+    return array

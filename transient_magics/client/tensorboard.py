@@ -1,0 +1,131 @@
+"""A run's metrics and events for TensorBoard: `%tensorboard --logdir FOLDER`.
+
+Below the folder each curve's owner has an event file of its own: `cluster` (loss, steps and samples per second,
+workers, and what happened, as texts), each worker (per second: loss, steps per second, batch size, staleness), and
+`evaluation`. Nothing is measured here: all of it is read from the run's metrics and the cluster's journal.
+`written.json` says how far they have been written, so that a further call appends what is new; it counts the bytes
+too, so that a call that was interrupted leaves nothing twice. (TensorBoard shows ten texts of a kind unless started
+with `--samples_per_plugin text=1000`.)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TrainingError
+from ..journal import Event, events, metrics, read
+from . import event_files
+from .text import QUIET, event_words
+
+if TYPE_CHECKING:
+    from .handles import Run
+
+_FILE = "events.out.tfevents.{:010d}.transient-magics"
+_SAFE = re.compile(r"[A-Za-z0-9_-]+")
+_CURVES = ("loss", "steps_per_second", "batch_size", "staleness")
+
+Records = dict[str, list[bytes]]
+
+
+@dataclass
+class _Written:
+    """How far a folder has got: of which run, each worker's newest time, the journal's seq, the files' sizes."""
+
+    run: str
+    workers: dict[str, int] = field(default_factory=dict)
+    seq: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def write(run: Run, folder: Path) -> Path:
+    """Bring `folder` up to date. Raises TrainingError where it holds another run's, or cannot be written."""
+    state = run.state
+    identity = f"{run.cluster.name}/{run.name} of {state.declared_at:.3f}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = _read(folder / "written.json", identity)
+        records: Records = {}
+        _workers(run, written, records)
+        _journal(run, written, records)
+        name = _FILE.format(int(state.declared_at))
+        for owner, lines in ((owner, lines) for owner, lines in records.items() if lines):
+            size = written.sizes.get(owner, 0)
+            written.sizes[owner] = event_files.append(folder / owner, name, lines, size)
+        _save(folder / "written.json", written)
+    except OSError as error:
+        raise TrainingError(f"The event files cannot be written: {error.strerror}", where=str(folder)) from error
+    return folder
+
+
+def _read(path: Path, identity: str) -> _Written:
+    try:
+        written = _Written(**json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return _Written(identity)
+    if written.run != identity:
+        what = f"The folder holds the event files of {written.run.partition(' ')[0]}"
+        raise TrainingError(what, where=str(path.parent), fix="Give each run a folder of its own.")
+    return written
+
+
+def _save(path: Path, written: _Written) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(asdict(written)))
+    fresh.replace(path)
+
+
+def _workers(run: Run, written: _Written, records: Records) -> None:
+    """What the workers measured, behind the newest row of each that is written already."""
+    rows = metrics.read(run.directory / "metrics.jsonl")
+    for row, speed in zip(rows, metrics.speeds(rows), strict=True):
+        worker, at = str(row["worker"]), row["time"]
+        if at <= written.workers.get(worker, 0) or not _SAFE.fullmatch(worker):
+            continue
+        written.workers[worker] = at
+        curves = {name: row.get(name) for name in _CURVES} | {"steps_per_second": speed}
+        records.setdefault(worker, []).extend(_scalars(at / 1e9, row["step"], curves))
+
+
+def _journal(run: Run, written: _Written, records: Records) -> None:
+    """What the chief reported, the evaluations, and what happened to the cluster between the run's begin and end."""
+    step, state = 0, run.state
+    end = state.finished_at if state.over else math.inf
+    for event in read(run.cluster.directory / "journal.jsonl"):
+        its_run = getattr(event, "run", "")
+        if its_run not in ("", run.name) or not (its_run or state.declared_at <= event.at <= end):
+            continue
+        step = getattr(event, "step", step)
+        if event.seq <= written.seq:
+            continue
+        written.seq = event.seq
+        cluster = records.setdefault("cluster", [])
+        if isinstance(event, events.TrainEvaluated):
+            records.setdefault("evaluation", []).extend(_scalars(event.at, step, event.metrics))
+        cluster.extend(_scalars(event.at, step, _curves(event)))
+        if event.kind and event.kind not in QUIET:
+            cluster.append(event_files.text(event.at, step, f"events/{event.kind}", event_words(event)))
+
+
+def _curves(event: Event) -> dict[str, Any]:
+    match event:
+        case events.TrainProgress():
+            return {
+                "loss": event.loss, "steps_per_second": event.steps_per_second,
+                "samples_per_second": event.samples_per_second, "active_workers": event.active,
+            }  # fmt: skip
+        case events.TrainFinished():
+            return {"loss": event.loss}
+    return {}
+
+
+def _scalars(at: float, step: int, curves: Mapping[str, Any]) -> Iterator[bytes]:
+    for name, value in curves.items():
+        if value is not None and math.isfinite(value):
+            yield event_files.scalar(at, step, name, value)
