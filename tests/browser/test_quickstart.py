@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from .conftest import Lab
 
@@ -25,7 +25,7 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     panel.wait_for(state="visible", timeout=30_000)
     panel.scroll_into_view_if_needed()
     # While the cells go on: the panel of the second cell tells the revocation and the replacement as they happen.
-    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("revoked, replaced by worker-4", timeout=120_000)
+    expect(panel.locator("tr[data-key=worker-1]")).to_contain_text("revoked, replaced by worker-4", timeout=300_000)
     expect(panel.locator("tr[data-key=worker-4]")).to_contain_text("training", timeout=60_000)
     expect(panel).not_to_contain_text("dev accuracy")
     page.wait_for_timeout(2000)
@@ -44,6 +44,13 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     assert "on demand: $0." in said
 
 
+def delete_by_button(panel: Locator) -> None:
+    """As a person does it, with the question that the button asks."""
+    panel.get_by_role("button", name="Delete cluster").click()
+    panel.get_by_role("button", name="Delete", exact=True).click()
+    expect(panel).to_contain_text("deleted: asked by the user", timeout=60_000)
+
+
 def test_buttons_work_while_a_cell_runs(lab: Lab) -> None:
     lab.notebook(
         "busy", "%load_ext transient_magics", "%transient_cluster cpux1 --name busy", "import time; time.sleep(600)"
@@ -52,9 +59,7 @@ def test_buttons_work_while_a_cell_runs(lab: Lab) -> None:
     lab.run_all(page)
     panel = page.locator(".jp-OutputArea-output .transient-panel").first
     expect(panel).to_contain_text("2 of 2 VMs ready", timeout=60_000)
-    panel.get_by_role("button", name="Delete cluster").click()
-    panel.get_by_role("button", name="Delete", exact=True).click()
-    expect(panel).to_contain_text("deleted: asked by the user", timeout=60_000)
+    delete_by_button(panel)
     expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[*]:")
     lab.command(page, "notebook:interrupt-kernel")
     expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[3]:")
@@ -76,6 +81,4 @@ def test_a_restarted_kernel_is_said_and_the_cluster_found_again(lab: Lab) -> Non
     lab.run_all(page)
     panel = page.locator(".jp-OutputArea-output .transient-panel").first
     expect(panel).to_contain_text("2 of 2 VMs ready", timeout=60_000)
-    panel.get_by_role("button", name="Delete cluster").click()
-    panel.get_by_role("button", name="Delete", exact=True).click()
-    expect(panel).to_contain_text("deleted: asked by the user", timeout=60_000)
+    delete_by_button(panel)

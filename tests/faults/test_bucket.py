@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 
 from tests.faults.conftest import CELL, Patient
@@ -60,3 +61,5 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     ended = json.loads((fetched / "result.json").read_text())
     assert (ended["run"], ended["stopped"]) == ("run-1", True)
     assert "token" not in json.loads((fetched / "run.json").read_text())
+    assert not (run.directory / "checkpoints").exists()
+    assert numpy.shape(run.predict(numpy.zeros((3, 8, 8), "uint8"))) == (3, 10), "from the bucket's checkpoint"

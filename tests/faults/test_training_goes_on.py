@@ -47,6 +47,19 @@ def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Pat
     patient.goes_on()
 
 
+def test_while_google_accepts_no_credentials_training_goes_on(patient: Patient) -> None:
+    mark = patient.mark()
+    patient.cluster.weather(credentials="expired")
+    try:
+        patient.until(lambda state: "gcloud auth application-default login" in state.trouble, "told", 30)
+        patient.goes_on()
+    finally:
+        patient.cluster.weather(credentials="accepted")
+    patient.until(lambda state: not state.trouble, "over", 60)
+    assert not patient.since(mark, events.VmRevoked)
+    assert not patient.since(mark, events.VmDeleted)
+
+
 def test_a_killed_controller_is_revived_with_nothing_lost_and_nothing_doubled(patient: Patient) -> None:
     before = {vm.name for vm in patient.cluster.state.living}
     mark = patient.mark()
