@@ -27,7 +27,8 @@ _MODULES = {"ps": "parameter_server", "worker": "worker"}
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
-_KILL_AFTER = 5.0
+_KILL_AFTER = {"ps": 15.0, "worker": 5.0}
+"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, and another parameter server may be slow."""
 _TAIL = 2000
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
@@ -80,14 +81,14 @@ class RoleProcess:
                 self._ended.set()
 
     async def end(self) -> None:
-        """TERM, CONT (a stopped process does not die of TERM), KILL after five seconds; and no restart."""
+        """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and no restart."""
         self.wanted = False
         if self.assignment.role == "worker":
             self.signal(signal.SIGUSR1)  # says why: told to leave
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         try:
-            async with asyncio.timeout(_KILL_AFTER):
+            async with asyncio.timeout(_KILL_AFTER[self.assignment.role]):
                 await self._over()
         except TimeoutError:
             self.signal(signal.SIGKILL)
