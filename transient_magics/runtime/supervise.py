@@ -28,7 +28,7 @@ _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
 _KILL_AFTER = {"ps": 15.0, "worker": 5.0}
-"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, and another parameter server may be slow."""
+"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers."""
 _TAIL = 2000
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
