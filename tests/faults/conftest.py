@@ -143,7 +143,7 @@ def _summary(cluster: client.Cluster) -> str:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def home() -> Iterator[Path]:
     """A home of our own for everything that the product keeps, and nothing left of it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tm-"))
@@ -167,9 +167,9 @@ def home() -> Iterator[Path]:
             os.environ["TRANSIENT_MAGICS_HOME"] = before
 
 
-@pytest.fixture(scope="session")
-def training(home: Path) -> Patient:
-    """Three workers that train for ever, saving often."""
+@pytest.fixture(scope="module")
+def training(home: Path) -> Iterator[Patient]:
+    """Three workers that train for ever, saving often, until the module's tests are done: they keep a core busy."""
     cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
@@ -177,7 +177,8 @@ def training(home: Path) -> Patient:
     )  # fmt: skip
     patient = Patient(cluster, run)
     patient.whole()
-    return patient
+    yield patient
+    cluster.delete(120)
 
 
 @pytest.fixture
