@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         build_image,
         cluster,
         clusters,
-        declare,
         delete_image,
         images,
         preview,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         sweep,
         train,
     )
+    from .panels import declare
 
 __all__ = [
     "Build",
@@ -56,6 +56,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "declare":  # with a panel, where nothing is declared yet
+        from .panels import declare
+
+        return declare
     from . import client
 
     return getattr(client, name)

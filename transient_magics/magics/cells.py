@@ -32,6 +32,7 @@ class TransientMagics(Magics):
         """Declare a cluster of transient GPU servers, or look after one.
 
         %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
+        %transient_cluster                          a panel in which a cluster is put together
         %%transient_cluster [options]               the same as TOML in the cell's body
         %transient_cluster list|status|attach|resize|revoke|logs|events|delete|sweep ...
 
@@ -41,6 +42,9 @@ class TransientMagics(Magics):
         words = self._words(line)
         if cell is not None:
             words += arguments.words_of_table(_toml(cell))
+        if not words and cell is None:
+            panels.show_declare(self._keep)
+            return None
         command = arguments.parse("cluster", words, called=called)
         return self._obey(command, lambda: _VERBS[command.verb](self, command))
 
@@ -119,10 +123,12 @@ class TransientMagics(Magics):
         return answer
 
     def _hold(self, command: Command, handle: Cluster | Run) -> None:
-        cluster = handle if isinstance(handle, Cluster) else handle.cluster
-        self.held[cluster.name] = cluster
+        self._keep(handle if isinstance(handle, Cluster) else handle.cluster)
         if command.output:
             self._shell.push({command.output: handle}, interactive=False)
+
+    def _keep(self, cluster: Cluster) -> None:
+        self.held[cluster.name] = cluster
 
     def _declare(self, command: Command) -> Any:
         declaration = Declaration(**command.values)

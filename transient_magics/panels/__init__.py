@@ -1,10 +1,23 @@
 """Panels: what a cluster looks like. Each is a pure function of state (`view`), with an HTML twin and a text.
 
-`show` puts a live panel into the running cell; the follower feeds it. The front end is `widgets/cluster.js`.
+`show` puts a live panel into the running cell; the follower feeds it. `declare` shows the panel in which a cluster is
+put together. The front end is in `widgets/`.
 """
 
+from .declare import declare, show_declare
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .twin import html
 from .view import view
 
-__all__ = ["bundle", "has_front_end", "html", "show", "show_handle", "show_run", "status", "view"]
+__all__ = [
+    "bundle",
+    "declare",
+    "has_front_end",
+    "html",
+    "show",
+    "show_declare",
+    "show_handle",
+    "show_run",
+    "status",
+    "view",
+]

@@ -26,7 +26,7 @@ from .twin import html
 from .view import view
 
 if TYPE_CHECKING:
-    from .widget import ClusterPanel
+    from .widget import ClusterPanel, Panel
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,11 @@ def known(cluster: Followed) -> ClusterState:
     return state
 
 
+def live_view(panel: Panel) -> dict[str, Any]:
+    """The part of a MIME bundle that stands for a live panel."""
+    return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
+
+
 class Display:
     """The panel of one cluster, or of one run of it, in this process."""
 
@@ -100,7 +105,7 @@ class Display:
         shown = view(self._state, costs, now, self._run)
         data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown)}
         if live and (panel := self._live_panel(shown)):
-            data[WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
+            data |= live_view(panel)
         return data
 
     def show(self, publish: Callable[..., None], *, page: bool = False) -> None:

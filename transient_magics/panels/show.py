@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,22 +14,35 @@ from .display import Display, Feed, Followed, known
 from .twin import html
 from .view import view
 
+Publish = Callable[..., None]
+"""`publish(bundle, update=...)`: whether it takes the place of what was published before."""
+
 _DISPLAYS: dict[tuple[str, float, str | None], Display] = {}
 _SHOWN: dict[tuple[str, str | None], object] = {}
 
 
 def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None) -> None:
     """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
-    shell = _shell()
+    shell = current_shell()
     if _shown_in_this_cell(shell, cluster.name, run):
         return
     if not has_front_end(shell):
         print(status(known(cluster), run))
         return
     display = _display(cluster, run, feed)
+    display.show(publisher(shell, display.display_id), page=_asked_by_page(shell))
+
+
+def show_in_place(cluster: Followed, publish: Publish) -> None:
+    """Show the panel of `cluster` in the place of what was published under a display_id, which a page shows."""
+    _display(cluster, None, None).show(lambda data, update: publish(data, update=True), page=True)
+
+
+def publisher(shell: Any, display_id: str) -> Publish:
+    """Publishes MIME bundles under a display_id: the first time into the cell that runs now, then as updates of it."""
 
     def publish(data: dict[str, Any], *, update: bool) -> None:
-        transient = {"display_id": display.display_id}
+        transient = {"display_id": display_id}
         send = partial(shell.display_pub.publish, data=data, metadata={}, transient=transient, update=update)
         # In a context of its own, an update belongs to whichever cell runs now and not to the one that showed the
         # panel, which is over: nbclient and papermill would drop it.
@@ -37,7 +51,7 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None)
         else:
             send()
 
-    display.show(publish, page=_asked_by_page(shell))
+    return publish
 
 
 def show_run(run: Run) -> None:
@@ -99,7 +113,8 @@ def _shown_in_this_cell(shell: Any, name: str, run: str | None) -> bool:
     return False
 
 
-def _shell() -> Any:
+def current_shell() -> Any:
+    """The IPython that runs the cell; None outside of one."""
     from IPython.core.getipython import get_ipython
 
     return get_ipython()

@@ -23,6 +23,7 @@ TONES = {
 _EVENTS = 5
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 _CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
+_FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
 _FAINT = "opacity:.7"
 
 
@@ -43,7 +44,19 @@ def html(view: Mapping[str, Any]) -> str:
         parts.append(_cost(view))
     parts.append(_events(view["events"][:_EVENTS]))
     body = "".join(parts)
-    return f"<div style='font:13px/1.5 system-ui,sans-serif;max-width:760px'>{body}</div>"
+    return f"<div style='{_FONT}'>{body}</div>"
+
+
+def offer_html(offered: Mapping[str, Any]) -> str:
+    """The twin of the declare panel: one offer, by the line that makes it."""
+    rows = "".join("<tr>" + "".join(_CELL + escape(cell) for cell in row) for row in offered["rows"])
+    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in offered["facts"])
+    notes = "".join(f"<div>{escape(each)}</div>" for each in offered["notes"])
+    return (
+        f"<div style='{_FONT}'><code>{escape(offered['line'])}</code>"
+        f"<table cellpadding=3 style='font-size:13px;margin:4px 0'>{rows}</table>"
+        f"<div>{facts}</div><div style='{_FAINT};font-size:12px'>{notes}</div></div>"
+    )
 
 
 def _dot(state: str) -> str:

@@ -1,6 +1,6 @@
-"""The live panel: one anywidget whose only state is the latest snapshot.
+"""The live panels: anywidgets, each with the few values that its page draws.
 
-Made in the main thread when a panel is first shown; from then on it is changed by the follower's thread alone. What the
+A cluster's panel is made when it is first shown; from then on it is changed by the follower's thread alone. What the
 page asks for arrives on whatever thread the kernel uses for such messages, and is handed on at once.
 """
 
@@ -45,15 +45,13 @@ def _kernel() -> Any:
     return getattr(get_ipython(), "kernel", None)
 
 
-class ClusterPanel(anywidget.AnyWidget):
-    """A view of one cluster, or of one of its runs. `ask(message)` is called with what the page asks for."""
+class Panel(anywidget.AnyWidget):
+    """A panel in the page. `ask(message)` is called with what the reader asks for."""
 
-    _esm = assets.path("cluster.js")
-    _css = assets.path("cluster.css")
-    view = traitlets.Dict().tag(sync=True)
+    _css = assets.path("panel.css")
 
-    def __init__(self, view: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(view=dict(view))
+    def __init__(self, ask: Callable[[Mapping[str, Any]], None], **state: Any) -> None:
+        super().__init__(**state)
         self.on_msg(lambda _widget, content, _buffers: ask(content) if isinstance(content, Mapping) else None)
 
     def open(self) -> None:
@@ -67,6 +65,16 @@ class ClusterPanel(anywidget.AnyWidget):
         else:
             super().open()
 
+
+class ClusterPanel(Panel):
+    """A view of one cluster, or of one of its runs: its only state is the latest snapshot."""
+
+    _esm = assets.module("cluster.js")
+    view = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, view: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(ask, view=dict(view))
+
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
         self.view = dict(view)
@@ -74,3 +82,12 @@ class ClusterPanel(anywidget.AnyWidget):
     def resend(self) -> None:
         """Send the latest snapshot once more."""
         self.send_state("view")
+
+
+class DeclarePanel(Panel):
+    """Where a cluster is put together. `menu`: what there is; `choices`: what is chosen; `offer`: what that means."""
+
+    _esm = assets.module("declare.js")
+    menu = traitlets.Dict().tag(sync=True)
+    choices = traitlets.Dict().tag(sync=True)
+    offer = traitlets.Dict().tag(sync=True)

@@ -1,0 +1,83 @@
+"""What the declare panel offers: the line that choices stand for, its price, and what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.catalog import ACCELERATORS, zones_with
+from transient_magics.client import Declaration, arguments, preview
+from transient_magics.panels.offer import FIRST, MAGIC, declaration, menu, offer, offer_text
+from transient_magics.panels.twin import offer_html
+
+GROUPS = st.sampled_from(sorted(ACCELERATORS)).flatmap(
+    lambda gpu: st.fixed_dictionaries(
+        {"gpu": st.just(gpu), "count": st.integers(1, 99).map(str), "zone": st.sampled_from(["", *zones_with(gpu)])}
+    )
+)
+CHOICES = st.fixed_dictionaries(
+    {"groups": st.lists(GROUPS, min_size=1, max_size=3)},
+    optional={
+        "ps": st.integers(1, 16).map(str),
+        "model": st.sampled_from(["spot", "preemptible", "standard"]),
+        "hours": st.sampled_from(["", "3h", "90m"]),
+        "cost": st.sampled_from(["", "2.50"]),
+    },
+)
+
+
+@given(CHOICES)
+def test_the_line_typed_declares_what_was_offered(choices):
+    shown = offer(choices)
+    assert not shown["error"]
+    words = arguments.split(shown["line"].removeprefix(MAGIC))
+    typed = Declaration(**arguments.parse("cluster", words).values)
+    assert typed == declaration(choices)
+    assert shown["facts"][0][1] == f"${preview(typed).spec.hourly:,.2f}" or preview(typed).spec.hourly < 1
+
+
+def test_the_first_offer_is_the_readmes_line_with_its_price_and_risk():
+    shown = offer(FIRST)
+    assert shown["line"] == "%transient_cluster k80x4"
+    assert dict(shown["facts"]) == {"per hour": "$1.17", "on demand": "$3.03", "saved": "62 %"}
+    assert any("4% within 1 h, 17% within 8 h, 23% within 24 h" in note for note in shown["notes"])
+    assert "Emulated, nothing is billed." in shown["notes"][-1]
+    assert not shown["billed"]
+    assert "%transient_cluster k80x4" in offer_text(shown)
+    assert "K80 · n1-standard-4" in offer_html(shown)
+
+
+def test_workers_on_demand_have_no_risk_and_unmeasured_gpus_say_what_stands_in():
+    on_demand = offer({"groups": [{"gpu": "t4", "count": "2"}], "model": "standard"})
+    assert not any("Revoked of" in note for note in on_demand["notes"])
+    spot = offer({"groups": [{"gpu": "t4", "count": "2", "zone": "us-west1-b"}], "project": "my-project"})
+    assert any("V100 VMs in us-west1" in note and "nearest to T4" in note for note in spot["notes"])
+    assert spot["billed"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "sentence"),
+    [
+        ({"groups": []}, "at least one group"),
+        ({"groups": [{"gpu": "k80", "count": "0"}]}, "a count is from 1 to 1000, not 0"),
+        ({"groups": [{"gpu": "k80", "count": "2"}], "project": "my-project"}, "use t4 or l4 instead"),
+        ({"groups": [{"gpu": "k80", "count": "2"}], "cost": "much"}, "--max-cost takes a number"),
+        ({"groups": [{"gpu": "k80", "count": "2"}], "hours": "-"}, "--max-hours"),
+    ],
+)
+def test_what_cannot_be_declared_is_said_in_the_magics_words(choices, sentence):
+    shown = offer(choices)
+    assert sentence in shown["error"]
+    assert shown["line"].startswith(MAGIC)
+
+
+def test_values_with_blanks_and_quotes_stay_one_word():
+    for project in ("my project", "it's", 'a"b'):
+        line = offer({"groups": [{"gpu": "t4", "count": "1"}], "project": project})["line"]
+        assert arguments.split(line)[-1] == project
+
+
+def test_the_menu_has_every_gpu_with_its_zones():
+    assert {gpu["name"] for gpu in menu()["gpus"]} == set(ACCELERATORS)
+    assert all(gpu["zones"] for gpu in menu()["gpus"])

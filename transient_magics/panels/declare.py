@@ -1,0 +1,68 @@
+"""The declare panel in a notebook: she chooses, sees what it means, and launches; then it is the cluster's panel.
+
+What she chooses arrives on the kernel's thread for widgets; pricing takes some milliseconds and is done right there.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import client
+from ..client import Cluster, Declaration
+from ..errors import TransientError
+from .display import live_view
+from .offer import FIRST, declaration, menu, offer, offer_text
+from .show import current_shell, has_front_end, publisher, show_in_place
+from .twin import offer_html
+
+log = logging.getLogger(__name__)
+
+
+def declare(declared: Declaration | None = None) -> Cluster | None:
+    """Declare a cluster and return its handle; without a declaration, show the panel in which one is put together.
+
+    Raises DeclarationError or ClusterError.
+    """
+    if declared is not None:
+        return client.declare(declared)
+    show_declare()
+    return None
+
+
+def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
+    """Show the declare panel in the cell that runs now. `hold` is told of the cluster that is launched from it."""
+    shell, first = current_shell(), offer(FIRST)
+    text = offer_text(first)
+    if not has_front_end(shell):
+        print(text)
+        return
+    publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
+    data: dict[str, Any] = {"text/plain": text, "text/html": offer_html(first)}
+    try:
+        from .widget import DeclarePanel
+    except ImportError as error:  # a kernel without ipywidgets shows the example
+        log.info("no live panel: %s", error)
+        publish(data, update=False)
+        return
+
+    def ask(message: Mapping[str, Any]) -> None:
+        choices = message.get("choices")
+        if not isinstance(choices, Mapping):
+            return
+        answer = {**offer(choices), "asked": message.get("asked", 0)}
+        panel.choices, panel.offer = dict(choices), answer
+        # The price that was agreed to is that of the line that was seen.
+        if message.get("do") == "launch" and not answer["error"] and answer["line"] == message.get("line"):
+            try:
+                cluster = client.declare(declaration(choices))
+            except TransientError as error:
+                panel.offer = {**answer, "error": str(error)}
+                return
+            hold(cluster)
+            show_in_place(cluster, publish)
+
+    panel = DeclarePanel(ask, menu=menu(), choices=dict(FIRST), offer=first)
+    publish({**data, **live_view(panel)}, update=False)

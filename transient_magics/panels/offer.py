@@ -1,0 +1,132 @@
+"""What the declare panel shows, as a pure function of what was chosen on it.
+
+The choices become the line that they stand for, and that line is read as if it had been typed. So the panel cannot
+offer what the magic would refuse, and what it says of a mistake is the magic's own sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..catalog import ACCELERATORS, region, zones_with
+from ..client import Declaration, Preview, arguments, specify, text
+from ..emulator.weather.published import LAST_HOUR, lifetimes
+from ..errors import DeclarationError
+
+MAGIC = "%transient_cluster"
+FIRST: Mapping[str, Any] = {"groups": [{"gpu": "k80", "count": "4", "zone": ""}]}
+"""What is chosen when the panel opens: the line of the README."""
+_OPTIONS = {
+    "name": "--name", "ps": "--ps", "model": "--provisioning-model", "hours": "--max-hours", "cost": "--max-cost",
+    "project": "--project",
+}  # fmt: skip
+_DEFAULTS = {"ps": "1", "model": "spot"}
+_MODELS = {"spot": "Spot", "preemptible": "preemptible (24 h at most)", "standard": "on demand"}
+_HOUR = 3600.0
+
+
+def menu() -> dict[str, Any]:
+    """What there is to choose from: GPUs with their zones, and provisioning models."""
+    gpus = [
+        {
+            "name": name,
+            "label": name.upper() + (f", {entry.gpu_memory_gb:g} GB" if entry.gpu_memory_gb else ", no GPU"),
+            "zones": list(zones_with(name)),
+        }
+        for name, entry in ACCELERATORS.items()
+    ]
+    return {"gpus": gpus, "models": [{"name": name, "label": label} for name, label in _MODELS.items()]}
+
+
+def words(choices: Mapping[str, Any]) -> list[str]:
+    """The words behind `%transient_cluster` that the choices stand for; what is at its default is left out."""
+    said = [_group(group) for group in choices.get("groups", ())]
+    found = ["+".join(said)]
+    for name, option in _OPTIONS.items():
+        value = str(choices.get(name) or "").strip()
+        if value and value != _DEFAULTS.get(name):
+            found += [option, value]
+    return found
+
+
+def declaration(choices: Mapping[str, Any]) -> Declaration:
+    """What would be declared. Raises DeclarationError."""
+    return Declaration(**arguments.parse("cluster", words(choices), called=MAGIC).values)
+
+
+def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """The line, and either what is wrong with it, or what it creates, for how much, and how VMs like these fared."""
+    line = " ".join([MAGIC, *(_quoted(word) for word in words(choices))])
+    try:
+        preview = Preview(specify(declaration(choices)))
+    except DeclarationError as error:
+        return {"line": line, "error": str(error)}
+    spec = preview.spec
+    saved = 1 - spec.hourly / spec.on_demand_hourly if spec.on_demand_hourly else 0.0
+    return {
+        "line": line,
+        "error": "",
+        "name": spec.name,
+        "vms": text.count(sum(row["count"] for row in preview.rows), "VM"),
+        "billed": not spec.emulated,
+        "facts": [
+            ["per hour", text.money(spec.hourly)],
+            ["on demand", text.money(spec.on_demand_hourly)],
+            ["saved", f"{100 * saved:.0f} %" if saved >= 0.005 else "-"],
+        ],
+        "rows": [_row(row) for row in preview.rows],
+        "notes": [*_risks(preview.rows), *preview.doubts, _paid(preview)],
+    }
+
+
+def offer_text(offered: Mapping[str, Any]) -> str:
+    """An offer as text, for terminals."""
+    facts = ", ".join(f"{name} {value}" for name, value in offered["facts"])
+    rows = ["  ".join(row) for row in offered["rows"]]
+    return "\n".join(
+        [f"For example: {offered['line']}", *rows, facts, *offered["notes"], f"{MAGIC} -h lists the options."]
+    )
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    count, zone = str(group.get("count", "")).strip(), str(group.get("zone") or "").strip()
+    return f"{group.get('gpu', '')}{'' if count == '1' else f'x{count}'}{f'@{zone}' if zone else ''}"
+
+
+def _quoted(word: str) -> str:
+    if not set(word) & set(" '\"#;$"):
+        return word
+    return f'"{word}"' if "'" in word else f"'{word}'"
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    gpu = row["accelerator"].upper() if row["accelerator"] not in ("", "cpu") else ""
+    return [
+        f"{row['count']} × {row['role']}",
+        " · ".join(filter(None, (gpu, row["machine_type"]))),
+        row["zone"],
+        _MODELS[row["model"]].partition(" (")[0],
+        f"{text.money(row['hourly'])}/h each",
+    ]
+
+
+def _risks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each kind of transient worker: what was published of its GPU and region, or of the nearest."""
+    places = [(row["accelerator"], region(row["zone"])) for row in rows if row["model"] != "standard"]
+    return [_risk(gpu, place) for gpu, place in dict.fromkeys(places)]
+
+
+def _risk(gpu: str, place: str) -> str:
+    table = lifetimes(gpu, place)
+    shares = [f"{table.fraction(hours * _HOUR):.0%} within {hours} h" for hours in (1, 8, LAST_HOUR)]
+    asked = "" if (table.gpu, table.region) == (gpu, place) else f", the nearest to {gpu.upper()} in {place}"
+    return (
+        f"Revoked of {table.launched} preemptible {table.gpu.upper()} VMs in {table.region} (published 2019 and 2020"
+        f"{asked}): {', '.join(shares)}."
+    )
+
+
+def _paid(preview: Preview) -> str:
+    source = "; ".join(dict.fromkeys(row["source"] for row in preview.rows))
+    return f"{'Emulated, nothing is billed. ' if preview.spec.emulated else ''}Prices: {source}."
