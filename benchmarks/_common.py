@@ -9,9 +9,11 @@ import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from transient_magics import client, places
 from transient_magics.client import Cluster, Declaration, Run
+from transient_magics.journal import metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = (ROOT / "templates" / "digits.py").read_text()
@@ -33,12 +35,27 @@ def own_home() -> Iterator[Path]:
 def train(workers: int, *, steps: int = 10**7, pace: float | None = None) -> tuple[Cluster, Run]:
     """A cluster of that many workers on the digits, every one of them training."""
     cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
-    run = client.train(
-        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-        train_steps=steps, pace_seconds=pace, check=False,
-    )  # fmt: skip
+    run = start(cluster, steps=steps, pace_seconds=pace)
     all_in(cluster, workers)
     return cluster, run
+
+
+def start(cluster: Cluster, *, steps: int = 10**7, source: str = CELL, **options: Any) -> Run:
+    """A run on the digits, with the quickstart's model where `options` (of TrainSpec) name no other."""
+    chosen = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", "check": False, **options}
+    return client.train(source=source, cluster=cluster, train_steps=steps, **chosen)
+
+
+def rows_between(run: Run, since: float, until: float) -> list[dict[str, Any]]:
+    """The metrics' lines of these seconds (UTC)."""
+    rows = metrics.read(run.directory / "metrics.jsonl")
+    return [row for row in rows if since <= row["time"] / 1e9 <= until]
+
+
+def step_rate(run: Run, since: float, until: float) -> float:
+    """Global steps per second between two moments (seconds, UTC)."""
+    rows = rows_between(run, since, until)
+    return (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["time"] - rows[0]["time"]) * 1e9
 
 
 def all_in(cluster: Cluster, workers: int) -> None:

@@ -1,0 +1,146 @@
+"""Three paced workers, one of them revoked every minute: steps made, as a share of what the living could have made.
+
+Ours goes on with the others and takes the replacement in. The two peers: TensorFlow 2's ParameterServerStrategy, whose
+worker is killed and started again at the same address as soon as our replacement had its VM; and ours as a
+system would use it that restarts the job from a checkpoint at every change of workers, saved just before.
+
+What a living worker could make is what it made before the first revocation, so that nobody's pace favours him.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from _common import all_in, own_home, say, start
+from _coordinator import Coordinator
+
+from transient_magics import client
+from transient_magics.client import Cluster, Declaration, Run
+from transient_magics.journal import ClusterState, metrics
+
+WORKERS = 3
+PACE = 0.25
+EVERY = 60.0
+NOTICE = 30.0
+
+
+def steps_of(run: Run) -> int:
+    """The global step as last told."""
+    rows = metrics.read(run.directory / "metrics.jsonl")
+    return max((row["step"] for row in rows), default=0)
+
+
+def alive(state: ClusterState, since: float, until: float) -> float:
+    """Seconds of living workers between two moments: VMs from ready to gone."""
+    total = 0.0
+    for vm in state.vms.values():
+        if vm.role == "worker" and vm.ready_at:
+            total += max(0.0, min(vm.ended_at or until, until) - max(vm.ready_at, since))
+    return total
+
+
+def elastic(minutes: int) -> tuple[float, float]:
+    """Ours: the share, and how long a replacement took from its request to SSH-ready."""
+    with own_home():
+        cluster, run = declared()
+        rate, began, first = undisturbed(run)
+        for _ in range(minutes):
+            revoke(cluster)
+            time.sleep(EVERY)
+        ended, last = time.time(), steps_of(run)
+        share = (last - first) / (rate * alive(cluster.state, began, ended))
+        booted = [vm.ready_at - vm.requested_at for vm in cluster.state.vms.values() if vm.ready_at > began]
+        return share, sum(booted) / len(booted)
+
+
+def restarting(minutes: int) -> float:
+    """The job is stopped with a checkpoint when a VM goes, and continued from there with its replacement."""
+    with own_home():
+        cluster, run = declared()
+        rate, began, _ = undisturbed(run)
+        before, first = 0, steps_of(run)
+        for _ in range(minutes):
+            at = time.time()
+            lost = revoke(cluster)
+            cluster.follow(lambda state, lost=lost: state.vms[lost].ended_at > 0, NOTICE + 30)
+            run.stop()
+            run.wait(60)
+            stopped = run.state.step
+            cluster.follow(lambda state: sum(vm.state == "ready" for vm in state.living) > WORKERS, 60)
+            run = start(cluster, pace_seconds=PACE, resume=run.name)
+            before += stopped - first
+            first = stopped
+            time.sleep(max(0.0, at + EVERY - time.time()))
+        ended = time.time()
+        return (before + steps_of(run) - first) / (rate * alive(cluster.state, began, ended))
+
+
+def coordinator(minutes: int, boot: float) -> float:
+    """ParameterServerStrategy: the worker is gone at the end of its notice, and back when a VM would be."""
+    with tempfile.TemporaryDirectory() as folder:
+        peer = Coordinator(Path(folder), WORKERS, hidden=64, layers=2, pace=PACE)
+        peer.start()
+        try:
+            time.sleep(10)
+            began, first = time.time(), peer.steps()
+            time.sleep(30)
+            rate = (peer.steps() - first) / (time.time() - began) / WORKERS
+            began, first = time.time(), peer.steps()
+            for number in range(minutes):
+                time.sleep(NOTICE)
+                peer.kill(f"worker-{number % WORKERS}")
+                time.sleep(boot)
+                peer.start_process(f"worker-{number % WORKERS}")
+                time.sleep(EVERY - NOTICE - boot)
+            lived = WORKERS * (time.time() - began) - minutes * boot
+            return (peer.steps() - first) / (rate * lived)
+        finally:
+            peer.end()
+
+
+def declared() -> tuple[Cluster, Run]:
+    """A cluster whose workers all train."""
+    cluster = client.declare(Declaration(f"k80x{WORKERS}", name="bench", max_workers=64))
+    run = start(cluster, pace_seconds=PACE)
+    all_in(cluster, WORKERS)
+    time.sleep(10)
+    return cluster, run
+
+
+def undisturbed(run: Run) -> tuple[float, float, int]:
+    """Steps per second of one worker, the moment from which it counts, and the step then."""
+    began, first = time.time(), steps_of(run)
+    time.sleep(30)
+    now, step = time.time(), steps_of(run)
+    return (step - first) / (now - began) / WORKERS, now, step
+
+
+def revoke(cluster: Cluster) -> str:
+    """Have a worker revoked, with its notice; its name."""
+    active = cluster.state.active_run
+    assert active
+    lost = sorted(active.workers)[0]
+    cluster.revoke(lost)
+    return lost
+
+
+def main() -> None:
+    """Print the three shares and their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three revocations instead of ten")
+    minutes = 3 if parser.parse_args().quick else 10
+    share, boot = elastic(minutes)
+    say(f"{minutes} revocations, ours: share of the ideal", share, "", "> 0.95")
+    peer = coordinator(minutes, boot)
+    say("ParameterServerStrategy, workers started again", peer, "")
+    other = restarting(minutes)
+    say("the job restarted from a checkpoint at every change", other, "")
+    say("ours over ParameterServerStrategy", share / peer, "")
+    say("ours over restarting", share / other, "", ">= 1.5")
+
+
+if __name__ == "__main__":
+    main()
