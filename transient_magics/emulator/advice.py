@@ -1,9 +1,10 @@
 """Advice on capacity: how likely a request is to be served, how long Spot VMs live, what they have cost.
 
-The answers agree with the weather: what is sold out is hardly to be had, and Spot VMs are said to live as long as the
-revocations that are set let them. In fair weather they are made up, but always the same for the same question, and
-follow what is known of the real ones: large requests and large GPUs are harder to get, zones differ, prices change
-seldom. Each zone and machine has a scarcity between 0 and 1 from a digest of their names; all else follows from it.
+The answers agree with the weather: what is sold out is hardly to be had, and Spot VMs are said to live as long, and to
+have been taken away as often, as the revocations that are set let them. In fair weather they are made up, but always
+the same for the same question, and follow what is known of the real ones: large requests and large GPUs are harder to
+get, zones differ, prices change seldom. Each zone and machine has a scarcity between 0 and 1 from a digest of their
+names; all else follows from it.
 """
 
 from __future__ import annotations
@@ -122,9 +123,11 @@ class Advice:
         answer: dict[str, Any] = {"location": wire.link(project, *where), "machineType": machine}
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if "PREEMPTION" in kinds:
+            taken = self._weather.revoked_share(gpu_called(gpus[0] if gpus else ""), region)
+            rate = 0.1 + 0.6 * scarcity if taken is None else 0.9 * taken
             answer["preemptionHistory"] = [
                 {"interval": _interval(day, day + timedelta(days=1)),
-                 "preemptionRate": round(min(0.98, 0.1 + 0.6 * scarcity + 0.2 * _digest(place, machine, str(day))), 3)}
+                 "preemptionRate": round(min(0.98, rate + 0.2 * _digest(place, machine, str(day))), 3)}
                 for day in (today - timedelta(days=ago) for ago in range(_DAYS, 0, -1))
             ]  # fmt: skip
         if "PRICE" in kinds:
