@@ -101,6 +101,15 @@ class ClusterAdvised(Event):
     preempted: Mapping[str, float] = field(default_factory=dict)
 
 
+@_event("cluster.zones_found")
+class ClusterZonesFound(Event):
+    """Compute Engine has the GPUs in other zones than the catalog says: by GPU, those in which workers may be, best
+    first. `spec`: the declaration with them."""
+
+    zones: Mapping[str, tuple[str, ...]]
+    spec: Mapping[str, Any]
+
+
 @_event("cluster.deleting")
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""
