@@ -79,11 +79,11 @@ class Outcome:
 class Sequence:
     """One cluster on one emulator, and what happens to them; all of it follows from the seed but for the timing."""
 
-    def __init__(self, seed: int) -> None:
-        self.outcome = Outcome(seed)
-        self.chance = random.Random(seed)
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.chance = random.Random(outcome.seed)
         self.cluster = Cluster(NAME)
-        self.url = emulator.ensure(linger=600.0, options=("--boot", "0.3", "--notice", "1"))
+        self.url = emulator.ensure(linger=600.0, timeout=60.0, options=("--boot", "0.3", "--notice", "1"))
         self.cluster.directory.joinpath("runs").mkdir(parents=True)
         spec = specify(Declaration(self.chance.choice(SPECS), name=NAME))
         (self.cluster.directory / "spec.json").write_text(json.dumps(spec.to_dict()))
@@ -270,12 +270,11 @@ def sequence(seed: int) -> Outcome:
     home = Path(tempfile.mkdtemp(prefix="tm-faults-"))
     os.environ["TRANSIENT_MAGICS_HOME"] = str(home)
     sockets, began = places.sockets(), time.monotonic()
-    whole = Sequence(seed)
+    outcome = Outcome(seed)
     try:
-        whole.run()
+        Sequence(outcome).run()
     except TransientError as error:
-        whole.broken(str(error))
-    outcome = whole.outcome
+        outcome.broken.append(str(error))
     outcome.seconds = time.monotonic() - began
     if outcome.broken:
         outcome.broken.append(f"(its files: {home})")
