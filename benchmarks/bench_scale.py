@@ -1,4 +1,7 @@
-"""Many emulated VMs, declared to all SSH-ready, beside as many ipyparallel engines in the same run."""
+"""Many emulated VMs, declared to all SSH-ready, beside as many ipyparallel engines and dask workers in the same run.
+
+Dask is no dependency: `pip install distributed` somewhere on PYTHONPATH, or it is left out.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 from _common import own_home, say
@@ -33,6 +37,19 @@ def resident(*marks: str) -> float:
     return total / 2**20
 
 
+def dask_workers(count: int) -> float:
+    """Seconds until a LocalCluster has that many workers, of one thread and without limit of memory, ready."""
+    from distributed import Client, LocalCluster
+
+    began = time.perf_counter()
+    with (
+        LocalCluster(n_workers=count, threads_per_worker=1, memory_limit=0, dashboard_address=None) as cluster,
+        Client(cluster) as client_,
+    ):
+        client_.wait_for_workers(count, timeout=600)
+        return time.perf_counter() - began
+
+
 def main() -> None:
     """Print seconds, memory and requests, and the ratio per worker."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,6 +69,12 @@ def main() -> None:
         cluster.delete()
     theirs = engines(count)
     say(f"{count} ipyparallel engines ready", theirs, "s")
+    say("ratio", ours / theirs, "", "< 1")
+    if find_spec("distributed") is None:
+        print("dask LocalCluster workers: left out, because distributed is not installed")
+        return
+    theirs = dask_workers(count)
+    say(f"{count} dask LocalCluster workers ready", theirs, "s")
     say("ratio", ours / theirs, "", "< 1")
 
 

@@ -32,9 +32,11 @@ def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulate:
         environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
         with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()) as program:
             assert program.stdout is not None
-            said = program.stdout.readline().decode().split()
-            assert said[:1] == ["ready"]
-            yield said[1]
-            program.terminate()
+            try:
+                said = program.stdout.readline().decode().split()
+                assert said[:1] == ["ready"]
+                yield said[1]
+            finally:
+                program.terminate()
 
     return running

@@ -66,7 +66,12 @@ async def test_vms_are_said_to_run_as_long_as_the_revocations_let_them(url: str,
     # Of the published V100s of us-central1 two thirds were revoked within an hour; half of us-west1's within two.
     assert [chance.uptime / 3600 for chance in published.values()] == [2.0, 2.0, 1.0]
     await asyncio.to_thread(weather, url, revocations="every=90s")
-    assert {chance.uptime for chance in (await emulated.advice.spot(V100, ZONES)).values()} == {90.0}
+    often = await emulated.advice.spot(V100, ZONES)
+    assert {chance.uptime for chance in often.values()} == {90.0}
+    for few, many in zip(published.values(), often.values(), strict=True):
+        assert few.preempted is not None
+        assert many.preempted is not None
+        assert 0.4 < few.preempted < 0.9 <= many.preempted <= 1
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,29 @@ async def test_an_api_without_advice_is_asked_once(api: Api, engine: ComputeEngi
     api.on("POST", PATH, answer)
     assert await engine.advice.spot(V100, ZONES) == {}
     assert len(api.asked("POST", PATH)) == 1
+
+
+async def test_what_was_preempted_is_the_mean_of_the_last_week(api: Api, engine: ComputeEngine) -> None:
+    days = [
+        {"interval": {"startTime": f"2026-01-{day:02}T00:00:00Z", "endTime": f"2026-01-{day + 1:02}T00:00:00Z"},
+         "preemptionRate": rate}
+        for day, rate in [(12, 0.1), (11, 0.3), *((day, 0.2) for day in range(6, 11)), (5, 1.0), (4, 1.0)]
+    ]  # fmt: skip
+    api.on("POST", PATH, {"recommendations": [{"scores": {"obtainability": 0.8}}]})
+    api.on("POST", f"{PATH}History", {"preemptionHistory": days}, {})
+    found = await engine.advice.spot(V100, ZONES[:2])
+    assert [chance.preempted for chance in found.values()] == [pytest.approx(0.2), None]
+    _, body = api.asked("POST", "regions/us-west1/advice/capacityHistory")[0]
+    assert (body["types"], body["locationPolicy"]) == (["PREEMPTION"], {"location": f"zones/{ZONES[0]}"})
+    assert body["instanceProperties"]["scheduling"] == {"provisioningModel": "SPOT"}
+    assert body["instanceProperties"]["guestAccelerators"][0]["acceleratorType"] == "nvidia-tesla-v100"
+
+
+async def test_an_api_without_history_is_asked_for_it_once(api: Api, engine: ComputeEngine) -> None:
+    api.on("POST", PATH, {"recommendations": [{"scores": {"obtainability": 0.8}}]})
+    found = await engine.advice.spot(V100, ZONES)
+    assert {(chance.obtainability, chance.preempted) for chance in found.values()} == {(0.8, None)}
+    assert len(api.asked("POST", f"{PATH}History")) == 1
 
 
 async def test_an_api_that_is_slow_gives_no_advice(
@@ -108,8 +136,9 @@ async def test_the_examination_before_a_cluster_says_which_zone_the_advice_prefe
 
     monkeypatch.setattr(emulator, "ensure", lambda: url)
     await asyncio.to_thread(weather, url, stockout=["us-west1-b:v100"], revocations="published")
-    findings = {each.subject: each.said for each in await examine(SPEC)}
-    assert findings["advice on v100"].startswith("prefers us-west1-a (")
-    assert "to us-west1-b" not in findings["advice on v100"]
-    alone = await examine(replace(SPEC, candidates={"v100": ZONES[:1]}))
+    findings = {each.subject: each.said for each in (await examine(SPEC))[0]}
+    assert findings["advice on v100"].startswith("prefers us-")
+    assert "% preempted lately" in findings["advice on v100"]
+    assert "us-west1-b" not in findings["advice on v100"]
+    alone, _ = await examine(replace(SPEC, candidates={"v100": ZONES[:1]}))
     assert not [each for each in alone if each.subject.startswith("advice")]

@@ -248,8 +248,8 @@ async def test_the_controller_chooses_once_and_its_journal_says_which(
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = controller._recorder = Recorder(journal, replay([]))
         recorder.record(events.ClusterDeclared(spec=cluster("t4").to_dict()))
-        await controller._choose_image(access)
-        await controller._choose_image(access)
+        await controller._prepare(access)
+        await controller._prepare(access)
     assert len(api.requests) == 1
     state = replay(read(tmp_path / "journal.jsonl"))
     assert state.spec

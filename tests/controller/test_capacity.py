@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,9 +53,18 @@ def test_a_stockout_closes_the_zone_for_everyone_who_wants_that_machine() -> Non
 def test_a_closed_zone_opens_again_later_and_ever_later() -> None:
     once = refused(1, "us-west1-b", "stockout")
     assert offer(once, after=40) == Offer("us-west1-b", "spot")
-    often = [refused(number, "us-west1-b", "stockout") for number in range(6)]
+    often = [refused(number, "us-west1-b", "stockout", ago=11 - 2 * number) for number in range(6)]
     assert offer(*often, after=40) == Offer("us-west1-a", "spot")
     assert offer(*often, after=1200) == Offer("us-west1-b", "spot")
+
+
+@pytest.mark.parametrize("cause", ["stockout", "quota"])
+def test_vms_that_were_asked_for_together_are_refused_once(cause: str) -> None:
+    once, together = (
+        [refused(number, zone, cause, slot=number) for zone in ZONES for number in range(count)] for count in (1, 8)
+    )
+    for after in (30, 60, 300, 600):
+        assert offer(*together, after=after) == offer(*once, after=after)
 
 
 def test_a_vm_that_came_to_run_opens_its_zone() -> None:

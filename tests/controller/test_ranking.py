@@ -42,6 +42,17 @@ def test_of_equally_likely_zones_the_one_where_vms_run_longer_comes_first() -> N
     assert ranked(SPEC, "v100", ZONES, given, NOW) == (BESIDE, FAR, HOME)
 
 
+def test_of_equally_likely_zones_the_one_where_fewer_were_preempted_lately_comes_first() -> None:
+    given = advice(us_west1_b=(0.71, 20 * HOURS), us_west1_a=(0.69, 4 * HOURS), us_east1_c=(0.7, 9 * HOURS))
+    told = replace(given, preempted={HOME: 0.52, BESIDE: 0.11, FAR: 0.33})
+    assert ranked(SPEC, "v100", ZONES, told, NOW) == (BESIDE, FAR, HOME)
+    assert ranked(PRICED, "v100", ZONES, told, NOW) == ZONES, "of equally dear ones"
+    noise = replace(given, preempted={HOME: 0.31, BESIDE: 0.33, FAR: 0.29})
+    assert ranked(SPEC, "v100", ZONES, noise, NOW) == (HOME, FAR, BESIDE), "by how long they run"
+    partly = replace(given, preempted={HOME: 0.8, BESIDE: 0.2})
+    assert ranked(SPEC, "v100", ZONES, partly, NOW) == (BESIDE, FAR, HOME), "what is not known is as usual"
+
+
 def test_zones_where_a_vm_is_hardly_to_be_had_come_last_however_cheap() -> None:
     given = advice(us_west1_b=(0.02, 20 * HOURS), us_west1_a=(0.4, HOURS), us_east1_c=(0.9, HOURS))
     assert ranked(PRICED, "v100", ZONES, given, NOW) == (BESIDE, FAR, HOME)
@@ -76,4 +87,6 @@ def test_there_is_nothing_to_ask_about_one_zone_or_about_vms_on_demand() -> None
 def test_the_phrase_names_the_likelier_zone_and_the_one_that_is_asked_first() -> None:
     given = advice(us_west1_b=(0.5, 0.0), us_west1_a=(0.9, 12 * HOURS))
     assert phrase(given, (BESIDE, HOME)) == "prefers us-west1-a (90% likely, most run 12 h)"
+    told = replace(given, preempted={BESIDE: 0.12})
+    assert phrase(told, (BESIDE, HOME)) == "prefers us-west1-a (90% likely, 12% preempted lately, most run 12 h)"
     assert phrase(given, (HOME, BESIDE)).endswith("to us-west1-b (50% likely), which is nearer or cheaper")

@@ -107,6 +107,7 @@ def test_what_does_not_exist_is_said_as_google_says_it(cloud: Cloud) -> None:
         ({"machine_type": f"zones/{ZONE}/machineTypes/n9-standard-4"}, "machineType"),
         ({"machine_type": f"zones/{ZONE}/machineTypes/n1-standard-96"}, "vCPUs"),
         ({"machine_type": f"zones/{ZONE}/machineTypes/e2-standard-4"}, "N1"),
+        ({"machine_type": f"zones/{ZONE}/machineTypes/n1-custom-2-65536"}, "machineType"),
         ({"disks": []}, "disks"),
         ({"network_interfaces": []}, "network interface"),
         ({"scheduling__on_host_maintenance": "MIGRATE"}, "live migration"),

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,17 @@ from .. import places
 from ..catalog import (
     ACCELERATORS,
     ZONES,
-    PriceList,
-    accelerator,
     check_zone,
     continent,
     default_zone,
     has_gpu,
     living_alternative,
-    parameter_server_machine,
     price_list,
     region,
     transfer_price,
     zones_with,
 )
+from ..controller.pricing import with_home, worker_prices
 from ..errors import ClusterError, DeclarationError
 from ..journal import read, replay
 from ..spec import (
@@ -125,7 +122,7 @@ class Preview:
         for group in self.spec.groups:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
         doubts = []
-        for zone, kind in dict.fromkeys(wanted):
+        for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
             try:
                 check_zone(zone, kind)
             except DeclarationError as error:
@@ -172,7 +169,8 @@ def preview(declaration: Declaration) -> Preview:
     if spec.emulated:
         return Preview(spec)
     answer = ask("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
-    return Preview(spec, tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"]))
+    findings = tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"])
+    return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
@@ -193,7 +191,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         groups=groups,
         zones=zones,
         candidates=candidates,
-        prices=_worker_prices(lines, groups, candidates, declaration.provisioning_model),
+        prices=worker_prices(lines, groups, candidates, declaration.provisioning_model),
         declared_at=time.time(),
         parameter_servers=declaration.ps,
         parameter_server_cores=declaration.ps_cores,
@@ -215,7 +213,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         ssh_from=declaration.ssh_from,
         controller=declaration.controller or "local",
     )
-    spec = _with_home(spec, lines)
+    spec = with_home(spec, lines)
     return replace(spec, bucket=_bucket(declaration, spec.home_zone))
 
 
@@ -232,8 +230,8 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     lines = price_list([*spec.prices, *kinds] if "k80" in spec.prices else kinds)
     fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
     candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
-    prices = _worker_prices(lines, groups, candidates, spec.provisioning_model)
-    return _with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
+    prices = worker_prices(lines, groups, candidates, spec.provisioning_model)
+    return with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -310,41 +308,6 @@ def _candidates(
             near = [zone for zone in zones_with(kind) if continent(zone) == continent(home)]
             found[kind] = tuple(sorted(near, key=lambda zone: (zone != home, region(zone) != region(home)))) or zones
     return found
-
-
-def _worker_prices(
-    lines: PriceList, groups: tuple[WorkerGroup, ...], candidates: Mapping[str, tuple[str, ...]], model: str
-) -> dict[str, PriceLine]:
-    """By GPU, and by `GPU@ZONE` for those of its zones in which it costs something else than in its first."""
-    prices: dict[str, PriceLine] = {}
-    for group in groups:
-        kind = group.accelerator
-        for zone in (group.zone,) if group.zone else candidates[kind]:
-            price = lines.worker_price(kind, zone)
-            hourly = price.on_demand if model == "standard" else price.transient
-            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source)
-            if prices.setdefault(kind, line) != line:
-                prices[f"{kind}@{zone}"] = line
-    return prices
-
-
-def _with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
-    """`spec` with what depends on where its parameter servers are: their prices, and those of traffic with them."""
-    traffic = {zone: transfer_price(zone, spec.home_zone).dollars_per_gib for zone in spec.all_zones}
-    prices = {**spec.prices, **_server_prices(lines, spec)}
-    return replace(spec, prices=prices, transfer_prices={zone: price for zone, price in traffic.items() if price})
-
-
-def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
-    """Of parameter servers: in the cluster's home zone, and where they cost something else."""
-    prices: dict[str, PriceLine] = {}
-    machine = parameter_server_machine(spec.parameter_server_cores)
-    for zone in dict.fromkeys([spec.home_zone, *spec.all_zones]):
-        price = lines.parameter_server_price(spec.parameter_server_cores, zone)
-        line = PriceLine(machine, price.on_demand, price.on_demand, price.source)
-        if prices.setdefault("parameter-server", line) != line:
-            prices[f"parameter-server@{zone}"] = line
-    return prices
 
 
 def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:

@@ -295,6 +295,9 @@ def event_words(event: Event) -> str:
             return "the cluster was declared"
         case events.ClusterImageChosen():
             return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
+        case events.ClusterZonesFound():
+            found = "; ".join(f"{kind.upper()} in {', '.join(zones)}" for kind, zones in event.zones.items())
+            return f"Compute Engine offers other zones than the catalog: {found}"
         case events.ClusterReady():
             return f"the cluster is ready: {count(event.workers, 'worker')} after {render_duration(event.seconds)}"
         case events.ClusterDeleting():

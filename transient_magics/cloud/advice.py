@@ -1,7 +1,10 @@
-"""What Compute Engine advises about capacity: how likely a Spot VM is to be had in a zone, and how long most run.
+"""What Compute Engine advises about capacity: how likely a Spot VM is to be had in a zone, how long most run, and how
+many were taken away lately.
 
 Advice is nice to have and nothing more: projects without access to it, an API that lacks it and one that is slow all
 give the same answer, none. The first zone is asked alone, so that a refusal costs one request; nothing is tried twice.
+What Spot VMs have cost is in the same history, but neither its unit nor whether attached GPUs are part of it is
+documented, so it is not asked for.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, TypeVar
 
 from ..errors import CloudError
 from .calls import Calls
 
 log = logging.getLogger(__name__)
 
-_SECONDS = 6.0  # for all zones together
+T = TypeVar("T")
+
+_SECONDS = 6.0  # for all zones together, and again for their history
+_LATEST = 7  # records of the history, which has one for each day
 _MOST_ZONES = 16
 _ONCE: dict[str, Any] = {"retry": None, "timeout": 5.0}
 
@@ -33,10 +40,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Of Spot VMs in one zone: how likely one is to be had (0 to 1), for how many seconds most run (0: unknown)."""
+    """Of Spot VMs in one zone: how likely one is to be had (0 to 1), for how many seconds most run (0: unknown), and
+    of those that ended within the last week the share that was preempted (None: unknown)."""
 
     obtainability: float
     uptime: float
+    preempted: float | None = None
 
 
 class CapacityAdvice:
@@ -49,47 +58,78 @@ class CapacityAdvice:
         """By zone, what is advised about `count` Spot VMs; empty where there is no advice. Never raises CloudError."""
         if self._calls.clients.advice is None or not zones:
             return {}
-        first, *others = zones[:_MOST_ZONES]
-        found: dict[str, Chance | None] = {}
+        zones = zones[:_MOST_ZONES]
+        found = await self._ask(zones, lambda zone: self._chance(shape, zone, count))
+        preempted = await self._ask([zone for zone in zones if zone in found], lambda zone: self._past(shape, zone))
+        return {zone: replace(chance, preempted=preempted.get(zone)) for zone, chance in found.items()}
+
+    async def _ask(self, zones: Sequence[str], question: Callable[[str], Awaitable[T | None]]) -> dict[str, T]:
+        """The answers by zone; none where the first zone's is a refusal, or all of them take too long."""
+        found: dict[str, T | None] = {}
+
+        async def other(zone: str) -> None:
+            # Where there is advice at all, a zone about which there is none takes away nothing from the others.
+            try:
+                found[zone] = await question(zone)
+            except CloudError as error:
+                log.info("no advice on %s: %s", zone, error)
+
         try:
             async with asyncio.timeout(_SECONDS):
-                found[first] = await self._zone(shape, first, count)
-                answers = await asyncio.gather(*(self._other(shape, zone, count) for zone in others))
-                found.update(zip(others, answers, strict=True))
+                for first in zones[:1]:
+                    found[first] = await question(first)
+                await asyncio.gather(*map(other, zones[1:]))
         except (CloudError, TimeoutError) as error:
             log.info("no advice on capacity: %s", error)
             return {}
-        return {zone: chance for zone, chance in found.items() if chance}
+        return {zone: answer for zone in zones if (answer := found.get(zone)) is not None}
 
-    async def _other(self, shape: Shape, zone: str, count: int) -> Chance | None:
-        """Where there is advice at all, a zone about which there is none takes away nothing from the others."""
-        try:
-            return await self._zone(shape, zone, count)
-        except CloudError as error:
-            log.info("no advice on %s: %s", zone, error)
-            return None
-
-    async def _zone(self, shape: Shape, zone: str, count: int) -> Chance | None:
+    async def _chance(self, shape: Shape, zone: str, count: int) -> Chance | None:
         """One attempt. None where Compute Engine recommends nothing."""
-        advice, body = self._calls.clients.advice, _question(shape, zone, count)
-        region = zone.rpartition("-")[0]
-        message = {"project": self._project, "region": region, "capacity_advice_request_resource": body}
-        async with self._calls.explaining(f"zone {zone}"):
-            answer = await self._calls.threaded(lambda: advice.capacity(message, **_ONCE))
+        message = self._message(zone, capacity_advice_request_resource=_question(shape, zone, count))
+        answer = await self._answer(zone, self._calls.clients.advice.capacity, message)
         scores = [each.scores for each in answer.recommendations]
         return Chance(scores[0].obtainability, _seconds(scores[0].estimated_uptime)) if scores else None
 
+    async def _past(self, shape: Shape, zone: str) -> float | None:
+        """One attempt at the share that was preempted. None where Compute Engine remembers nothing."""
+        properties: dict[str, Any] = {
+            "machine_type": shape.machine_type,
+            "scheduling": {"provisioning_model": "SPOT"},
+            "guest_accelerators": _attached(shape),
+        }
+        message = self._message(
+            zone,
+            capacity_history_request_resource={
+                "types": ["PREEMPTION"],
+                "instance_properties": properties,
+                "location_policy": {"location": f"zones/{zone}"},
+            },
+        )
+        answer = await self._answer(zone, self._calls.clients.advice.capacity_history, message)
+        records = sorted(answer.preemption_history, key=lambda each: each.interval.end_time)[-_LATEST:]
+        return fmean(each.preemption_rate for each in records) if records else None
+
+    def _message(self, zone: str, **resource: dict[str, Any]) -> dict[str, Any]:
+        return {"project": self._project, "region": zone.rpartition("-")[0], **resource}
+
+    async def _answer(self, zone: str, method: Callable[..., Any], message: dict[str, Any]) -> Any:
+        async with self._calls.explaining(f"zone {zone}"):
+            return await self._calls.threaded(lambda: method(message, **_ONCE))
+
 
 def _question(shape: Shape, zone: str, count: int) -> dict[str, Any]:
-    selection: dict[str, Any] = {"machine_types": [shape.machine_type]}
-    if shape.accelerator:
-        selection["guest_accelerators"] = [{"accelerator_type": shape.accelerator, "accelerator_count": 1}]
+    selection = {"machine_types": [shape.machine_type], "guest_accelerators": _attached(shape)}
     return {
         "size": count,
         "distribution_policy": {"target_shape": "ANY_SINGLE_ZONE", "zones": [{"zone": f"zones/{zone}"}]},
         "instance_flexibility_policy": {"instance_selections": {"wanted": selection}},
         "instance_properties": {"scheduling": {"provisioning_model": "SPOT"}},
     }
+
+
+def _attached(shape: Shape) -> list[dict[str, Any]]:
+    return [{"accelerator_type": shape.accelerator, "accelerator_count": 1}] if shape.accelerator else []
 
 
 def _seconds(duration: str) -> float:

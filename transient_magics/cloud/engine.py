@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
-from .advice import CapacityAdvice
+from .advice import CapacityAdvice, Shape
 from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
 from .examine import Examination, Finding
 from .firewall import Firewall
 from .images import Images
+from .offers import zones_with
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
 
@@ -82,6 +83,10 @@ class ComputeEngine:
             return [Finding(self._whole, False, str(error))]
         good = Finding(self._whole, True, "can be used, and Compute Engine's API is enabled")
         return [good, *await Examination(self._calls, self.project, requests).findings()]
+
+    async def zones_with(self, shape: Shape) -> frozenset[str]:
+        """The zones that have the GPU of `shape`, or its machine type if it has no GPU attached."""
+        return await zones_with(self._calls, self.project, shape)
 
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
         """Make the VM and return it once it is RUNNING.

@@ -18,7 +18,8 @@ async def ask(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdv
     count = sum(group.count for group in spec.groups if group.accelerator == kind and not group.zone)
     found = await access.engine.advice.spot(shape, zones, count)
     chances = {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()}
-    return events.ClusterAdvised(accelerator=kind, zones=chances) if chances else None
+    preempted = {zone: chance.preempted for zone, chance in found.items() if chance.preempted is not None}
+    return events.ClusterAdvised(accelerator=kind, zones=chances, preempted=preempted) if chances else None
 
 
 async def findings(access: Access, spec: ClusterSpec) -> list[Finding]:

@@ -3,7 +3,8 @@
 The rules:
 
 - a stockout closes its zone for that machine, for half a minute at first, twice as long after every further one, a
-  quarter of an hour at most; a VM that came to run there opens it again;
+  quarter of an hour at most (VMs that were asked for together meet one stockout together); a VM that came to run there
+  opens it again;
 - a quota that is used up closes the whole region for that machine, five minutes at first;
 - zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
   far as advice on Spot capacity does not change it (`ranking.ranked`);
@@ -58,7 +59,7 @@ class Capacity:
         self._open_at: dict[tuple[str, str, str], float] = {}
         self._hints: dict[str, tuple[str, ...]] = {}
         self._places: dict[tuple[str, int], list[VmState]] = {}
-        rows: dict[tuple[str, str, str], int] = {}
+        rows: dict[tuple[str, str, str], tuple[int, float]] = {}  # how many in a row, and when the last was
         for vm in vms:
             trail = self._places.setdefault((vm.role, vm.slot), [])
             if vm.running_at:
@@ -90,12 +91,15 @@ class Capacity:
                     return Offer(zone, model)
         return None
 
-    def _learn(self, vm: VmState, rows: dict[tuple[str, str, str], int]) -> None:
+    def _learn(self, vm: VmState, rows: dict[tuple[str, str, str], tuple[int, float]]) -> None:
         if vm.cause not in _CLOSED:
             return
         own = (vm.accelerator, vm.provisioning_model, vm.zone)
-        rows[own] = rows.get(own, 0) + 1
-        until = vm.ended_at + _wait(_CLOSED[vm.cause], rows[own], vm.zone)
+        count, since = rows.get(own, (0, 0.0))
+        if vm.requested_at >= since:
+            count += 1
+        rows[own] = count, vm.ended_at
+        until = vm.ended_at + _wait(_CLOSED[vm.cause], count, vm.zone)
         closed = [vm.zone]
         if vm.cause == QUOTA:
             closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]

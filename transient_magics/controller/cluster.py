@@ -29,6 +29,7 @@ from .fleet import Fleet
 from .record import Recorder
 from .tasks import Tasks
 from .training import Training
+from .zones import find
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Controller:
         self._declared = ClusterSpec.from_dict(json.loads((directory / "spec.json").read_text()))
         self._trainings: dict[str, Training] = {}
         self._saved_ahead = False
-        self._image_chosen = False
+        self._prepared: set[str] = set()
         self._fleet: Fleet | None = None
         self._recorder: Recorder
         self._tasks: Tasks
@@ -87,7 +88,7 @@ class Controller:
                 await access.reopen()
                 if expired:
                     await access.renew()
-                await self._choose_image(access)
+                await self._prepare(access)
                 if self._state.phase != "deleting":
                     await access.protect()
                     await access.ensure_bucket()
@@ -111,12 +112,17 @@ class Controller:
         except CloudError as error:
             log.warning("%s", error)
 
-    async def _choose_image(self, access: Access) -> None:
-        """Once, before the first VM: the same image for all."""
-        spec, asked = self._state.spec, self._image_chosen
-        if spec and to_be_chosen(spec) and not asked and not self._state.vms and self._state.phase != "deleting":
+    async def _prepare(self, access: Access) -> None:
+        """Once each, before the first VM: the zones that have the GPUs, the same image for all."""
+        spec = self._state.spec
+        if spec is None or self._state.vms or self._state.phase == "deleting":
+            return
+        if "zones" not in self._prepared and (found := await find(spec, access.engine)):
+            self._recorder.record(found)
+        self._prepared.add("zones")
+        if "image" not in self._prepared and to_be_chosen(spec):
             self._recorder.record(await choose(spec, access.engine))
-            self._image_chosen = True
+        self._prepared.add("image")
 
     async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:

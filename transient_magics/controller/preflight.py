@@ -1,7 +1,7 @@
 """`python -m transient_magics.controller.preflight < spec.json`: could this cluster be made? Nothing is made.
 
-Prints one JSON object: `{"findings": [{subject, good, said}]}`. What is examined is what the controller would ask for
-first.
+Prints one JSON object: `{"findings": [{subject, good, said}], "spec": the declaration}`, with the zones that Compute
+Engine has. What is examined is what the controller would ask for first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .access import Access
 from .choice import choose, to_be_chosen
 from .core import RequestVm, Situation, decide
 from .machines import requested, vm_request
+from .zones import find
 
 log = logging.getLogger(__name__)
 
@@ -34,28 +35,32 @@ def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
     return [vm_request(state.spec, event, public_key="") for event in wanted]
 
 
-async def examine(spec: ClusterSpec) -> list[Finding]:
+async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
     """Ask Compute Engine, or the emulator for a cluster without a project."""
     try:
         async with Access(spec) as access:
             await access.reopen()
+            known: list[events.Event] = []
             try:
-                chosen = [await choose(spec, access.engine)] if to_be_chosen(spec) else []
+                if found := await find(spec, access.engine):
+                    known.append(found)
+                    spec = ClusterSpec.from_dict(found.spec)
+                if to_be_chosen(spec):
+                    known.append(await choose(spec, access.engine))
             except CloudError as error:  # the examination meets the same, and says it question by question
                 log.warning("%s", error)
-                chosen = []
-            findings = await access.engine.examine(first_requests(spec, *chosen))
-            return (
-                [*findings, *await advice.findings(access, spec)] if all(each.good for each in findings) else findings
-            )
+            findings = await access.engine.examine(first_requests(spec, *known))
+            if all(each.good for each in findings):
+                findings += await advice.findings(access, spec)
+            return findings, spec
     except CloudError as error:
-        return [Finding("Compute Engine", False, str(error))]
+        return [Finding("Compute Engine", False, str(error))], spec
 
 
 def main() -> int:
     """Always exit code 0: what is wrong is in the findings."""
-    findings = asyncio.run(examine(ClusterSpec.from_dict(json.load(sys.stdin))))
-    print(json.dumps({"findings": [asdict(each) for each in findings]}))
+    findings, spec = asyncio.run(examine(ClusterSpec.from_dict(json.load(sys.stdin))))
+    print(json.dumps({"findings": [asdict(each) for each in findings], "spec": spec.to_dict()}))
     return 0
 
 

@@ -6,12 +6,14 @@ the ranking is a pure function of the cluster's state:
 
 - zones in which a VM is hardly to be had come last, however cheap;
 - else the declared order holds, but among zones that cost the same (the VM, and its traffic with the parameter
-  servers) the one where VMs are likelier to be had comes first, then the one where they run longer.
+  servers) the one where VMs are likelier to be had comes first, then the one where fewer of them were taken away
+  lately, then the one where they run longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 
 from ..catalog import accelerator
 from ..journal import ClusterState, events
@@ -30,13 +32,15 @@ def ranked(
     """`zones` (best first) in the order in which to ask for Spot VMs with the GPU `kind`, as advice has it."""
     if given is None or now - given.at > _HOLDS_SECONDS or kind != given.accelerator:
         return zones
+    usual = fmean(given.preempted.values()) if given.preempted else 0.0
     costs = [(spec.transfer_prices.get(zone, 0.0), spec.price(kind, zone).hourly) for zone in zones]
 
-    def rank(zone: str) -> tuple[bool, int, float, float]:
+    def rank(zone: str) -> tuple[bool, int, float, float, float]:
         obtainability, uptime = given.zones.get(zone, (_LOW, 0.0))  # not asked about: neither good nor bad
         tied_with = costs.index(costs[zones.index(zone)])
-        # Rounded, or noise would outweigh how long VMs run.
-        return obtainability < _LOW, tied_with, -round(obtainability, 1), -round(uptime / _HOUR)
+        # Rounded, or noise in one would outweigh all that comes after it.
+        preempted = round(given.preempted.get(zone, usual), 1)
+        return obtainability < _LOW, tied_with, -round(obtainability, 1), preempted, -round(uptime / _HOUR)
 
     return tuple(sorted(zones, key=rank))
 
@@ -74,4 +78,5 @@ def phrase(given: events.ClusterAdvised, zones: tuple[str, ...]) -> str:
 def _likely(given: events.ClusterAdvised, zone: str) -> str:
     obtainability, uptime = given.zones[zone]
     hours = f", most run {uptime / _HOUR:.3g} h" if uptime else ""
-    return f"{zone} ({obtainability:.0%} likely{hours})"
+    taken = f", {given.preempted[zone]:.0%} preempted lately" if zone in given.preempted else ""
+    return f"{zone} ({obtainability:.0%} likely{taken}{hours})"

@@ -1,14 +1,16 @@
 """Advice on capacity: how likely a request is to be served, how long Spot VMs live, what they have cost.
 
-The answers agree with the weather: what is sold out is hardly to be had, and Spot VMs are said to live as long as the
-revocations that are set let them. In fair weather they are made up, but always the same for the same question, and
-follow what is known of the real ones: large requests and large GPUs are harder to get, zones differ, prices change
-seldom. Each zone and machine has a scarcity between 0 and 1 from a digest of their names; all else follows from it.
+The answers agree with the weather: what is sold out is hardly to be had, and Spot VMs are said to live as long, and to
+have been taken away as often, as the revocations that are set let them. In fair weather they are made up, but always
+the same for the same question, and follow what is known of the real ones: large requests and large GPUs are harder to
+get, zones differ, prices change seldom. Each zone and machine has a scarcity between 0 and 1 from a digest of their
+names; all else follows from it.
 """
 
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -83,7 +85,7 @@ class Advice:
         found: list[tuple[int, float, str, str, str]] = []
         for each in selections.values():
             for machine in each.get("machineTypes") or ():
-                _check_machine(project, zones[0], machine)
+                _machine(project, zones, machine)
                 for zone in zones:
                     gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in each.get("guestAccelerators") or ()]
                     if _offers(project, zone, machine, gpus):
@@ -115,20 +117,22 @@ class Advice:
         if place != region and place not in zones:
             raise wire.invalid("locationPolicy.location", place, f"It is not in region {region}.")
         machine = wire.last(machine)
-        _check_machine(project, zones[0], machine)
+        made = _machine(project, zones, machine)
         gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in properties.get("guestAccelerators") or ()]
         scarcity = _scarcity(place, machine, *gpus)
         where = ("regions", place) if place == region else ("zones", place)
         answer: dict[str, Any] = {"location": wire.link(project, *where), "machineType": machine}
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if "PREEMPTION" in kinds:
+            taken = self._weather.revoked_share(gpu_called(gpus[0] if gpus else ""), region)
+            rate = 0.1 + 0.6 * scarcity if taken is None else 0.9 * taken
             answer["preemptionHistory"] = [
                 {"interval": _interval(day, day + timedelta(days=1)),
-                 "preemptionRate": round(min(0.98, 0.1 + 0.6 * scarcity + 0.2 * _digest(place, machine, str(day))), 3)}
+                 "preemptionRate": round(min(0.98, rate + 0.2 * _digest(place, machine, str(day))), 3)}
                 for day in (today - timedelta(days=ago) for ago in range(_DAYS, 0, -1))
             ]  # fmt: skip
         if "PRICE" in kinds:
-            answer["priceHistory"] = _prices(today, _on_demand(project, zones[0], machine), scarcity, place + machine)
+            answer["priceHistory"] = _prices(today, _on_demand(made), scarcity, place + machine)
         return answer
 
 
@@ -146,27 +150,28 @@ def _prices(today: datetime, on_demand: float, scarcity: float, seed: str) -> li
     return history
 
 
-def _on_demand(project: str, zone: str, machine: str) -> float:
+def _on_demand(machine: dict[str, Any]) -> float:
     """Dollars per hour, about: by vCPUs and memory, and by the GPUs that the machine comes with."""
-    made = tables.machine_type(project, zone, machine)
-    gpus = sum(each["guestAcceleratorCount"] for each in made.get("accelerators", ()))
-    return 0.0316 * made["guestCpus"] + 0.0042 * made["memoryMb"] / 1024 + gpus * (0.56 if "g2" in machine else 3.0)
+    gpus = sum(each["guestAcceleratorCount"] for each in machine.get("accelerators", ()))
+    by_gpus = gpus * (0.56 if machine["name"].startswith("g2") else 3.0)
+    return 0.0316 * machine["guestCpus"] + 0.0042 * machine["memoryMb"] / 1024 + by_gpus
 
 
-def _check_machine(project: str, zone: str, machine: str) -> None:
-    try:
-        tables.machine_type(project, zone, machine)
-    except wire.ApiError:
-        raise wire.invalid("machineType", machine, "The referenced resource does not exist.") from None
+def _machine(project: str, zones: list[str], name: str) -> dict[str, Any]:
+    """The machine type as the first of these zones that has it tells. ApiError 400 where none does."""
+    for zone in zones:
+        with suppress(wire.ApiError):
+            return tables.machine_type(project, zone, name)
+    raise wire.invalid("machineType", name, "The referenced resource does not exist.")
 
 
 def _offers(project: str, zone: str, machine: str, gpus: list[str]) -> bool:
-    """Whether a zone has these GPUs and those that come with the machine."""
-    built_in = [
-        each["guestAcceleratorType"] for each in tables.machine_type(project, zone, machine).get("accelerators", ())
-    ]
-    offered = {each["name"] for each in tables.accelerator_types(project, zone)}
-    return set(gpus) | set(built_in) <= offered
+    """Whether a zone has these GPUs and this machine."""
+    try:
+        tables.machine_type(project, zone, machine)
+    except wire.ApiError:
+        return False
+    return set(gpus) <= {each["name"] for each in tables.accelerator_types(project, zone)}
 
 
 def _scarcity(place: str, machine: str, *gpus: str) -> float:

@@ -21,6 +21,7 @@ from .bulk import Bulk
 from .changes import Changes
 from .creation import Creation
 from .disks import Disks
+from .firewall import Firewall
 from .fleet import Fleet
 from .images import Images
 from .instances import Record
@@ -59,10 +60,15 @@ async def errors(
 class Api:
     """All routes, to be added to an application."""
 
-    def __init__(self, state: Path, fleet: Fleet, operations: Operations) -> None:
+    def __init__(self, state: Path, fleet: Fleet, operations: Operations, own_network: bool) -> None:
         self._fleet, self._operations = fleet, operations
         self._networks = Networks(state, operations)
         self._networks.instances = lambda project: [each.resource for each in fleet.records(project)]
+        rules = self._networks.firewalls
+        self.firewall = Firewall(
+            fleet.records, lambda project: (rule for _, rule in rules.everywhere(project)), own_network
+        )
+        rules.on_change = self.firewall.stir
         self._images = Images(state, operations)
         self._disks = Disks(state, operations, fleet, self._images)
         self._addresses = Addresses(state, operations)
@@ -92,8 +98,9 @@ class Api:
         self._bulk.resume()
 
     def follow(self) -> None:
-        """VMs have come or gone."""
+        """VMs have come, gone or changed."""
         self._disks.follow()
+        self.firewall.stir()
 
     def routes(self) -> list[Route]:
         """What is served here."""

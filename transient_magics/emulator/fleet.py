@@ -30,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class Fleet:
-    """The emulated project's VMs, in their `weather`. `on_change` is told whenever one appears or is deleted, `on_gone`
-    the address of each that does not run any more."""
+    """The emulated project's VMs, in their `weather`. `on_change` is told whenever one appears, changes or is deleted,
+    `on_gone` the address of each that does not run any more."""
 
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
@@ -183,6 +183,7 @@ class Fleet:
             self._limit(record)
         if host := self._hosts.get(record.identity):
             host.metadata.changed()
+        self._on_change()
         return self._operations.finish(self._begin(record, kind, request, keep=False))
 
     # Beginning and end of the emulator itself.

@@ -172,7 +172,7 @@ def checked_accelerators(
             field, why = "resource.guestAccelerators[0].acceleratorType", "The referenced resource does not exist."
             raise wire.invalid(field, each.get("acceleratorType"), why) from None
         if not built_in:
-            tables.check_attachment(name, machine["guestCpus"], kind, count)
+            tables.check_attachment(zone, name, kind, count)
         result.append({"acceleratorType": offered["selfLink"], "acceleratorCount": count})
     return result
 

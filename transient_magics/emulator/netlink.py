@@ -38,26 +38,26 @@ _numbers = itertools.count(1)
 
 def add_bridge(name: str) -> None:
     """Make a bridge (a switch)."""
-    info = _attribute(_LINK_INFO, _attribute(_INFO_KIND, b"bridge\0"))
-    _ask(_NEW_LINK, _CREATE | _EXCLUSIVE, _link() + _attribute(_LINK_NAME, _text(name)) + info)
+    info = attribute(_LINK_INFO, attribute(_INFO_KIND, b"bridge\0"))
+    _ask(_NEW_LINK, _CREATE | _EXCLUSIVE, _link() + attribute(_LINK_NAME, _text(name)) + info)
 
 
 def add_cable(name: str, bridge: str, *, peer: str, hardware_address: str, namespace: int) -> None:
     """Plug a cable called `name` into `bridge`; its other end is `peer`, in the namespace open as `namespace`."""
     other = (
         _link()
-        + _attribute(_LINK_NAME, _text(peer))
-        + _attribute(_LINK_MTU, _MTU)
-        + _attribute(_LINK_ADDRESS, bytes.fromhex(hardware_address.replace(":", "")))
-        + _attribute(_LINK_NAMESPACE, struct.pack("I", namespace))
+        + attribute(_LINK_NAME, _text(peer))
+        + attribute(_LINK_MTU, _MTU)
+        + attribute(_LINK_ADDRESS, bytes.fromhex(hardware_address.replace(":", "")))
+        + attribute(_LINK_NAMESPACE, struct.pack("I", namespace))
     )
-    data = _attribute(_INFO_DATA, _attribute(_VETH_PEER, other))
-    info = _attribute(_LINK_INFO, _attribute(_INFO_KIND, b"veth\0") + data)
-    master = _attribute(_LINK_MASTER, struct.pack("I", socket.if_nametoindex(bridge)))
+    data = attribute(_INFO_DATA, attribute(_VETH_PEER, other))
+    info = attribute(_LINK_INFO, attribute(_INFO_KIND, b"veth\0") + data)
+    master = attribute(_LINK_MASTER, struct.pack("I", socket.if_nametoindex(bridge)))
     _ask(
         _NEW_LINK,
         _CREATE | _EXCLUSIVE,
-        _link() + _attribute(_LINK_NAME, _text(name)) + _attribute(_LINK_MTU, _MTU) + master + info,
+        _link() + attribute(_LINK_NAME, _text(name)) + attribute(_LINK_MTU, _MTU) + master + info,
     )
     set_up(name)
 
@@ -66,7 +66,7 @@ def add_address(link: str, address: str, prefix: int) -> None:
     """Give `link` an IPv4 address."""
     packed = socket.inet_aton(address)
     head = struct.pack("BBBBi", socket.AF_INET, prefix, 0, 0, socket.if_nametoindex(link))
-    _ask(_NEW_ADDRESS, _CREATE | _EXCLUSIVE, head + _attribute(_LOCAL, packed) + _attribute(_ADDRESS, packed))
+    _ask(_NEW_ADDRESS, _CREATE | _EXCLUSIVE, head + attribute(_LOCAL, packed) + attribute(_ADDRESS, packed))
 
 
 def set_up(link: str) -> None:
@@ -80,19 +80,19 @@ def shape(link: str, rate: float) -> None:
     size = _burst(rate)
     queue = int(max(2 * _LARGEST_PACKET, rate / 8 * _QUEUE_SECONDS))
     parameters = _rate(rate) + _rate(0) + struct.pack("III", queue, _ticks(size, rate), 0)
-    options = _attribute(_TBF_PARAMETERS, parameters) + _attribute(_TBF_BURST, struct.pack("I", size))
+    options = attribute(_TBF_PARAMETERS, parameters) + attribute(_TBF_BURST, struct.pack("I", size))
     _ask(_NEW_QUEUE, _CREATE | _EXCLUSIVE, _traffic(link, _TOP, _ROOT) + _kind("tbf", options))
 
 
 def shape_by_place(link: str, rate: float, far_rate: float, far: Collection[str]) -> None:
     """Let `link` send no more than `rate` bits per second, and to the addresses `far` no more than `far_rate`."""
     unshape(link)
-    default = _attribute(_HTB_INIT, struct.pack("IIIII", 3, 10, _NEAR & 0xFFFF, 0, 0))
+    default = attribute(_HTB_INIT, struct.pack("IIIII", 3, 10, _NEAR & 0xFFFF, 0, 0))
     _ask(_NEW_QUEUE, _CREATE | _EXCLUSIVE, _traffic(link, _TOP, _ROOT) + _kind("htb", default))
     for number, limit in ((_NEAR, rate), (_FAR, min(rate, far_rate))):
         burst = _ticks(_burst(limit), limit)
         parameters = _rate(limit) * 2 + struct.pack("IIIII", burst, burst, _LARGEST_PACKET, 0, 0)
-        body = _traffic(link, number, _TOP) + _kind("htb", _attribute(_HTB_PARAMETERS, parameters))
+        body = _traffic(link, number, _TOP) + _kind("htb", attribute(_HTB_PARAMETERS, parameters))
         _ask(_NEW_CLASS, _CREATE | _EXCLUSIVE, body)
     for address in far:
         # One key: the 4 bytes at 16 of the IP header, the destination, are the address.
@@ -100,7 +100,7 @@ def shape_by_place(link: str, rate: float, far_rate: float, far: Collection[str]
             "ii", 16, 0
         )
         selector = struct.pack("BBBxHHhhI", 1, 0, 1, 0, 0, 0, 0, 0) + key
-        options = _attribute(_U32_CLASS, struct.pack("I", _FAR)) + _attribute(_U32_SELECTOR, selector)
+        options = attribute(_U32_CLASS, struct.pack("I", _FAR)) + attribute(_U32_SELECTOR, selector)
         order = (1 << 16) | socket.htons(_IPV4)
         _ask(_NEW_FILTER, _CREATE | _EXCLUSIVE, _traffic(link, 0, _TOP, order) + _kind("u32", options))
 
@@ -143,7 +143,7 @@ def _traffic(link: str, handle: int, parent: int, info: int = 0) -> bytes:
 
 
 def _kind(name: str, options: bytes) -> bytes:
-    return _attribute(_KIND, _text(name)) + _attribute(_OPTIONS, options)
+    return attribute(_KIND, _text(name)) + attribute(_OPTIONS, options)
 
 
 def _rate(bits: float) -> bytes:
@@ -163,7 +163,8 @@ def _link(index: int = 0, flags: int = 0) -> bytes:
     return struct.pack("BBHiII", socket.AF_UNSPEC, 0, 0, index, flags, flags)
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
+def attribute(kind: int, value: bytes) -> bytes:
+    """A netlink attribute."""
     return struct.pack("HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 

@@ -3,9 +3,7 @@
 Every project begins with the network `default` and its four rules. All emulated VMs share one link with the addresses
 10.128.0.0/20, whatever network and region they are declared in, so the automatic subnetworks all have that range.
 
-Firewall rules are kept, checked and shown, and have no effect: nothing outside of this machine reaches an emulated VM,
-and between VMs the rules that a project begins with allow everything. Enforcing more would take a packet filter inside
-the namespaces (nftables), whose tools and kernel modules many machines do not have.
+Firewall rules are kept, checked and shown here; `firewall` sees to it that they hold between VMs.
 """
 
 from __future__ import annotations
@@ -149,6 +147,15 @@ class Firewalls(Resources):
     def __init__(self, state: Path, operations: Operations, networks: Networks) -> None:
         super().__init__(state, operations)
         self._networks = networks
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a rule has come, gone or changed."""
+
+    def keep(self, project: str, scope: str, resource: Resource) -> None:
+        super().keep(project, scope, resource)
+        self.on_change()
+
+    def forgotten(self, project: str, scope: str, resource: Resource) -> None:
+        self.on_change()
 
     def first(self, project: str) -> Iterable[tuple[str, dict[str, Any]]]:
         every = [{"IPProtocol": "tcp", "ports": ["0-65535"]}, {"IPProtocol": "udp", "ports": ["0-65535"]}]

@@ -71,7 +71,7 @@ class _Emulator:
             client_max_size=LARGEST_BODY,
         )
         self._application.router.add_get("/emulator/v1", self._about)
-        self._api = Api(self._state, self._fleet, self._operations)
+        self._api = Api(self._state, self._fleet, self._operations, self._isolation is not Isolation.NONE)
         self._api.add_to(self._application)
         WeatherApi(weather, self._fleet.records).add_to(self._application)
         listening = socket.socket(fileno=settings.listening)
@@ -88,6 +88,7 @@ class _Emulator:
         self._announce(holder)
         await self._fleet.recover(self._settings.same_network)
         self._api.resume()
+        firewall = asyncio.create_task(self._api.firewall.run())
         await self._relay.start()
         runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -101,6 +102,7 @@ class _Emulator:
             (self._state / "emulator.json").unlink(missing_ok=True)
             await runner.cleanup()
             self._relay.stop()
+            firewall.cancel()
             await self._fleet.close(self._settings.keep)
             if self._settings.keep:
                 self._announce(holder)
@@ -152,7 +154,7 @@ class _Emulator:
         return await (self._storage.answer(request) if self._storage.serves(request) else handler(request))
 
     def _changed(self) -> None:
-        """A VM has come or gone."""
+        """A VM has come, gone or changed."""
         self._api.follow()
         self._reconsider()
 

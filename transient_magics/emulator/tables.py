@@ -1,7 +1,8 @@
-"""What the emulated Compute Engine offers: zones, machine types, GPUs and their limits, images, quotas (of 2026).
+"""What the emulated Compute Engine offers: zones, machine types, GPUs, images, quotas (of 2026).
 
-The K80, which Google has withdrawn, is kept with its zones of 2022: published results are replayed with it. GPUs by
-zone come from the catalog; limits per VM are Compute Engine's own.
+GPUs, their zones, the machines that have them and their limits per VM are the catalog's; E2, N2 and the smallest
+machines, which the catalog does without, are here. The K80, which Google has withdrawn, is kept with its zones of 2022:
+published results are replayed with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import catalog
+from ..errors import DeclarationError
 from . import wire
 
 _WRITTEN = "2026-01-15T00:00:00.000-08:00"
@@ -25,9 +27,6 @@ REGIONS: tuple[str, ...] = tuple(sorted({catalog.region(zone) for zone in ZONES}
 
 # Family: sizes in vCPUs, GB of memory for each.
 _FAMILIES: dict[str, tuple[tuple[int, ...], float]] = {
-    "n1-standard": ((1, 2, 4, 8, 16, 32, 64, 96), 3.75),
-    "n1-highmem": ((2, 4, 8, 16, 32, 64, 96), 6.5),
-    "n1-highcpu": ((2, 4, 8, 16, 32, 64, 96), 0.9),
     "e2-standard": ((2, 4, 8, 16, 32), 4),
     "e2-highmem": ((2, 4, 8, 16), 8),
     "e2-highcpu": ((2, 4, 8, 16, 32), 1),
@@ -35,32 +34,21 @@ _FAMILIES: dict[str, tuple[tuple[int, ...], float]] = {
     "n2-highmem": ((2, 4, 8, 16, 32, 48, 64, 80, 96, 128), 8),
     "n2-highcpu": ((2, 4, 8, 16, 32, 48, 64, 80, 96), 1),
 }
-# Machine with GPUs built in: vCPUs, GB of memory, GPU, how many.
-_BUNDLED: dict[str, tuple[int, float, str, int]] = {
-    **{f"g2-standard-{cpus}": (cpus, cpus * 4, "nvidia-l4", count)
-       for cpus, count in {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}.items()},
-    **{f"a2-highgpu-{count}g": (12 * count, 85 * count, "nvidia-tesla-a100", count) for count in (1, 2, 4, 8)},
-    "a2-megagpu-16g": (96, 1360, "nvidia-tesla-a100", 16),
-    **{f"a2-ultragpu-{count}g": (12 * count, 170 * count, "nvidia-a100-80gb", count) for count in (1, 2, 4, 8)},
-    **{f"a3-highgpu-{count}g": (26 * count, 234 * count, "nvidia-h100-80gb", count) for count in (1, 2, 4, 8)},
-}  # fmt: skip
 _SHARED = {"e2-micro": 1, "e2-small": 2, "e2-medium": 4, "f1-micro": 0.6, "g1-small": 1.7}
-_CUSTOM = re.compile(r"(?:(n1|n2|e2)-)?custom-(\d+)-(\d+)(-ext)?")
-# GPU: what people call it, the counts that a VM may have and the vCPUs that each allows at most.
-_ATTACHABLE: dict[str, tuple[str, dict[int, int]]] = {
-    "nvidia-tesla-k80": ("NVIDIA Tesla K80", {1: 8, 2: 16, 4: 32, 8: 64}),
-    "nvidia-tesla-p100": ("NVIDIA Tesla P100", {1: 16, 2: 32, 4: 96}),
-    "nvidia-tesla-v100": ("NVIDIA Tesla V100", {1: 12, 2: 24, 4: 48, 8: 96}),
-    "nvidia-tesla-p4": ("NVIDIA Tesla P4", {1: 24, 2: 48, 4: 96}),
-    "nvidia-tesla-t4": ("NVIDIA T4", {1: 48, 2: 48, 4: 96}),
-}
-_BUILT_IN = {
-    "nvidia-l4": ("NVIDIA L4", 8), "nvidia-tesla-a100": ("NVIDIA A100 40GB", 16),
-    "nvidia-a100-80gb": ("NVIDIA A100 80GB", 8), "nvidia-h100-80gb": ("NVIDIA H100 80GB", 8),
+_MACHINES: dict[str, catalog.MachineType] = {
+    **catalog.MACHINE_TYPES,
+    **{f"{family}-{size}": catalog.MachineType(f"{family}-{size}", size, size * memory)
+       for family, (sizes, memory) in _FAMILIES.items() for size in sizes},
+    **{name: catalog.MachineType(name, 1 if name[1] == "1" else 2, memory) for name, memory in _SHARED.items()},
 }  # fmt: skip
-_GPU_ZONES = {
-    each.compute_engine_name: catalog.zones_with(name) for name, each in catalog.ACCELERATORS.items() if name != "cpu"
-}
+_CUSTOM = re.compile(r"(?:(n2|e2)-custom|(?:n1-)?custom)-(\d+)-(\d+)(-ext)?")
+_GPUS = {each.compute_engine_name: name for name, each in catalog.ACCELERATORS.items() if each.compute_engine_name}
+_DESCRIPTIONS = {
+    "nvidia-tesla-k80": "NVIDIA Tesla K80", "nvidia-tesla-p100": "NVIDIA Tesla P100",
+    "nvidia-tesla-v100": "NVIDIA Tesla V100", "nvidia-tesla-p4": "NVIDIA Tesla P4", "nvidia-tesla-t4": "NVIDIA T4",
+    "nvidia-l4": "NVIDIA L4", "nvidia-tesla-a100": "NVIDIA A100 40GB", "nvidia-a100-80gb": "NVIDIA A100 80GB",
+    "nvidia-h100-80gb": "NVIDIA H100 80GB",
+}  # fmt: skip
 _IMAGES = {
     "debian-cloud": ("debian-11", "debian-12", "debian-13"),
     "ubuntu-os-cloud": ("ubuntu-2204-lts", "ubuntu-2404-lts-amd64"),
@@ -117,33 +105,43 @@ def project(name: str, instances: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def machine_types(project: str, zone: str) -> list[dict[str, Any]]:
     """The predefined machine types of a zone."""
-    names = [f"{family}-{size}" for family, (sizes, _) in _FAMILIES.items() for size in sizes]
-    return [machine_type(project, zone, name) for name in sorted([*names, *_BUNDLED, *_SHARED])]
+    return [machine_type(project, zone, name) for name in sorted(_MACHINES) if _is_in(zone, _MACHINES[name])]
 
 
 def machine_type(project: str, zone: str, name: str) -> dict[str, Any]:
     """A predefined or custom machine type. ApiError 404 where there is none."""
-    accelerators: list[dict[str, Any]] = []
-    family, _, size = name.rpartition("-")
-    if name in _BUNDLED:
-        cpus, memory, gpu, count = _BUNDLED[name]
-        accelerators = [{"guestAcceleratorType": gpu, "guestAcceleratorCount": count}]
-    elif name in _SHARED:
-        cpus, memory = (1 if name[1] == "1" else 2), _SHARED[name]
-    elif family in _FAMILIES and size.isdigit() and int(size) in _FAMILIES[family][0]:
-        cpus, memory = int(size), int(size) * _FAMILIES[family][1]
-    elif (custom := _CUSTOM.fullmatch(name)) and _custom_is_legal(int(custom[2]), int(custom[3]), custom[1] or "n1"):
-        cpus, memory = int(custom[2]), int(custom[3]) / 1024
-    else:
+    made = _MACHINES.get(name) or _custom(name)
+    if made is None or not _is_in(zone, made):
         raise wire.not_found(f"projects/{project}/zones/{zone}/machineTypes/{name}")
     resource: dict[str, Any] = {
         "kind": "compute#machineType", "id": wire.fixed_id("machineTypes", name), "creationTimestamp": _WRITTEN,
-        "name": name, "description": f"{cpus} vCPUs, {memory:g} GB RAM", "guestCpus": cpus,
-        "memoryMb": int(memory * 1024), "imageSpaceGb": 0, "maximumPersistentDisks": 128,
+        "name": name, "description": f"{made.vcpus} vCPUs, {made.memory_gb:g} GB RAM", "guestCpus": made.vcpus,
+        "memoryMb": int(made.memory_gb * 1024), "imageSpaceGb": 0, "maximumPersistentDisks": 128,
         "maximumPersistentDisksSizeGb": "263168", "zone": zone, "isSharedCpu": name in _SHARED,
         "architecture": "X86_64", "selfLink": wire.link(project, "zones", zone, "machineTypes", name),
     }  # fmt: skip
-    return resource | ({"accelerators": accelerators} if accelerators else {})
+    if not made.gpu:
+        return resource
+    gpu = catalog.accelerator(made.gpu).compute_engine_name
+    return resource | {"accelerators": [{"guestAcceleratorType": gpu, "guestAcceleratorCount": made.gpu_count}]}
+
+
+def _is_in(zone: str, machine: catalog.MachineType) -> bool:
+    return not machine.gpu or catalog.has_gpu(zone, machine.gpu)
+
+
+def _custom(name: str) -> catalog.MachineType | None:
+    """The custom machine type of this name, if it is a legal one."""
+    match = _CUSTOM.fullmatch(name)
+    if match is None:
+        return None
+    family, cpus, megabytes = match[1] or "n1", int(match[2]), int(match[3])
+    if family == "n1" and not match[4]:
+        try:
+            return catalog.machine_type(name)
+        except DeclarationError:
+            return None
+    return catalog.MachineType(name, cpus, megabytes / 1024) if _custom_is_legal(cpus, megabytes, family) else None
 
 
 def _custom_is_legal(cpus: int, megabytes: int, family: str) -> bool:
@@ -153,35 +151,34 @@ def _custom_is_legal(cpus: int, megabytes: int, family: str) -> bool:
 
 def accelerator_types(project: str, zone: str) -> list[dict[str, Any]]:
     """The GPUs of a zone."""
-    return [accelerator_type(project, zone, name) for name in sorted(_GPU_ZONES) if zone in _GPU_ZONES[name]]
+    return [accelerator_type(project, zone, name) for name in sorted(_GPUS) if catalog.has_gpu(zone, _GPUS[name])]
 
 
 def accelerator_type(project: str, zone: str, name: str) -> dict[str, Any]:
     """A GPU of a zone. ApiError 404 where there is none."""
-    if zone not in _GPU_ZONES.get(name, ()):
+    if name not in _GPUS or not catalog.has_gpu(zone, _GPUS[name]):
         raise wire.not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
-    description, most = (_ATTACHABLE[name][0], max(_ATTACHABLE[name][1])) if name in _ATTACHABLE else _BUILT_IN[name]
+    gpu = _GPUS[name]
     return {
         "kind": "compute#acceleratorType", "id": wire.fixed_id("acceleratorTypes", name), "creationTimestamp": _WRITTEN,
-        "name": name, "description": description, "maximumCardsPerInstance": most,
-        "zone": wire.link(project, "zones", zone),
+        "name": name, "description": _DESCRIPTIONS[name], "zone": wire.link(project, "zones", zone),
+        "maximumCardsPerInstance": max(catalog.limits(gpu) or [each.gpu_count for each in catalog.machines_with(gpu)]),
         "selfLink": wire.link(project, "zones", zone, "acceleratorTypes", name),
     }  # fmt: skip
 
 
-def check_attachment(machine: str, cpus: int, accelerator: str, count: int) -> None:
-    """ApiError 400 unless this many of this GPU may be attached to this machine type."""
+def check_attachment(zone: str, machine: str, accelerator: str, count: int) -> None:
+    """ApiError 400 unless this many of this GPU may be attached to this machine type in this zone."""
     field = "resource.guestAccelerators"
-    if accelerator not in _ATTACHABLE:
+    gpu = _GPUS.get(accelerator, "")
+    if not catalog.limits(gpu):
         raise wire.invalid(field, accelerator, f"It comes with machine types of its own, not with {machine}.")
     if not machine.startswith(("n1-", "custom-")):
         raise wire.invalid(field, accelerator, f"It cannot be attached to machine type {machine}, only to N1.")
-    allowed = _ATTACHABLE[accelerator][1]
-    if count not in allowed:
-        raise wire.invalid(field, count, f"Allowed numbers of {accelerator}: {', '.join(map(str, allowed))}.")
-    if cpus > allowed[count]:
-        why = f"{count} {accelerator} allow {allowed[count]} vCPUs at most."
-        raise wire.invalid("resource.machineType", machine, why)
+    try:
+        catalog.check_machine(machine, gpu, count, zone)
+    except DeclarationError as error:
+        raise wire.invalid(field, accelerator, str(error)) from None
 
 
 def disk_types(project: str, zone: str) -> list[dict[str, Any]]:

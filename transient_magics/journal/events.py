@@ -91,10 +91,23 @@ class ClusterClock(Event):
 @_event("cluster.advised")
 class ClusterAdvised(Event):
     """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely one is to be had (0 to 1) and for
-    how many seconds most run (0: unknown)."""
+    how many seconds most run (0: unknown).
+
+    `preempted`: of the Spot VMs that ended there within a week, the share that was preempted, where that is known.
+    """
 
     accelerator: str
     zones: Mapping[str, tuple[float, float]]
+    preempted: Mapping[str, float] = field(default_factory=dict)
+
+
+@_event("cluster.zones_found")
+class ClusterZonesFound(Event):
+    """Compute Engine has the GPUs in other zones than the catalog says: by GPU, those in which workers may be, best
+    first. `spec`: the declaration with them."""
+
+    zones: Mapping[str, tuple[str, ...]]
+    spec: Mapping[str, Any]
 
 
 @_event("cluster.deleting")

@@ -207,7 +207,8 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
 
 
 @_rule(e.ClusterResized)
-def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
+@_rule(e.ClusterZonesFound)
+def _(state: ClusterState, event: e.ClusterResized | e.ClusterZonesFound) -> ClusterState:
     return replace(state, spec=ClusterSpec.from_dict(event.spec))
 
 

@@ -138,6 +138,15 @@ class Weather:
                 return published.lifetimes(gpu, region).median
         return None
 
+    def revoked_share(self, gpu: str, region: str) -> float | None:
+        """Which part of transient VMs is revoked within a day, as far as the revocations that are set tell."""
+        match self.settings.revocations.kind:
+            case "every":
+                return 1.0
+            case "published":
+                return published.lifetimes(gpu, region).fraction(published.LAST_HOUR * published.HOUR)
+        return None
+
     def startup(self, record: Record) -> Startup:
         """How long this VM takes to start."""
         boot, rate, gpu = self.settings.boot, self.clock.rate, gpu_of(record)

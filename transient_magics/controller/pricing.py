@@ -1,0 +1,45 @@
+"""What the VMs of a cluster cost in each of the zones where they may be, and the traffic between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..catalog import PriceList, accelerator, parameter_server_machine, transfer_price
+from ..spec import ClusterSpec, PriceLine, WorkerGroup
+
+
+def worker_prices(
+    lines: PriceList, groups: tuple[WorkerGroup, ...], candidates: Mapping[str, tuple[str, ...]], model: str
+) -> dict[str, PriceLine]:
+    """Of workers: by GPU, and by `GPU@ZONE` for those of its zones in which it costs something else than in its
+    first."""
+    prices: dict[str, PriceLine] = {}
+    for group in groups:
+        kind = group.accelerator
+        for zone in (group.zone,) if group.zone else candidates[kind]:
+            price = lines.worker_price(kind, zone)
+            hourly = price.on_demand if model == "standard" else price.transient
+            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source)
+            if prices.setdefault(kind, line) != line:
+                prices[f"{kind}@{zone}"] = line
+    return prices
+
+
+def with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
+    """`spec` with what depends on where its parameter servers are: their prices, and those of traffic with them."""
+    traffic = {zone: transfer_price(zone, spec.home_zone).dollars_per_gib for zone in spec.all_zones}
+    prices = {**spec.prices, **_server_prices(lines, spec)}
+    return replace(spec, prices=prices, transfer_prices={zone: price for zone, price in traffic.items() if price})
+
+
+def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
+    """Of parameter servers: in the cluster's home zone, and where they cost something else."""
+    prices: dict[str, PriceLine] = {}
+    machine = parameter_server_machine(spec.parameter_server_cores)
+    for zone in dict.fromkeys([spec.home_zone, *spec.all_zones]):
+        price = lines.parameter_server_price(spec.parameter_server_cores, zone)
+        line = PriceLine(machine, price.on_demand, price.on_demand, price.source)
+        if prices.setdefault("parameter-server", line) != line:
+            prices[f"parameter-server@{zone}"] = line
+    return prices
