@@ -1,8 +1,9 @@
-"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM's SSH port.
+"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM by SSH.
 
 A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through Identity-Aware Proxy where
 they have no external address. One without uses this user's emulator, started here if nobody has yet, and dials through
-the emulator's relay. Nothing above this module knows the difference.
+the emulator's relay. A controller that runs on a VM of the cluster dials the others by their internal addresses.
+Nothing above this module knows the difference.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Any, Self
 
 from ..catalog import region
 from ..cloud import CloudStorage, ComputeEngine, preload
-from ..errors import UnreachableError
+from ..errors import CloudError, RemoteError, UnreachableError
 from ..journal import Clock, VmState
-from ..remote import Dialler, Direct, ProxyCommand, Relay
-from ..spec import ClusterSpec, own_bucket
-from .machines import firewall_rules, instance_name
+from ..remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
+from ..spec import EMULATED_PROJECT, ClusterSpec, own_bucket
+from .machines import USER, firewall_rules, instance_name
+from .seat import here
 
-EMULATED_PROJECT = "emulated-project"
 _ANEW_SECONDS = 2.0
 _PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
 _IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet")
@@ -95,9 +96,19 @@ class Access:
             own = spec.project is not None and name == own_bucket(spec.project, location)
             await self.storage.ensure_bucket(name, location, own=own)
 
-    def address(self, vm: VmState) -> str:
+    async def connect(self, vm: VmState, key: Path) -> Connection:
+        """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""
+        instance = instance_name(self._spec, vm.name)
+        try:
+            keys = await self.engine.host_keys(vm.zone, instance)
+        except CloudError as error:
+            raise RemoteError(f"The host key of {vm.name} is not known yet: {error}") from error
+        name = vm.vm_id or instance
+        return await connect(self.dialler, self._address(vm), user=USER, key=key, host_keys=keys, name=name)
+
+    def _address(self, vm: VmState) -> str:
         """What the dialler calls this VM."""
-        if self._spec.emulated:
+        if self._spec.emulated or here():
             return vm.address
         if self._spec.external_ip:
             return vm.external_address or vm.address
@@ -116,7 +127,11 @@ class Access:
 
     async def _open(self) -> None:
         endpoint = None
-        if self._spec.emulated:
+        if here():
+            # Google's client finds the VM's own credentials, and the emulator is where VMs find it.
+            self.dialler = Direct()
+            endpoint = f"http://{os.environ['GCE_METADATA_HOST']}" if self._spec.emulated else None
+        elif self._spec.emulated:
             from .. import emulator
 
             endpoint = await asyncio.to_thread(emulator.ensure)
