@@ -17,12 +17,9 @@ from pathlib import Path
 from .. import places
 from ..cloud import Vm
 from ..errors import ClusterError, RemoteError, TransientError
-from ..journal import VmState
 from ..remote import generate_key
-from ..spec import ClusterSpec
 from .access import Access, to_project
-from .core import PARAMETER_SERVER
-from .machines import LABEL, SEAT_LABEL, USER, vm_name
+from .machines import LABEL, SEAT_LABEL, USER
 from .seat import JOURNAL, Seat
 
 ATTACHED = "attached"
@@ -31,50 +28,43 @@ ATTACHED = "attached"
 
 async def adopt(name: str, project: str | None) -> Path:
     """Make the folder of the cluster `name`. Raises ClusterError where there is none to follow, or CloudError."""
-    found = await _find(name, project)
-    spec = ClusterSpec(
-        name=name, groups=(), zones=(found.zone,), prices={}, project=project, external_ip=bool(found.external_address)
-    )
     directory = places.cluster(name)
     fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=places.private(places.clusters())))
     try:
-        async with Access(spec) as access:
+        async with to_project(project) as access:
             await access.reopen()
-            key = generate_key(fresh / "key")
-            await access.engine.add_ssh_key(found.zone, found.name, f"{USER}:{key}")
-            async with await access.connect(_as_state(spec, found), fresh / "key") as connection:
-                there = Seat.folder(name)
-                await connection.get_tree(f"{there}/runs", places.private(fresh / "runs"))
-                for file in ("spec.json", JOURNAL):
-                    await connection.get(f"{there}/{file}", fresh / file)
+            found = await find(access, name)
+            if not found:
+                what, where = f"No VM with the controller of a cluster {name} runs", project or "the emulator"
+                fix = "Only clusters declared with --controller cluster can be followed from another machine."
+                raise ClusterError(what, where=where, fix=fix)
+            await copy(access, found[-1], fresh / "key", fresh)
+        places.private(fresh / "runs")
         (fresh / ATTACHED).touch()
         fresh.rename(directory)
     except RemoteError as error:
         what = f"The controller of {name} cannot be followed yet: {error.what}"
-        raise ClusterError(what, where=found.name, fix="Try again in a moment.") from error
+        raise ClusterError(what, where=error.where, fix="Try again in a moment.") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return directory
 
 
-async def _find(name: str, project: str | None) -> Vm:
-    async with to_project(project) as access:
-        await access.reopen()
-        found = await access.engine.list({LABEL: name, **SEAT_LABEL})
-    running = [vm for vm in found if vm.status == "RUNNING"]
-    if not running:
-        where = f"project {project}" if project else "the emulator"
-        fix = "Only clusters declared with --controller cluster can be followed from another machine."
-        raise ClusterError(f"No VM with the controller of a cluster {name} runs", where=where, fix=fix)
-    return running[-1]
+async def find(access: Access, cluster: str) -> list[Vm]:
+    """The VMs that run and were made for the controller of `cluster`: one, or none. Raises CloudError."""
+    found = await access.engine.list({LABEL: cluster, **SEAT_LABEL})
+    return [vm for vm in found if vm.status == "RUNNING"]
 
 
-def _as_state(spec: ClusterSpec, vm: Vm) -> VmState:
-    return VmState(
-        name=vm_name(spec, vm.name), role=PARAMETER_SERVER, slot=0, zone=vm.zone, accelerator="", machine_type="",
-        provisioning_model="standard", hourly=0.0, on_demand_hourly=0.0, address=vm.address,
-        external_address=vm.external_address, vm_id=vm.id,
-    )  # fmt: skip
+async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
+    """Come in by `key` (made if there is none), and bring what tells the cluster's state into `folder`.
+
+    Raises CloudError or RemoteError.
+    """
+    await access.engine.add_ssh_key(seat.zone, seat.name, f"{USER}:{generate_key(key)}")
+    async with await access.enter(seat, key) as connection:
+        for name in ("spec.json", JOURNAL):
+            await connection.get(f"{Seat.folder(seat.labels[LABEL])}/{name}", folder / name)
 
 
 def main() -> int:

@@ -28,7 +28,7 @@ from .fleet import Fleet
 from .record import Recorder
 from .seat import Seat, command_socket, here
 from .tasks import Tasks
-from .training import Training
+from .training import Training, waiting_runs
 
 log = logging.getLogger(__name__)
 
@@ -270,6 +270,8 @@ class Controller:
     # Commands
 
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._state.seat != here():
+            raise ConnectionAbortedError("it is the controller elsewhere whom this is for")  # the client tries again
         match request.get("do"):
             case "ping":
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
@@ -298,10 +300,9 @@ class Controller:
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
     def _declare_waiting_runs(self) -> None:
-        """Runs whose command reached no controller: their folder says that they are wanted."""
-        for folder in sorted((self._directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime):
-            if folder.parent.name not in self._state.runs:
-                self._declare_run(folder.parent.name)
+        """Runs whose command reached no controller."""
+        for name in waiting_runs(self._directory, self._state):
+            self._declare_run(name)
 
     def _declare_run(self, run: str) -> None:
         if run not in self._state.runs:

@@ -276,7 +276,11 @@ class Fleet:
     async def _delete(self, vm: VmState, reason: str) -> None:
         await self._tasks.finished(vm.name, timeout=600)
         with self._login.minded():
-            await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+            try:
+                await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+            except CloudError:
+                await asyncio.sleep(_FIRST_WAIT)  # it is decided upon again at once
+                raise
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
 
     def _compare(self, found: dict[str, Vm], asked: float) -> None:

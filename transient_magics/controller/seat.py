@@ -17,7 +17,6 @@ from typing import Any
 from .. import places
 from ..errors import ConnectionLostError, RemoteError
 from ..remote import Connection, push_bundle
-from .commands import granted
 from .lock import LOCK
 from .machines import owner
 
@@ -90,7 +89,7 @@ class Seat:
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The controller's answer to a command. Raises the error that it answered with, too."""
+        """The controller's answer to a command, yet to be `granted`."""
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
         try:
             writer.write(json.dumps(dict(request)).encode() + b"\n")
@@ -100,7 +99,7 @@ class Seat:
             writer.close()
         if not line.endswith(b"\n"):
             raise ConnectionLostError(f"The controller on {self._vm} ended before it answered")
-        return granted(json.loads(line))
+        return json.loads(line)
 
     async def _settings(self) -> dict[str, str]:
         """The environment of the controller. It makes VMs in the name of whoever declared the cluster."""
