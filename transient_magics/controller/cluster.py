@@ -245,8 +245,8 @@ class Controller:
 
         The line in the journal is what does it; whatever is under way here is done there again.
         """
-        state = self._state
-        if here() or state.phase == "deleting" or state.spec is None or state.spec.controller != "cluster":
+        state, spec = self._state, self._declared
+        if here() or state.phase == "deleting" or spec.controller != "cluster":
             return
         if not access.isolated:
             self._recorder.note("seat", "The emulated VMs have no network of their own: the controller stays here")
@@ -258,7 +258,7 @@ class Controller:
 
         async def hand_over() -> None:
             try:
-                await Seat(await link.connection(), state.name, server.name).check()
+                await Seat(await link.connection(), state.name, server.name).check(spec)
             except RemoteError as error:
                 self._recorder.note("seat", f"The controller cannot move to {server.name} yet: {error}")
                 await asyncio.sleep(_LONGEST_WAIT)

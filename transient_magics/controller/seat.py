@@ -17,6 +17,7 @@ from typing import Any
 from .. import places
 from ..errors import ConnectionLostError, RemoteError
 from ..remote import Connection, push_bundle
+from ..spec import ClusterSpec
 from .lock import LOCK
 from .machines import owner
 
@@ -49,12 +50,11 @@ class Seat:
         """The path of the cluster's folder on the VM."""
         return f"{_HOME}/clusters/{cluster}"
 
-    async def check(self) -> None:
-        """See that the VM can run a controller."""
-        settings = await self._settings()
-        path = settings["PYTHONPATH"]
-        program = ["env", f"PYTHONPATH={path}", "transient-python", "-c", "import transient_magics.controller.cluster"]
-        await self._connection.run(program, timeout=_CHECK_SECONDS)
+    async def check(self, spec: ClusterSpec) -> None:
+        """See that the VM can run the controller. CommandError says why not."""
+        settings = [f"{name}={value}" for name, value in (await self._settings()).items()]
+        program = ["env", *settings, "transient-python", "-m", "transient_magics.controller.rehearse"]
+        await self._connection.run(program, timeout=_CHECK_SECONDS, input=json.dumps(spec.to_dict()).encode())
 
     async def furnish(self, directory: Path) -> None:
         """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
