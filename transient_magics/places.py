@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 _VARIABLE = "TRANSIENT_MAGICS_HOME"
+_EMULATOR_VARIABLE = "TRANSIENT_MAGICS_EMULATOR"
 
 
 def home() -> Path:
@@ -73,5 +74,6 @@ def command_socket(name: str) -> Path:
 
 
 def emulator() -> Path:
-    """The state directory of this user's emulator."""
-    return home() / "emulator"
+    """The state directory of this user's emulator; `TRANSIENT_MAGICS_EMULATOR` names another home's."""
+    chosen = os.environ.get(_EMULATOR_VARIABLE)
+    return Path(chosen).expanduser().absolute() if chosen else home() / "emulator"

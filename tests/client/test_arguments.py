@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from transient_magics.client import Declaration, arguments
 from transient_magics.client.arguments import parse, split
+from transient_magics.client.clusters import specify
 from transient_magics.errors import DeclarationError
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
@@ -100,7 +101,6 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float)
         ("k80x4 -o 3d", "-o takes a variable's name"),
         ("k80x4 --fallback spot", "'spot' is no fallback"),
         ("k80x4 --chief worker", "--chief worker is not available yet"),
-        ("k80x4 --controller cluster", "--controller cluster is not available yet"),
         ("k80x4 --bucket b", "is no bucket"),
         ("", "at least one group of workers"),
         ("delete", "needs the cluster's name, or --all"),
@@ -196,3 +196,10 @@ def test_any_text_is_read_or_refused_by_our_own_error(line: str) -> None:
     for verb in ("cluster", "train"):
         with contextlib.suppress(DeclarationError):
             assert parse(verb, split(line)).verb
+
+
+def test_a_controller_on_a_vm_takes_a_bucket_and_is_given_one() -> None:
+    with pytest.raises(DeclarationError, match="need a bucket"):
+        specify(Declaration("k80", name="n", controller="cluster", bucket="none"))
+    assert specify(Declaration("k80", name="n", controller="cluster")).bucket == "tm-emulated-project-us-west1"
+    assert specify(Declaration("k80", name="n")).bucket is None

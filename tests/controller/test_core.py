@@ -223,3 +223,11 @@ def test_whatever_happens_no_name_is_used_twice_and_the_cluster_heals(story_of: 
     present = [(vm.role, vm.slot) for vm in story.state.living if vm.state != "leaving"]
     assert sorted(present) == [("ps", 0), ("worker", 0), ("worker", 1), ("worker", 2)]
     assert story.decisions() == []
+
+
+def test_the_vm_on_which_the_controller_runs_is_deleted_last() -> None:
+    story = Story(controller="cluster").all_ready()
+    story.happens(events.ControllerMoved(vm="ps-0"), events.ClusterDeleting(reason="asked by the user"))
+    first = story.decisions()
+    assert {each.vm for each in first if isinstance(each, DeleteVm)} == {"worker-0", "worker-1"}
+    assert [each.vm for each in story.carry_out(first).decisions() if isinstance(each, DeleteVm)] == ["ps-0"]

@@ -198,3 +198,23 @@ def _networks() -> set[str]:
         except OSError:
             continue
     return found
+
+
+async def test_from_within_a_vm_compute_engine_answers_where_the_scopes_allow_it(cloud: Cloud) -> None:
+    scopes = {"w0": "devstorage.read_write", "w1": "compute"}
+    for name, scope in scopes.items():
+        account = compute_v1.ServiceAccount(email="default", scopes=[f"https://www.googleapis.com/auth/{scope}"])
+        cloud.create(name, service_accounts=[account])
+    instances = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
+    script = (
+        "import json, os, urllib.error, urllib.request\n"
+        f"for path, method in [({instances!r}, 'GET'), ('{instances}/w0', 'DELETE'), ('/emulator/v1', 'GET')]:\n"
+        "    request = urllib.request.Request('http://' + os.environ['GCE_METADATA_HOST'] + path, method=method)\n"
+        "    try: print(urllib.request.urlopen(request, timeout=10).status)\n"
+        "    except urllib.error.HTTPError as error: print(error.code, 'scopes' in error.read().decode())"
+    )
+    said = {}
+    for name in scopes:
+        async with await cloud.ssh(name) as connection:
+            said[name] = str((await connection.run("transient-python -", input=script)).stdout).splitlines()
+    assert said == {"w0": ["403 True", "403 True", "403 False"], "w1": ["200", "200", "403 False"]}

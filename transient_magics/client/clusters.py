@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .. import places
+from .. import emulator, places
 from ..catalog import (
     ACCELERATORS,
     ZONES,
@@ -32,6 +32,7 @@ from ..controller.pricing import with_home, worker_prices
 from ..errors import ClusterError, DeclarationError
 from ..journal import read, replay
 from ..spec import (
+    EMULATED_PROJECT,
     ClusterSpec,
     PriceLine,
     WorkerGroup,
@@ -247,6 +248,19 @@ def cluster(name: str | None = None) -> Cluster:
     return Cluster(name)
 
 
+def attach(name: str | None = None, project: str | None = None) -> Cluster:
+    """Like `cluster`; one that another machine declared (in `project`, else on the emulator) is followed from here on.
+
+    That takes some seconds, and a cluster with `--controller cluster`. Raises ClusterError or CloudError.
+    """
+    known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / "spec.json").exists()
+    if name is None or known or not (project or emulator.running()):
+        return cluster(name)
+    found = Path(ask("adopt", "Attaching", name, *([project] if project else []))["folder"])
+    commands.start_controller(found)
+    return cluster(name)
+
+
 def clusters(all: bool = False) -> list[Cluster]:
     """Clusters of this machine that are not deleted (`all`: those too), in the order of their declaration."""
     folders = sorted(places.clusters().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime)
@@ -277,12 +291,17 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
+    if declaration.controller == "cluster" and declaration.bucket == "none":
+        what = "Results that this machine may not be there to take need a bucket"
+        raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
 
 
 def _bucket(declaration: Declaration, home_zone: str) -> str | None:
     if declaration.bucket:
         return None if declaration.bucket == "none" else parse_bucket(declaration.bucket, "--bucket")
-    return own_bucket(declaration.project, region(home_zone)) if declaration.project else None
+    if declaration.project or declaration.controller == "cluster":
+        return own_bucket(declaration.project or EMULATED_PROJECT, region(home_zone))
+    return None
 
 
 def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import errors, places
+from .. import places
+from ..controller.commands import granted
 from ..controller.lock import held
-from ..errors import ClusterError, ControllerError
+from ..errors import ControllerError
 
 _START_SECONDS = 20.0
 
@@ -59,7 +60,7 @@ def send(directory: Path, command: Mapping[str, Any], timeout: float = 30.0) -> 
     while True:
         try:
             return _ask(places.command_socket(directory.name), command, timeout)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except (FileNotFoundError, ConnectionError):
             if time.monotonic() > deadline:
                 what = f"The controller of {directory.name} does not answer"
                 raise ControllerError(what, fix=f"Its log: {directory / 'controller.log'}") from None
@@ -80,8 +81,4 @@ def _ask(path: Path, command: Mapping[str, Any], timeout: float) -> dict[str, An
                 answer += piece
         except TimeoutError:
             raise ControllerError(f"The controller did not answer within {timeout:.0f} s") from None
-    values = json.loads(answer)
-    if not values.get("ok"):
-        kind = getattr(errors, str(values.get("kind")), ClusterError)
-        raise kind(str(values.get("error", "The controller refused")).rstrip("."))
-    return values
+    return granted(json.loads(answer))

@@ -225,7 +225,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "train": _train(),
         "list": (_flag("--all", "deleted ones too"),),
         "status": (_ANY_CLUSTER,),
-        "attach": (_ANY_CLUSTER, _OUTPUT),
+        "attach": (_ANY_CLUSTER, _PROJECT, _OUTPUT),
         "resize": (_CLUSTER_NAME, _word("spec", "SPEC", "the workers that it is to have", many="+", completes="gpu")),
         "revoke": (
             _CLUSTER_NAME,
@@ -296,8 +296,8 @@ def _declare() -> tuple[Option, ...]:
         _flag("--ssh-from", "address ranges that SSH may come from (everywhere; only keys open it)", _ranges,
               metavar="RANGE,..."),
         _flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
-        _flag("--controller", "where the controller runs (local)",
-              **_choice("--controller", ("local",), later=("cluster",))),
+        _flag("--controller", "where the controller runs: here, or on the cluster's parameter server, so that this "
+              "machine may be off (local)", **_choice("--controller", ("local", "cluster"))),
         _flag("--dry-run", "show what would be created and its price; create nothing"),
         _flag("--wait", _WAIT.format("the cluster is ready")),
         _OUTPUT,
@@ -451,7 +451,8 @@ DESCRIPTIONS = {
     "train": "Train a Tensor2Tensor model on a cluster. The code runs on the VMs: it must import what it uses.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
-    "attach": "Show the live panel of a cluster that another notebook declared, and give its handle.",
+    "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
+    "machine, too), and give its handle.",
     "resize": "Give a cluster other workers.",
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "logs": "The last lines that a VM logged.",

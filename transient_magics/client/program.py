@@ -167,10 +167,11 @@ def _status(command: Command) -> None:
 
 
 def _attach(command: Command) -> None:
-    from . import cluster
+    from . import attach
 
+    found = attach(command.values.get("name"), command.values.get("project"))
     _status(command)
-    _show_until(cluster(command.values.get("name")), lambda state: state.over, None)
+    _show_until(found, lambda state: state.over, None)
 
 
 def _resize(command: Command) -> None:

@@ -327,6 +327,8 @@ def event_words(event: Event) -> str:
             return f"{event.worker} takes {event.new} examples per step, not {event.old}{_why_resized(event.reason)}"
         case events.WorkerReplaced():
             return f"{event.by} takes the place of {event.worker}"
+        case events.ControllerMoved():
+            return f"the controller moved to {event.vm or 'the machine that declared the cluster'}"
         case events.ControllerTrouble():
             return f"trouble: {event.what}" if event.what else "the trouble is over"
         case events.ControllerStarted():

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
+import stamina
+
+from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
 from .advice import CapacityAdvice, Shape
 from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
@@ -182,6 +184,27 @@ class ComputeEngine:
         operation = await self._calls.call(where, lambda: instances.simulate_maintenance_event_unary(message, **PLAIN))
         if operation.status == compute_v1.Operation.Status.DONE and (error := self._calls.failure(operation, where)):
             raise error
+
+    async def add_ssh_key(self, zone: str, name: str, line: str) -> None:
+        """Have the VM let in one more key ("USER:ssh-ed25519 AAAA..."). Raises CloudError."""
+        from google.cloud import compute_v1
+
+        instances, where = self._calls.clients.instances, _place(zone, name)
+        whole = {"project": self.project, "zone": zone, "instance": name}
+
+        def add() -> None:
+            metadata = instances.get(**whole, **PLAIN).metadata
+            items = {item.key: item.value for item in metadata.items}
+            items["ssh-keys"] = "\n".join(filter(None, [items.get("ssh-keys", ""), line]))
+            changed = compute_v1.Metadata(
+                fingerprint=metadata.fingerprint,  # refused where somebody else changed it in between
+                items=[compute_v1.Items(key=key, value=value) for key, value in items.items()],
+            )
+            instances.set_metadata_unary(**whole, metadata_resource=changed, **PLAIN)
+
+        async for attempt in stamina.retry_context(on=ChangedError, attempts=5):
+            with attempt:
+                await self._calls.call(where, add)
 
     async def host_keys(self, zone: str, name: str, *, timeout: float = 180.0) -> list[str]:
         """The VM's SSH host keys ("ssh-ed25519 AAAA..."), as the VM itself told Compute Engine while it booted."""

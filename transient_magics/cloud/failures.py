@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import (
     AccessError,
     AlreadyExistsError,
+    ChangedError,
     CloudError,
     CredentialsError,
     GoneError,
@@ -138,6 +139,8 @@ def _by_code(
         return GoneError(f"It does not exist (any more): {said}", where=where)
     if status == 409 or code in _EXISTS:
         return AlreadyExistsError(f"The name is taken: {said}", where=where, fix="Use another name, or delete it.")
+    if status == 412:
+        return ChangedError(f"Somebody else has changed it meanwhile: {said}", where=where, fix="Try again.")
     if status >= 500:
         return UnreachableError(f"Compute Engine failed (HTTP {status}): {said}", where=where, fix="Try again later.")
     return CloudError(f"Compute Engine refused ({code or status}): {said}", where=where)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 _STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_COMPUTE_SCOPE = "https://www.googleapis.com/auth/compute"
 
 
 def instance_of(request: VmRequest) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     if request.tags:
         body["tags"] = {"items": list(request.tags)}
     if request.service_account:
-        body["service_accounts"] = [{"email": request.service_account, "scopes": [_STORAGE_SCOPE]}]
+        scopes = [_STORAGE_SCOPE, _COMPUTE_SCOPE] if request.manages_vms else [_STORAGE_SCOPE]
+        body["service_accounts"] = [{"email": request.service_account, "scopes": scopes}]
     return body
 
 

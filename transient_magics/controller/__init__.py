@@ -3,7 +3,9 @@
 `core` decides (a pure function of the journal's state and the clock), `cluster` is in charge, `fleet` carries out,
 `link` is one VM, `training` one run. Started detached by whoever needs it (`python -m transient_magics.controller
 NAME`); a lock on the cluster's folder keeps a second one away; everything that it knows is in the journal and in the
-labels of the VMs. `bake` is the same for one image: a program that outlives the notebook (`baking` is what it does).
+labels of the VMs. Where it is declared so it moves to a VM of the cluster (`seat`), and what stays here only follows it
+(`mirror`); `adopt` makes the folder of a cluster that another machine declared. `bake` is the same for one image: a
+program that outlives the notebook (`baking` is what it does).
 """
 
 from .core import Decision, Situation, decide

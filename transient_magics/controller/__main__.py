@@ -1,4 +1,4 @@
-"""`python -m transient_magics.controller NAME`: take charge of a cluster until it is gone. Ends at once if taken."""
+"""`python -m transient_magics.controller NAME`: look after a cluster until it is gone. Ends at once if another does."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ def main(arguments: list[str]) -> int:
 
 
 async def _take_charge(directory: Path) -> None:
-    from .cluster import Controller
-
-    controller = Controller(directory)
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(controller.run())
+    task = asyncio.ensure_future(_look_after(directory))
     for number in (signal.SIGTERM, signal.SIGINT):
         # Ending the controller does not end the cluster: whoever follows the journal starts another.
         loop.add_signal_handler(number, task.cancel)
@@ -38,6 +35,17 @@ async def _take_charge(directory: Path) -> None:
         await task
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("asked to end; the cluster goes on")
+
+
+async def _look_after(directory: Path) -> None:
+    """In charge of the cluster or, where the journal says that somebody else is, as the mirror of what he does."""
+    from ..journal import read, replay
+    from .cluster import Controller
+    from .mirror import Mirror
+    from .seat import JOURNAL, here
+
+    while directory.exists() and not (state := replay(read(directory / JOURNAL))).over:
+        await (Controller(directory) if state.seat == here() else Mirror(directory)).run()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM's SSH port.
+"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM by SSH.
 
 A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through Identity-Aware Proxy where
 they have no external address. One without uses this user's emulator, started here if nobody has yet, and dials through
-the emulator's relay. Nothing above this module knows the difference.
+the emulator's relay. A controller that runs on a VM of the cluster dials the others by their internal addresses.
+Nothing above this module knows the difference.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..catalog import region
-from ..cloud import CloudStorage, ComputeEngine, preload
-from ..errors import UnreachableError
+from ..cloud import CloudStorage, ComputeEngine, Vm, preload
+from ..errors import CloudError, RemoteError, UnreachableError
 from ..journal import Clock, VmState
-from ..remote import Dialler, Direct, ProxyCommand, Relay
-from ..spec import ClusterSpec, own_bucket
-from .machines import firewall_rules, instance_name
+from ..remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
+from ..spec import EMULATED_PROJECT, ClusterSpec, own_bucket
+from .machines import USER, firewall_rules, instance_name
+from .seat import here
 
-EMULATED_PROJECT = "emulated-project"
 _ANEW_SECONDS = 2.0
+_CONNECT_SECONDS = 120.0
 _PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
 _IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet")
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
@@ -44,7 +46,7 @@ class Access:
         self._stack = AsyncExitStack()
         self.engine: ComputeEngine
         self.storage: CloudStorage | None = None
-        self.dialler: Dialler
+        self._dialler: Dialler | None = None  # to internal addresses, if there is a way
         self.isolated = True
         self._opening = asyncio.Lock()
         self._opened_at = -_ANEW_SECONDS
@@ -95,14 +97,32 @@ class Access:
             own = spec.project is not None and name == own_bucket(spec.project, location)
             await self.storage.ensure_bucket(name, location, own=own)
 
-    def address(self, vm: VmState) -> str:
-        """What the dialler calls this VM."""
-        if self._spec.emulated:
-            return vm.address
-        if self._spec.external_ip:
-            return vm.external_address or vm.address
-        place = f"projects/{self._spec.project}/zones/{vm.zone}"
-        return f"https://www.googleapis.com/compute/v1/{place}/instances/{instance_name(self._spec, vm.name)}"
+    async def connect(self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS) -> Connection:
+        """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""
+        return await self._enter(
+            vm.zone, instance_name(self._spec, vm.name), vm.vm_id, (vm.address, vm.external_address), key, timeout
+        )
+
+    async def enter(self, vm: Vm, key: Path) -> Connection:
+        """The same for a VM of which nothing but that is known."""
+        return await self._enter(vm.zone, vm.name, vm.id, (vm.address, vm.external_address), key, _CONNECT_SECONDS)
+
+    async def _enter(
+        self, zone: str, instance: str, identity: str, addresses: tuple[str, str], key: Path, timeout: float
+    ) -> Connection:
+        inside, outside = addresses
+        try:
+            keys = await self.engine.host_keys(zone, instance)
+        except CloudError as error:
+            raise RemoteError(f"The host key of {instance} is not known yet: {error}") from error
+        dialler, address = self._dialler, inside
+        if dialler is None and outside:
+            dialler, address = Direct(), outside
+        elif dialler is None:
+            place = f"projects/{self._spec.project}/zones/{zone}/instances/{instance}"
+            dialler, address = ProxyCommand(_IAP), f"https://www.googleapis.com/compute/v1/{place}"
+        name = identity or instance
+        return await connect(dialler, address, user=USER, key=key, host_keys=keys, name=name, timeout=timeout)
 
     @property
     def training_refused(self) -> str:
@@ -116,16 +136,16 @@ class Access:
 
     async def _open(self) -> None:
         endpoint = None
-        if self._spec.emulated:
+        if here():
+            # Google's client finds the VM's own credentials, and the emulator is where VMs find it.
+            self._dialler = Direct()
+            endpoint = f"http://{os.environ['GCE_METADATA_HOST']}" if self._spec.emulated else None
+        elif self._spec.emulated:
             from .. import emulator
 
             endpoint = await asyncio.to_thread(emulator.ensure)
             about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
-            self.dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
-        elif self._spec.external_ip:
-            self.dialler = Direct()
-        else:
-            self.dialler = ProxyCommand(_IAP)
+            self._dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
         if self._opened_at > 0 and endpoint == self.engine.endpoint:
             return
         # The one before stays open to the end: calls that are under way in it fail by themselves.

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import places
-from ..errors import CloudError, ClusterError, CredentialsError
+from ..errors import CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..spec import ClusterSpec
 from ..version import VERSION
@@ -24,11 +23,12 @@ from .access import Access
 from .advice import Adviser
 from .choice import choose, to_be_chosen
 from .commands import serve
-from .core import WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from .core import PARAMETER_SERVER, WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .fleet import Fleet
 from .record import Recorder
+from .seat import Seat, command_socket, here
 from .tasks import Tasks
-from .training import Training
+from .training import Training, waiting_runs
 from .zones import find
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Controller:
         return self._recorder.state
 
     async def run(self) -> None:
-        """Take charge; return when the cluster is gone."""
+        """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
         path = self._directory / "journal.jsonl"
         with Journal(path) as journal:
             history = read(path)
@@ -71,7 +71,7 @@ class Controller:
                 self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
             self._declare_waiting_runs()
             async with (
-                serve(places.command_socket(self._declared.name), self._command),
+                serve(command_socket(self._directory), self._command),
                 Access(self._declared) as access,
             ):
                 if await self._open(access):
@@ -89,7 +89,7 @@ class Controller:
                 if expired:
                     await access.renew()
                 await self._prepare(access)
-                if self._state.phase != "deleting":
+                if self._state.phase != "deleting" and not here():  # on a VM both are there already
                     await access.protect()
                     await access.ensure_bucket()
             except CloudError as error:
@@ -131,7 +131,9 @@ class Controller:
             fleet = self._fleet = Fleet(self._directory, recorder, access, self._tasks, self._agent_line)
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
-            while not self._state.over:
+            if here():
+                self._tasks.do("journal", fleet.keep_journal)
+            while not self._state.over and self._state.seat == here():
                 recorder.changed.clear()
                 if adviser.due(time.time()):
                     self._tasks.do("advice", lambda: adviser.keep_asking(time.time()))
@@ -141,6 +143,7 @@ class Controller:
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._end_runs)
                 self._note_readiness()
+                self._hand_over(access, fleet)
                 if self._state.phase == "deleting" and not self._state.living:
                     await fleet.verify_gone()
                 elif not recorder.changed.is_set():
@@ -243,9 +246,38 @@ class Controller:
             workers = sum(vm.role == WORKER for vm in ready)
             self._recorder.record(events.ClusterReady(workers=workers, seconds=time.time() - state.declared_at))
 
+    def _hand_over(self, access: Access, fleet: Fleet) -> None:
+        """Give the cluster into the charge of a controller on its first parameter server, if that is where it belongs.
+
+        The line in the journal is what does it; whatever is under way here is done there again.
+        """
+        state, spec = self._state, self._declared
+        if here() or state.phase == "deleting" or spec.controller != "cluster":
+            return
+        if not access.isolated:
+            self._recorder.note("seat", "The emulated VMs have no network of their own: the controller stays here")
+            return
+        server = next((vm for vm in state.living if (vm.role, vm.slot) == (PARAMETER_SERVER, 0)), None)
+        link = fleet.link(server.name) if server and server.state == "ready" else None
+        if server is None or link is None:
+            return
+
+        async def hand_over() -> None:
+            try:
+                await Seat(await link.connection(), state.name, server.name).check(spec)
+            except RemoteError as error:
+                self._recorder.note("seat", f"The controller cannot move to {server.name} yet: {error}")
+                await asyncio.sleep(_LONGEST_WAIT)
+            else:
+                self._recorder.record(events.ControllerMoved(vm=server.name))
+
+        self._tasks.do("hand over", hand_over)
+
     # Commands
 
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._state.seat != here():
+            raise ConnectionAbortedError("it is the controller elsewhere whom this is for")  # the client tries again
         match request.get("do"):
             case "ping":
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
@@ -274,10 +306,9 @@ class Controller:
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
     def _declare_waiting_runs(self) -> None:
-        """Runs whose command reached no controller: their folder says that they are wanted."""
-        for folder in sorted((self._directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime):
-            if folder.parent.name not in self._state.runs:
-                self._declare_run(folder.parent.name)
+        """Runs whose command reached no controller."""
+        for name in waiting_runs(self._directory, self._state):
+            self._declare_run(name)
 
     def _declare_run(self, run: str) -> None:
         if run not in self._state.runs:

@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import TransientError
+from .. import errors
+from ..errors import ClusterError, TransientError
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,14 @@ async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
         for writer in list(open_connections):
             writer.close()
         path.unlink(missing_ok=True)
+
+
+def granted(answer: dict[str, Any]) -> dict[str, Any]:
+    """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
+    if not answer.pop("ok", False):
+        kind = getattr(errors, str(answer.get("kind")), ClusterError)
+        raise kind(str(answer.get("error", "The controller refused")).rstrip("."))
+    return answer
 
 
 async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:

@@ -89,7 +89,9 @@ def decide(situation: Situation) -> list[Decision]:
     if state.phase == "deleting":
         if any(not run.over for run in state.runs.values()):
             return []  # their last checkpoint comes home first
-        return [DeleteVm(vm.name, state.reason) for vm in state.living]
+        # The VM on which the controller runs goes last: nobody would delete the others.
+        others = [vm for vm in state.living if vm.name != state.seat]
+        return [DeleteVm(vm.name, state.reason) for vm in others or state.living]
     if reason := _reason_to_end(situation, state.spec):
         return [BeginDeletion(reason)]
     decisions: list[Decision] = []

@@ -19,7 +19,7 @@ from ..cloud import CloudStorage
 from ..errors import GoneError, TrainingError, TransientError
 from ..runtime import manifest
 from ..runtime.checkpoints import Checkpoints
-from .access import EMULATED_PROJECT
+from ..spec import EMULATED_PROJECT
 
 
 async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: bool = True) -> dict[str, Any]:

@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from ..cloud import CloudStorage, Vm
-from ..errors import CloudError, CredentialsError, GoneError, QuotaError, RemoteError, StockoutError, UnreachableError
+from ..errors import CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
 from ..journal import ClusterState, VmState, events, read
-from ..remote import Connection, connect, generate_key
-from ..spec import ClusterSpec
+from ..remote import Connection, generate_key
+from ..runtime.manifest import split
+from ..spec import ClusterSpec, cluster_store
 from .access import Access
 from .capacity import QUOTA, STOCKOUT
 from .core import WORKER, RequestVm
 from .link import Hooks, Link
 from .login import Login
-from .machines import USER, instance_name, labels, requested, vm_name, vm_request
+from .machines import instance_name, labels, requested, vm_name, vm_request
 from .record import Recorder
+from .seat import JOURNAL, here
 from .tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ _POLL_SECONDS = 5.0
 _SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
 _BOOT_SECONDS = 900.0
 _FIRST_WAIT = 2.0
+_KEEP_SECONDS = 60.0
 _CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA}
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 
@@ -108,8 +111,13 @@ class Fleet:
                 self._tasks.do(event.vm, partial(self._insert, event, answer))
 
     def delete(self, vm: VmState, reason: str) -> None:
-        """Delete the VM, after the request for it has been answered."""
-        if not self._login.refused:
+        """Delete the VM, after the request for it has been answered.
+
+        Of the VM that we run on this is only said: `verify_gone` deletes it with the last call that we make.
+        """
+        if vm.name == here():
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
+        elif not self._login.refused:
             self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
 
     async def preempt(self, vm: VmState, seconds: float) -> None:
@@ -125,13 +133,18 @@ class Fleet:
             await later()
 
     async def verify_gone(self) -> None:
-        """Google's list has the last word: when nothing of this cluster is left, it is deleted."""
+        """Google's list has the last word: when nothing of this cluster is left, it is deleted.
+
+        A controller on one of the VMs does not live to see that; its journal is in the bucket then.
+        """
         if self._login.refused:
             await asyncio.sleep(_FIRST_WAIT)
             return
         try:
             left = await self._access.engine.list(labels(self._spec))
-            for vm in left:
+            for vm in sorted(left, key=self._is_ours):
+                if self._is_ours(vm):
+                    await self._keep_journal()
                 await self._access.engine.delete(vm.zone, vm.name)
             if not left and self._spec.firewall:
                 await self._access.unprotect()
@@ -141,6 +154,28 @@ class Fleet:
             return
         if not left:
             self._recorder.record(events.ClusterDeleted())
+
+    def _is_ours(self, vm: Vm) -> bool:
+        """Whether this process runs on the VM."""
+        return bool(here()) and vm.name == instance_name(self._spec, here())
+
+    async def keep_journal(self) -> None:
+        """Have a copy of the journal in the bucket, renewed every minute: this VM may be lost. Until cancelled."""
+        kept = 0
+        while True:
+            if kept != self._state.seq:
+                kept = self._state.seq
+                await self._keep_journal()
+            await asyncio.sleep(_KEEP_SECONDS)
+
+    async def _keep_journal(self) -> None:
+        store = cluster_store(self._spec)
+        if store and self.storage:
+            bucket, path = split(store)
+            try:
+                await self.storage.upload(bucket, f"{path}{JOURNAL}", self._directory / JOURNAL)
+            except CloudError as error:
+                log.warning("the journal is not in the bucket: %s", error)  # costs nothing; the VM does
 
     async def poll(self) -> None:
         """Ask Compute Engine regularly, and at once when a connection broke, which VMs it has. Until cancelled."""
@@ -193,6 +228,8 @@ class Fleet:
                 self._links[name] = Link(name, self._connector(name), hooks)
             self._tasks.do(f"link {name}", self._links[name].run)
             # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
+            if name == here():
+                continue
             silent = time.monotonic() - self._lost_at.get(name, time.monotonic()) > _SILENT_SECONDS
             never = not vm.ready_at and time.time() - vm.running_at > _BOOT_SECONDS
             if silent or never:
@@ -239,7 +276,11 @@ class Fleet:
     async def _delete(self, vm: VmState, reason: str) -> None:
         await self._tasks.finished(vm.name, timeout=600)
         with self._login.minded():
-            await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+            try:
+                await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+            except CloudError:
+                await asyncio.sleep(_FIRST_WAIT)  # it is decided upon again at once
+                raise
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
 
     def _compare(self, found: dict[str, Vm], asked: float) -> None:
@@ -258,7 +299,9 @@ class Fleet:
         known = {vm.name for vm in self._state.living}
         for name, vm in found.items():
             # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one nobody knows.
-            if name not in known and name not in self._tasks and f"delete {name}" not in self._tasks:
+            if name in (*known, here()):
+                continue
+            if name not in self._tasks and f"delete {name}" not in self._tasks:
                 self._tasks.do(f"remove {name}", self._remover(vm))
 
     def _remover(self, vm: Vm) -> Callable[[], Any]:
@@ -287,19 +330,7 @@ class Fleet:
 
     def _connector(self, name: str) -> Callable[[], Awaitable[Connection]]:
         async def connector() -> Connection:
-            vm, instance = self._state.vms[name], instance_name(self._spec, name)
-            try:
-                keys = await self._access.engine.host_keys(vm.zone, instance)
-            except CloudError as error:
-                raise RemoteError(f"The host key of {name} is not known yet: {error}") from error
-            return await connect(
-                self._access.dialler,
-                self._access.address(vm),
-                user=USER,
-                key=self._directory / "key",
-                host_keys=keys,
-                name=vm.vm_id or instance,
-            )
+            return await self._access.connect(self._state.vms[name], self._directory / "key")
 
         return connector
 

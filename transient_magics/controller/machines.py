@@ -17,6 +17,8 @@ from .core import PARAMETER_SERVER, RequestVm
 from .startup import startup_script
 
 LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-owner"
+SEAT_LABEL = {"transient-magics-seat": "true"}
+"""On the VM that the controller of a cluster declared with `--controller cluster` runs on."""
 USER = "transient"
 _DISK_GB = 50
 
@@ -73,6 +75,8 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
     with_gpu = bool(gpu and gpu.compute_engine_name)
     image = spec.image or "" if spec.image_for_gpus or not with_gpu else ""
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
+    is_server = event.role == PARAMETER_SERVER
+    seat = spec.controller == "cluster" and is_server and event.slot == 0
     return VmRequest(
         name=instance_name(spec, event.vm),
         zone=event.zone,
@@ -80,7 +84,12 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         accelerator=attached,
         accelerator_count=1 if attached else 0,
         provisioning_model=model,
-        labels={**labels(spec), "transient-magics-role": event.role, OWNER_LABEL: owner()},
+        labels={
+            **labels(spec),
+            "transient-magics-role": event.role,
+            OWNER_LABEL: owner(),
+            **(SEAT_LABEL if seat else {}),
+        },
         ssh_public_key=public_key,
         user=USER,
         tags=(tag(spec),),
@@ -91,7 +100,8 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
-        service_account=spec.service_account or ("default" if spec.bucket and event.role == PARAMETER_SERVER else ""),
+        service_account=spec.service_account or ("default" if seat or (spec.bucket and is_server) else ""),
+        manages_vms=seat,
         request_id=request_id(spec.name, spec.declared_at, event.vm),
     )
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..cloud import CloudStorage
 from ..errors import CloudError, ConnectionLostError, JournalError, RemoteError, TrainingError
-from ..journal import Event, RunState, VmState, events, metrics, read
+from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
 from ..journal.events import from_dict
 from ..remote import Connection, follow_across
 from .core import PARAMETER_SERVER, WORKER
@@ -303,6 +303,12 @@ class Training:
 def _safe(line: str) -> bool:
     """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]* \d+", line) is not None and ".tmp" not in line
+
+
+def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
+    """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
+    declared = sorted((directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+    return [path.parent.name for path in declared if path.parent.name not in state.runs]
 
 
 async def check(folder: Path) -> str:

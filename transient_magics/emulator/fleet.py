@@ -36,7 +36,7 @@ class Fleet:
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
         weather: Weather, *, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
-        beside: Beside | None = None,
+        beside: Callable[[Record], Beside] | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -34,8 +34,8 @@ class Surroundings:
     owner_only: PeerCheck
     save: Callable[[Record], None]
     attributes: Callable[[Record], dict[str, str]]
-    beside: Beside | None = None
-    """What the VMs' metadata servers offer besides."""
+    beside: Callable[[Record], Beside] | None = None
+    """What a VM's metadata server offers besides."""
 
 
 class Host:
@@ -50,7 +50,8 @@ class Host:
         )  # fmt: skip
         self._machine = Machine(plan, around.isolation, on_death)
         allowed = around.owner_only if self._bare else lambda request: True
-        self.metadata = MetadataServer(self._tree, self._put, allowed, around.beside)
+        beside = around.beside(record) if around.beside else None
+        self.metadata = MetadataServer(self._tree, self._put, allowed, beside)
         self._shell: SecureShell | None = None
         self._script: asyncio.Task[None] | None = None
 

@@ -3,7 +3,7 @@
 A tree of values under /computeMetadata/v1/, made anew from the VM's record for every answer. `wait_for_change` holds an
 answer until the value differs from the one that the client knows (`last_etag`); `changed` wakes all who wait.
 
-At the same address programs in the VM find Cloud Storage: `Beside` is whatever else is served there.
+At the same address programs in the VM find Google's services: `Beside` is whatever else is served there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from aiohttp import web
 from . import guard
 
 Tree = dict[str, Any]
+RequestFactory = Callable[..., web.BaseRequest]
 _ROOT = "/computeMetadata/v1"
 _HEADERS = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 
 
 class Beside(Protocol):
     """Something else that is served at the same address."""
+
+    @property
+    def requests(self) -> RequestFactory | None:
+        """What makes the requests that it is to answer, if they have to be of its own kind."""
+        ...
 
     def serves(self, request: web.BaseRequest) -> bool:
         """Whether a request is meant for it."""
@@ -48,7 +54,8 @@ class MetadataServer:
     ) -> None:
         self._tree, self._put, self._allowed, self._beside = tree, put, allowed, beside
         self._change = asyncio.Event()
-        self._web = web.Server(self._answer, access_log=None)
+        requests = beside.requests if beside else None
+        self._web = web.Server(self._answer, request_factory=requests, access_log=None)
         self._server: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:

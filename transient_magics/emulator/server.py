@@ -22,6 +22,7 @@ from ..version import VERSION
 from . import isolation, netlink
 from .api import Api, errors
 from .fleet import Fleet
+from .from_vm import FromVm
 from .guard import Guard
 from .isolation import Isolation
 from .machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX
@@ -62,7 +63,8 @@ class _Emulator:
         self._fleet = Fleet(
             self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
             notice_seconds=settings.notice, on_change=self._changed,
-            on_gone=lambda address: self._relay.drop(address), beside=self._storage,
+            on_gone=lambda address: self._relay.drop(address),
+            beside=lambda record: FromVm(record, self._storage, self._runner),
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
         faults = Faults(lambda: weather.settings)
@@ -74,6 +76,7 @@ class _Emulator:
         self._api = Api(self._state, self._fleet, self._operations, self._isolation is not Isolation.NONE)
         self._api.add_to(self._application)
         WeatherApi(weather, self._fleet.records).add_to(self._application)
+        self._runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
         self._listening = listening
@@ -86,13 +89,12 @@ class _Emulator:
         holder = self._lay_network()
         # Where we are is written before anything is begun, so that a successor finds the namespaces whatever happens.
         self._announce(holder)
+        await self._runner.setup()
         await self._fleet.recover(self._settings.same_network)
         self._api.resume()
         firewall = asyncio.create_task(self._api.firewall.run())
         await self._relay.start()
-        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        await web.SockSite(runner, self._listening).start()
+        await web.SockSite(self._runner, self._listening).start()
         print(f"ready {self._url}", flush=True)
         self._reconsider()
         self._leave_without_state()
@@ -100,7 +102,7 @@ class _Emulator:
             await self._stop.wait()
         finally:
             (self._state / "emulator.json").unlink(missing_ok=True)
-            await runner.cleanup()
+            await self._runner.cleanup()
             self._relay.stop()
             firewall.cancel()
             await self._fleet.close(self._settings.keep)

@@ -360,6 +360,16 @@ class ControllerRecovered(Event):
     vms: int
 
 
+@_event("controller.moved")
+class ControllerMoved(Event):
+    """The cluster is from here on in the charge of the controller on `vm`; empty: on the machine that declared it.
+
+    The last line of the one that was in charge, and the first fact that the next one knows.
+    """
+
+    vm: str
+
+
 @_event("controller.trouble")
 class ControllerTrouble(Event):
     """Something that the controller goes on trying. `what` is one sentence; empty when it is over."""

@@ -113,6 +113,8 @@ class ClusterState:
     vms: dict[str, VmState] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
     revocations: int = 0
+    seat: str = ""
+    """The VM on which the controller in charge runs; empty: the machine on which the cluster was declared."""
     trouble: str = ""
     clock: Clock = field(default_factory=Clock)
     advice: dict[str, e.ClusterAdvised] = field(default_factory=dict)
@@ -410,6 +412,11 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
         steps_per_second=0.0,
         workers={},
     )
+
+
+@_rule(e.ControllerMoved)
+def _(state: ClusterState, event: e.ControllerMoved) -> ClusterState:
+    return replace(state, seat=event.vm, trouble="")
 
 
 @_rule(e.ControllerTrouble)

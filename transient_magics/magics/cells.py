@@ -159,7 +159,7 @@ class TransientMagics(Magics):
         return Snapshot(client.cluster(command.values.get("name")).state)
 
     def _attach(self, command: Command) -> Cluster:
-        cluster = client.cluster(command.values.get("name"))
+        cluster = client.attach(command.values.get("name"), command.values.get("project"))
         self._hold(command, cluster)
         panels.show(cluster)
         return cluster

@@ -1,7 +1,8 @@
-"""The code that VMs run, brought there: `runtime` and the two modules it needs, under the name of their content.
+"""The code that VMs run, brought there under the name of its content: `runtime` and the two modules it needs.
 
-The same code has the same name, so a VM that has it is left alone, and two versions can lie side by side. A bundle
-appears on a VM whole or not at all, however many bring it at once.
+The VM on which a controller runs has the whole package, with the data and the templates that it reads. The same code
+has the same name, so a VM that has it is left alone, and two versions can lie side by side. A bundle appears on a VM
+whole or not at all, however many bring it at once.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from ..errors import RemoteError
 from .connection import Connection
 
 _CODE = "transient/code"
+_BESIDE = ("templates", "locks")
 
 
-def bundle() -> tuple[str, dict[str, bytes]]:
-    """The name of the code (a hash of all of it) and the files: relative path, content."""
+def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
+    """The name of the code (a hash of all of it) and the files: relative path, content. `whole`: of the package."""
     package = Path(__file__).parent.parent
     chosen = [package / "__init__.py", package / "errors.py", package / "version.py", *package.glob("runtime/**/*.py")]
+    if whole:
+        beside = [package.parent / folder for folder in _BESIDE]  # in a checkout; inside when installed from a wheel
+        found = [path for folder in (package, *beside) for path in folder.rglob("*")]
+        chosen = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     files = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in sorted(chosen)}
     digest = hashlib.sha256()
     for path, content in files.items():
@@ -31,9 +37,9 @@ def bundle() -> tuple[str, dict[str, bytes]]:
     return digest.hexdigest()[:16], files
 
 
-async def push_bundle(connection: Connection) -> str:
+async def push_bundle(connection: Connection, *, whole: bool = False) -> str:
     """Have the code on the VM, in transient/code/<sha> below the home (the PYTHONPATH to use); return that sha."""
-    sha, files = bundle()
+    sha, files = bundle(whole=whole)
     target = f"{_CODE}/{sha}"
     if await connection.exists(target):
         return sha

@@ -4,19 +4,21 @@ Text comes in, frozen values go out; a mistake becomes a DeclarationError that n
 the nearest valid word. Nothing here touches a file, a clock or a network.
 """
 
-from .cluster import ClusterSpec, PriceLine
+from .cluster import EMULATED_PROJECT, ClusterSpec, PriceLine
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
-from .storage import own_bucket, parse_bucket, run_store
+from .storage import cluster_store, own_bucket, parse_bucket, run_store
 from .training import TrainSpec
 from .units import parse_duration, parse_interval, parse_name, render_duration
 
 __all__ = [
+    "EMULATED_PROJECT",
     "ClusterSpec",
     "ImageSpec",
     "PriceLine",
     "TrainSpec",
     "WorkerGroup",
+    "cluster_store",
     "own_bucket",
     "parse_bucket",
     "parse_duration",

@@ -12,6 +12,9 @@ from typing import Any, Self
 
 from .grammar import WorkerGroup, render_groups
 
+EMULATED_PROJECT = "emulated-project"
+"""What the emulator calls the project of clusters that name none."""
+
 
 @dataclass(frozen=True, slots=True)
 class PriceLine:

@@ -33,12 +33,17 @@ def own_bucket(project: str, region: str) -> str:
     return name if len(name) <= 63 else f"tm-{hashlib.sha256(plain.encode()).hexdigest()[:12]}-{region}"
 
 
-def run_store(spec: ClusterSpec, run: str) -> str | None:
-    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without a bucket.
+def cluster_store(spec: ClusterSpec) -> str | None:
+    """Where in its bucket a cluster's results are; None for a cluster without a bucket.
 
     A cluster's name may be used again after it; its moment of declaration is not.
     """
     if spec.bucket is None:
         return None
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(spec.declared_at))
-    return f"gs://{spec.bucket}/{spec.name}-{moment}-{int(spec.declared_at * 1e6) % 10**6:06d}/{run}"
+    return f"gs://{spec.bucket}/{spec.name}-{moment}-{int(spec.declared_at * 1e6) % 10**6:06d}"
+
+
+def run_store(spec: ClusterSpec, run: str) -> str | None:
+    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without a bucket."""
+    return f"{cluster_store(spec)}/{run}" if spec.bucket else None

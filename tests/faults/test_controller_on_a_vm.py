@@ -1,0 +1,147 @@
+"""A controller that runs on its parameter server: this machine may go, another one may come, a VM may be lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import CELL, Patient
+from transient_magics import client, emulator, places
+from transient_magics.journal import events
+
+PROJECT = "/compute/v1/projects/emulated-project"
+
+
+def api(path: str, method: str = "GET") -> dict[str, Any]:
+    """What the emulator's API answers."""
+    request = urllib.request.Request(f"{emulator.running()}{PROJECT}{path}", method=method)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def vms(cluster: str) -> dict[str, str]:
+    """The status of each of a cluster's VMs, as Compute Engine tells it."""
+    scopes = api("/aggregated/instances")["items"].values()
+    found = {each["name"]: each["status"] for scope in scopes for each in scope.get("instances", ())}
+    return {name.removeprefix(f"{cluster}-"): found[name] for name in found if name.startswith(f"{cluster}-")}
+
+
+def place(cluster: client.Cluster, vm: str) -> str:
+    """The path of a VM in the API."""
+    return f"/zones/{cluster.state.vms[vm].zone}/instances/{cluster.name}-{vm}"
+
+
+def until(reached: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Wait without following the cluster: that would start its local end again."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, f"not {what} within {seconds:.0f} s"
+        time.sleep(0.2)
+
+
+def on_vm(cluster: str) -> list[int]:
+    """Processes of the controller that runs on a VM, as this machine numbers them."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if words[1:4] == [b"-m", b"transient_magics.controller", cluster.encode()]:
+                there = b"TRANSIENT_MAGICS_SEAT=" in (entry / "environ").read_bytes()
+                found += [int(entry.name)] if there else []
+    return found
+
+
+@pytest.fixture
+def elsewhere(home: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Another machine with the same emulated project: runs a program there, gives what it prints."""
+    environment = {
+        **os.environ, "TRANSIENT_MAGICS_HOME": str(tmp_path), "TRANSIENT_MAGICS_EMULATOR": str(places.emulator())
+    }  # fmt: skip
+
+    def run(code: str) -> str:
+        command = [sys.executable, "-c", f"from transient_magics import client\n{code}"]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    yield run
+    for lock in tmp_path.glob("clusters/*/controller.lock"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(lock.read_text()), signal.SIGTERM)
+
+
+def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
+    home: Path, elsewhere: Callable[[str], str]
+) -> None:
+    cluster = client.declare(client.Declaration("k80x2", name="away", controller="cluster"))
+    cluster.follow(lambda state: state.seat == "ps-0" and state.phase == "ready", 90)
+    cluster.follow(lambda state: bool(cluster.events("controller.recovered")), 60)
+    os.kill(int((cluster.directory / "controller.lock").read_text()), signal.SIGKILL)
+    mark = cluster.state.seq
+
+    os.kill(on_vm("away")[0], signal.SIGKILL)
+    api(f"{place(cluster, 'worker-0')}/simulateMaintenanceEvent", "POST")
+    until(lambda: vms("away").get("worker-2") == "RUNNING", "replaced")
+    assert not client.commands.in_charge(cluster.directory)
+    assert cluster.state.seq == mark, "somebody here has followed it"
+
+    said = elsewhere(
+        "c = client.attach('away')\n"
+        "c.resize('k80')\n"
+        "c.follow(lambda now: sum(vm.role == 'worker' for vm in now.living) == 1, 60)\n"
+        "c.delete(90)\n"
+        "print(c.state.phase, c.cost().total)"
+    )
+    assert not vms("away")
+    assert "transient-magics-away" not in json.dumps(api("/global/firewalls"))
+    assert "away" not in json.dumps(api("/aggregated/disks"))
+    assert not client.commands.in_charge(cluster.directory)
+
+    cluster.wait(60, until="deleted")  # this machine is back, and learns what has happened
+    history = cluster.events()
+    assert [event.seq for event in history] == list(range(1, len(history) + 1))
+    assert {each.vm for each in cluster.events("vm.deleted")} >= {"ps-0"}  # type: ignore[attr-defined]
+    assert [each.vm for each in cluster.events("controller.moved")] == ["ps-0", ""]  # type: ignore[attr-defined]
+    assert said.split() == ["deleted", str(cluster.cost().total)]
+
+
+@pytest.mark.training
+def test_when_the_controllers_vm_is_lost_the_cluster_is_taken_back_and_training_resumes(
+    home: Path, elsewhere: Callable[[str], str]
+) -> None:
+    cluster = client.declare(client.Declaration("k80x2", name="seat", controller="cluster"))
+    cluster.follow(lambda state: bool(state.seat), 90)
+    run = client.train(
+        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        train_steps=400, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1, check=False,
+    )  # fmt: skip
+    run.reach(45, 120)
+    patient = Patient(cluster)
+    patient.event(0, events.TrainShipped)
+    assert elsewhere("print(client.attach('seat').run('run-1').reach(60, 60))")
+
+    mark = patient.mark()
+    api(place(cluster, "ps-0"), "DELETE")
+    patient.event(mark, events.ControllerMoved, vm="")
+    patient.event(mark, events.ControllerMoved, vm="ps-1")
+    resumed = patient.event(mark, events.TrainStarted)
+    assert resumed.step > 0  # type: ignore[attr-defined]
+    assert len(on_vm("seat")) == 1
+
+    said = elsewhere("r = client.attach('seat').run('run-1').wait(150)\nprint(r.step, r.metrics['accuracy'])")
+    result = run.wait(150)
+    assert said.split() == [str(result.step), str(result.metrics["accuracy"])]
+    assert run.history()["step"].max() >= 400
+    cluster.delete()
+    assert not vms("seat")

@@ -1,0 +1,82 @@
+"""`python -m transient_magics.controller.adopt NAME [PROJECT]`: the folder of a cluster that another machine declared.
+
+Its controller runs on one of its VMs, which Compute Engine knows by a label. Whoever may change that VM's metadata may
+come in: a key of this machine's own is added there, and what is needed to follow the cluster is copied. Prints one JSON
+object: `{"folder": path}` or `{"error": sentence}`. Without a project it looks on the emulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from .. import places
+from ..cloud import Vm
+from ..errors import ClusterError, RemoteError, TransientError
+from ..remote import generate_key
+from .access import Access, to_project
+from .machines import LABEL, SEAT_LABEL, USER
+from .seat import JOURNAL, Seat
+
+ATTACHED = "attached"
+"""A file in the folders of clusters that another machine declared."""
+
+
+async def adopt(name: str, project: str | None) -> Path:
+    """Make the folder of the cluster `name`. Raises ClusterError where there is none to follow, or CloudError."""
+    directory = places.cluster(name)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=places.private(places.clusters())))
+    try:
+        async with to_project(project) as access:
+            await access.reopen()
+            found = await find(access, name)
+            if not found:
+                what, where = f"No VM with the controller of a cluster {name} runs", project or "the emulator"
+                fix = "Only clusters declared with --controller cluster can be followed from another machine."
+                raise ClusterError(what, where=where, fix=fix)
+            await copy(access, found[-1], fresh / "key", fresh)
+        places.private(fresh / "runs")
+        (fresh / ATTACHED).touch()
+        fresh.rename(directory)
+    except RemoteError as error:
+        what = f"The controller of {name} cannot be followed yet: {error.what}"
+        raise ClusterError(what, where=error.where, fix="Try again in a moment.") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return directory
+
+
+async def find(access: Access, cluster: str) -> list[Vm]:
+    """The VMs that run and were made for the controller of `cluster`: one, or none. Raises CloudError."""
+    found = await access.engine.list({LABEL: cluster, **SEAT_LABEL})
+    return [vm for vm in found if vm.status == "RUNNING"]
+
+
+async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
+    """Come in by `key` (made if there is none), and bring what tells the cluster's state into `folder`.
+
+    Raises CloudError or RemoteError.
+    """
+    await access.engine.add_ssh_key(seat.zone, seat.name, f"{USER}:{generate_key(key)}")
+    async with await access.enter(seat, key) as connection:
+        for name in ("spec.json", JOURNAL):
+            await connection.get(f"{Seat.folder(seat.labels[LABEL])}/{name}", folder / name)
+
+
+def main() -> int:
+    """Exit code 0, or 1 with the reason in the output."""
+    name, *project = sys.argv[1:]
+    try:
+        print(json.dumps({"folder": str(asyncio.run(adopt(name, project[0] if project else None)))}))
+    except (TransientError, OSError) as error:
+        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""The local end of a cluster whose controller runs on one of its VMs: its journal followed, its commands passed on.
+
+Everything that reads the local journal or writes to the local socket finds here what it finds beside a controller. A
+mirror decides nothing about VMs, and its death costs nobody anything. Of the journal it keeps an exact copy from the
+first byte on; nobody but the controller in charge adds to it. There is one exception: when Compute Engine says that the
+controller's VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ..errors import (
+    ConnectionLostError,
+    ControllerError,
+    GoneError,
+    JournalError,
+    RemoteError,
+    TransientError,
+)
+from ..journal import ClusterState, Event, Journal, decode, events, fold, metrics, read, replay
+from ..remote import Connection, follow_across
+from ..runtime.manifest import split
+from ..spec import ClusterSpec, cluster_store
+from .access import Access
+from .adopt import ATTACHED, copy, find
+from .commands import granted, serve
+from .machines import instance_name, labels
+from .seat import JOURNAL, Seat, command_socket
+from .tasks import Tasks
+from .training import waiting_runs
+
+log = logging.getLogger(__name__)
+
+_GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
+_LOOK_SECONDS = 10.0
+_PATIENCE = 120.0
+_ANSWER_SECONDS = 20.0
+
+
+class Mirror:
+    """Follows the cluster in `directory`, whose lock the caller holds."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._journal = directory / JOURNAL
+        self._state: ClusterState = replay(read(self._journal))
+        self._vm = self._state.vms[self._state.seat]
+        self._access = Access(self._spec)
+        self._there: tuple[Connection, Seat] | None = None
+        self._connected = asyncio.Event()
+        self._to_end = ""
+        self._trouble, self._silent_since = "", 0.0
+        self._tasks: Tasks
+
+    @property
+    def _spec(self) -> ClusterSpec:
+        assert self._state.spec
+        return self._state.spec
+
+    async def run(self) -> None:
+        """Follow until the controller's VM is gone; the journal says then that the cluster is this machine's again."""
+        async with serve(command_socket(self._directory), self._command), self._access:
+            pause = _FIRST_PAUSE
+            while self._directory.exists():
+                began = time.monotonic()
+                try:
+                    await self._access.reopen()
+                    if not await self._is_vacant():
+                        await self._follow()
+                    else:
+                        await self._go_on()
+                        return
+                except* (TransientError, OSError) as group:
+                    self._trouble = f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}"
+                    self._silent_since = self._silent_since or time.monotonic()
+                    log.warning("%s", self._trouble)
+                pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+
+    # When nobody is there
+
+    async def _is_vacant(self) -> bool:
+        """Whether nobody is in charge: Compute Engine has to say that the VM is gone, silence alone means nothing."""
+        name = instance_name(self._spec, self._vm.name)
+        vm = await self._access.engine.get(self._vm.zone, name)
+        if vm is None or vm.id != self._vm.vm_id or vm.status in _GONE:
+            return True
+        silent = time.monotonic() - self._silent_since if self._silent_since else 0.0
+        if self._to_end and silent > _PATIENCE:  # the end does not wait for a controller that does not hear of it
+            await self._access.engine.delete(self._vm.zone, name)
+            return True
+        if vm.status == "STOPPING":
+            raise ConnectionLostError(f"{self._vm.name} is about to go")
+        return False
+
+    async def _go_on(self) -> None:
+        """Have somebody in charge again. ControllerError where that is up to another machine and has not happened yet.
+
+        Where no VM of the cluster is left it was ended, whatever our copy of the journal says: a controller deletes its
+        own VM last. Else the machine that declared the cluster takes it back, and only that: there are never two.
+        """
+        await self._complete_journal()
+        gone = instance_name(self._spec, self._vm.name)
+        left = [vm for vm in await self._access.engine.list(labels(self._spec)) if vm.name != gone]
+        if left and (self._directory / ATTACHED).exists():
+            await self._follow_another()
+            return
+        reason = self._to_end or ("" if left else f"{self._vm.name}, on which its controller ran, was its last VM")
+        with Journal(self._journal) as journal:
+            journal.append(events.ControllerMoved(vm=""))
+            if reason and self._state.phase != "deleting":
+                journal.append(events.ClusterDeleting(reason=reason))
+            journal.sync()
+
+    async def _follow_another(self) -> None:
+        """Follow the controller on the VM that has taken the place of the one that is gone."""
+        found = await find(self._access, self._state.name)
+        if not found or found[-1].name == instance_name(self._spec, self._vm.name):
+            raise ControllerError("It is gone, and the machine that declared the cluster has to take it back")
+        with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
+            await copy(self._access, found[-1], self._directory / "key", Path(fresh))
+            (Path(fresh) / JOURNAL).replace(self._journal)
+
+    async def _complete_journal(self) -> None:
+        """What the controller wrote while nobody followed it, from the cluster's bucket."""
+        store = cluster_store(self._spec)
+        if not store or not self._access.storage:
+            return
+        self._cut_torn_line()
+        bucket, path = split(store)
+        whole = self._journal.with_name(f".{JOURNAL}.whole")
+        try:
+            await self._access.storage.download(bucket, f"{path}{JOURNAL}", whole)
+        except GoneError:
+            return
+        ours, theirs = self._journal.read_bytes(), whole.read_bytes()
+        if theirs.startswith(ours):
+            whole.replace(self._journal)
+            self._state = replay(read(self._journal))
+        whole.unlink(missing_ok=True)
+
+    # When somebody is
+
+    async def _follow(self) -> None:
+        """As long as one connection to the controller's VM lasts."""
+        async with await self._access.connect(
+            self._vm, self._directory / "key", timeout=_CONNECT_SECONDS
+        ) as connection:
+            seat = Seat(connection, self._state.name, self._vm.name)
+            await seat.furnish(self._directory)
+            self._there, self._trouble, self._silent_since = (connection, seat), "", 0.0
+            self._connected.set()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    self._tasks = Tasks(group, lambda: None, lambda key, what: log.warning("%s: %s", key, what))
+                    self._tasks.do("controller", lambda: self._look_after(seat))
+                    following = group.create_task(self._follow_journal(connection))
+                    for run in self._state.runs.values():
+                        self._have_run(run.name)
+                        if run.phase == "running":
+                            self._follow_metrics(run.name)
+                    await connection.closed.wait()
+                    following.cancel()
+                    self._tasks.cancel_all()
+            finally:
+                self._connected.clear()
+
+    async def _look_after(self, seat: Seat) -> None:
+        """See that somebody is in charge there, and knows what is wanted. Until cancelled."""
+        while True:
+            try:
+                await seat.start()
+                if self._to_end:
+                    granted(await seat.ask({"do": "delete", "reason": self._to_end}))
+                for name in waiting_runs(self._directory, self._state):
+                    await seat.bring_run(self._directory, name)
+                    granted(await seat.ask({"do": "train", "run": name}))
+            except (TransientError, OSError) as error:
+                log.warning("%s", error)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _live(self) -> Connection:
+        """The live connection, waiting for it."""
+        await self._connected.wait()
+        assert self._there
+        return self._there[0]
+
+    async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("do") == "ping":
+            return {"pid": os.getpid(), "trouble": self._trouble or self._state.trouble}
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                answer = await self._pass_on(request)
+        except TimeoutError:
+            if request.get("do") == "delete":
+                self._to_end = str(request.get("reason") or "asked by the user")
+                return {}
+            what = f"{self._vm.name}, on which the controller runs, does not answer now"
+            raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
+        return granted(answer)
+
+    async def _pass_on(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The controller's answer. It may be starting at this moment."""
+        while True:
+            await self._live()
+            assert self._there
+            try:
+                if request.get("do") == "train":
+                    await self._there[1].bring_run(self._directory, str(request["run"]))
+                return await self._there[1].ask(request)
+            except RemoteError as error:
+                log.info("%s", error)
+                await asyncio.sleep(_FIRST_PAUSE)
+
+    # What it writes
+
+    async def _follow_journal(self, connection: Connection) -> None:
+        self._cut_torn_line()
+        there = f"{Seat.folder(self._state.name)}/{JOURNAL}"
+        async for offset, line in connection.follow(there, self._journal.stat().st_size):
+            self._copy(offset, line)
+
+    def _copy(self, offset: int, line: bytes) -> None:
+        if offset != self._journal.stat().st_size + len(line) + 1:
+            raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(offset))
+        metrics.append(self._journal, line + b"\n")
+        try:
+            event = decode(line)
+        except JournalError:
+            return  # a line that a crash tore apart
+        self._state = fold(self._state, event)
+        self._react(event)
+
+    def _react(self, event: Event) -> None:
+        match event:
+            case events.TrainDeclared():
+                self._have_run(event.run)
+            case events.TrainStarted():
+                self._follow_metrics(event.run)
+            case events.TrainFinished() | events.TrainFailed():
+                self._tasks.cancel(f"metrics {event.run}")
+                self._tasks.do(f"results {event.run}", lambda: self._bring_results(event.run))
+
+    def _have_run(self, run: str) -> None:
+        """The folder of a run that another machine declared."""
+        folder = self._directory / "runs" / run
+
+        async def bring() -> None:
+            await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/runs/{run}", folder)
+
+        if not (folder / "run.json").exists():
+            self._tasks.do(f"run {run}", bring)
+
+    def _follow_metrics(self, run: str) -> None:
+        path = self._directory / "runs" / run / "metrics.jsonl"
+
+        async def follow() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            offset = path.stat().st_size if path.exists() else 0
+            async for _, line in follow_across(self._live, f"transient/runs/{run}/{path.name}", offset):
+                metrics.append(path, line + b"\n")
+
+        self._tasks.do(f"metrics {run}", follow)
+
+    async def _bring_results(self, run: str) -> None:
+        """The run's own files as they are at its end; its checkpoints are in the bucket."""
+        connection = await self._live()
+        for name in ("metrics.jsonl", "events.jsonl"):
+            await connection.get(f"transient/runs/{run}/{name}", self._directory / "runs" / run / name)
+
+    def _cut_torn_line(self) -> None:
+        """An earlier mirror may have been killed while it wrote."""
+        content = self._journal.read_bytes()
+        os.truncate(self._journal, content.rfind(b"\n") + 1)

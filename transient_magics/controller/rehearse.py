@@ -1,0 +1,38 @@
+"""`python -m transient_magics.controller.rehearse < spec.json`: whether the cluster's controller could run here.
+
+Everything that it imports has to be there, and Compute Engine has to tell it the cluster's VMs. Started on the VM that
+is to become its seat, before anything is handed over; exit code 1 with one sentence where it could not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from ..errors import TransientError
+from ..spec import ClusterSpec
+from . import cluster as _  # noqa: F401 - what the controller imports
+from .access import Access
+from .machines import labels
+
+
+async def rehearse(spec: ClusterSpec) -> None:
+    """Raises CloudError where Compute Engine cannot be used from here."""
+    async with Access(spec) as access:
+        await access.reopen()
+        await access.engine.list(labels(spec))
+
+
+def main() -> int:
+    """Exit code 0: it could."""
+    try:
+        asyncio.run(rehearse(ClusterSpec.from_dict(json.load(sys.stdin))))
+    except TransientError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

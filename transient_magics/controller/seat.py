@@ -1,0 +1,112 @@
+"""The VM on which a cluster's controller runs: what it is brought, how it is started there, how it is spoken to.
+
+It is the same program as on the user's machine, with the same folder, below a home of its own on the VM. A shell there
+starts it again whenever it does not end by itself. The journal comes last, and only where there is none: from its
+first line on a journal on the VM is ahead of every copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import places
+from ..errors import ConnectionLostError, RemoteError
+from ..remote import Connection, push_bundle
+from ..spec import ClusterSpec
+from .lock import LOCK
+from .machines import owner
+
+VARIABLE = "TRANSIENT_MAGICS_SEAT"
+JOURNAL = "journal.jsonl"
+_HOME = "transient/controller"
+_CHECK_SECONDS = 120.0
+_HANG_SECONDS = 30.0
+
+
+def here() -> str:
+    """The VM on which this process is a cluster's controller; empty: it runs on a user's machine."""
+    return os.environ.get(VARIABLE, "")
+
+
+def command_socket(directory: Path) -> Path:
+    """Where the controller of the cluster in `directory` takes commands: on a VM the path is short enough in there."""
+    return directory / "command.sock" if here() else places.command_socket(directory.name)
+
+
+class Seat:
+    """The controller of `cluster` on the VM `vm`, at the other end of a connection. All of it may raise RemoteError."""
+
+    def __init__(self, connection: Connection, cluster: str, vm: str) -> None:
+        self._connection, self._cluster, self._vm = connection, cluster, vm
+        self._folder = self.folder(cluster)
+
+    @staticmethod
+    def folder(cluster: str) -> str:
+        """The path of the cluster's folder on the VM."""
+        return f"{_HOME}/clusters/{cluster}"
+
+    async def check(self, spec: ClusterSpec) -> None:
+        """See that the VM can run the controller. CommandError says why not."""
+        settings = [f"{name}={value}" for name, value in (await self._settings()).items()]
+        program = ["env", *settings, "transient-python", "-m", "transient_magics.controller.rehearse"]
+        await self._connection.run(program, timeout=_CHECK_SECONDS, input=json.dumps(spec.to_dict()).encode())
+
+    async def furnish(self, directory: Path) -> None:
+        """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
+        if await self._connection.exists(f"{self._folder}/{JOURNAL}"):
+            return
+        for run in sorted(path.parent.name for path in (directory / "runs").glob("*/run.json")):
+            await self.bring_run(directory, run)
+        for name in ("spec.json", "key", JOURNAL):
+            await self._connection.put_files({name: directory / name}, below=self._folder)
+
+    async def bring_run(self, directory: Path, run: str) -> None:
+        """Bring a run's folder; its run.json, by which it is known, comes last."""
+        folder, there = directory / "runs" / run, f"{self._folder}/runs/{run}"
+        if await self._connection.exists(f"{there}/run.json"):
+            return
+        files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        declaration = {"run.json": files.pop("run.json")}
+        await self._connection.put_files(files, below=there)
+        await self._connection.put_files(declaration, below=there)
+
+    async def start(self) -> None:
+        """Start the controller where none answers. Of two that are started, one ends by itself."""
+        try:
+            async with asyncio.timeout(_HANG_SECONDS):
+                await self.ask({"do": "ping"})
+        except TimeoutError:
+            await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
+        except RemoteError:
+            settings = await self._settings()
+            command = f"until transient-python -m transient_magics.controller {self._cluster}; do sleep 2; done"
+            log = f"{self._folder}/controller.log"
+            await self._connection.start_detached(command, log, environment=settings)
+
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The controller's answer to a command, yet to be `granted`."""
+        reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
+        try:
+            writer.write(json.dumps(dict(request)).encode() + b"\n")
+            await writer.drain()
+            line = await reader.readline()
+        finally:
+            writer.close()
+        if not line.endswith(b"\n"):
+            raise ConnectionLostError(f"The controller on {self._vm} ended before it answered")
+        return json.loads(line)
+
+    async def _settings(self) -> dict[str, str]:
+        """The environment of the controller. It makes VMs in the name of whoever declared the cluster."""
+        home, sha = await self._connection.home(), await push_bundle(self._connection, whole=True)
+        return {
+            "PYTHONPATH": f"{home}/transient/code/{sha}",
+            "TRANSIENT_MAGICS_HOME": f"{home}/{_HOME}",
+            VARIABLE: self._vm,
+            "LOGNAME": owner(),
+        }
