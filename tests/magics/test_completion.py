@@ -51,6 +51,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%transient_cluster delete --a", ["--all"]),
         ("%%train --mode ", ["async", "sync"]),
         ("%%train --lr-policy ", ["active", "slots", "fixed"]),
+        ("%%train --checkpoint-every a", ["auto"]),
         ("%%train --cluster d", ["demo"]),
         ("%%transient_train --resume r", ["run-1"]),
         ("%%train --hparams", ["--hparams-set", "--hparams"]),

@@ -147,6 +147,18 @@ def test_checkpoints_come_every_so_many_steps_and_never_two_at_once():
     assert events.Save() in story(events.StepSeen(91))
 
 
+def test_planned_checkpoints_are_as_far_apart_as_they_are_dear():
+    story = Story(train_steps=10**6, checkpoint_steps=None, checkpoint_seconds=600, checkpoint_auto=True)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.9, 10))
+    assert story.emitted("train.checkpoint")[-1]["next_seconds"] == 90.0
+    assert events.Save() not in story(events.StepSeen(100), after=89)
+    assert events.Save() in story(events.StepSeen(101), after=1)
+    story(events.SaveDone(101, "checkpoints/model.ckpt-101", 3.0, 10))
+    assert events.Save() not in story(events.StepSeen(400), after=299)
+    assert events.Save() in story(events.StepSeen(401), after=1)
+
+
 def test_the_chief_knows_at_which_step_something_is_due_next():
     story = Story(train_steps=100, checkpoint_steps=40, eval_steps=25)
     story(events.Prepared(0))

@@ -200,10 +200,11 @@ def _evaluate_every(text: str) -> int | None:
     return None if text.strip().lower() == "end" else _whole("--eval-every")(text)
 
 
-def _interval(text: str) -> tuple[int | None, float | None]:
+def _interval(text: str) -> dict[str, Any]:
     if text.strip().lower() == "auto":
-        raise _not_yet("--checkpoint-every auto")
-    return parse_interval(text, "--checkpoint-every")
+        return {"checkpoint_steps": None, "checkpoint_auto": True}
+    steps, seconds = parse_interval(text, "--checkpoint-every")
+    return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
 
 
 _WAIT = "return only when {}"
@@ -336,8 +337,9 @@ def _train() -> tuple[Option, ...]:
         _flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         _flag("--pip", "packages to install on the VMs", str, many="extend", metavar="PACKAGE"),
-        _flag("--checkpoint-every", "in steps or time: 500, 5m (1000 steps, and at least every 10 min)", _interval,
-              metavar="STEPS|TIME"),
+        _flag("--checkpoint-every", "in steps or time: 500, 5m; auto: as often as saving takes 1 % of the time, and "
+              "at least every 10 min (1000 steps, and at least every 10 min)", _interval, choices=("auto",),
+              metavar="STEPS|TIME|auto"),
         _flag("--ps-shards", "partitions of large variables (one per parameter server)", _whole("--ps-shards"),
               metavar="N"),
         _flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",
@@ -413,8 +415,7 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 def _check_train(values: dict[str, Any], called: str) -> None:
     if values.get("backup_workers") and values.get("mode") != "sync":
         raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
-    if interval := values.pop("checkpoint_every", None):
-        values["checkpoint_steps"], values["checkpoint_seconds"] = interval
+    values.update(values.pop("checkpoint_every", {}))
     for key in ("include", "pip"):
         if key in values:
             # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.

@@ -344,7 +344,8 @@ def _train_words(event: Event) -> str:
             speed = f"{number(event.steps_per_second)} steps/s"
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
         case events.TrainCheckpoint():
-            return f"{event.run} saved a checkpoint at step {event.step:,}"
+            then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
+            return f"{event.run} saved a checkpoint at step {event.step:,}{then}"
         case events.TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
         case events.TrainUnshipped():

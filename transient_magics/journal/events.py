@@ -273,13 +273,17 @@ class TrainProgress(Event):
 
 @_event("train.checkpoint")
 class TrainCheckpoint(Event):
-    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder."""
+    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
+
+    `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
+    """
 
     run: str
     step: int
     path: str
     seconds: float = 0.0
     bytes: int = 0
+    next_seconds: float | None = None
 
 
 @_event("train.shipped")

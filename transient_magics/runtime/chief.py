@@ -51,6 +51,7 @@ class Chief:
             spec.max_workers,
             spec.batching,
             spec.workers,
+            spec.checkpoint_auto,
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}

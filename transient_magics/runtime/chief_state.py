@@ -41,6 +41,7 @@ from .chief_events import (
     Trouble,
 )
 from .protocol import DONE, FAILED
+from .saving import seconds_between
 
 SILENCE = 5.0
 """Seconds without a word after which a training worker counts as lost."""
@@ -95,6 +96,8 @@ class Plan:
     batching: str = "uniform"
     workers: int = 0
     """How many were declared; 0 for unknown."""
+    checkpoint_auto: bool = False
+    """Plan the seconds between checkpoints from what they cost; `checkpoint_seconds` counts until one was written."""
 
 
 class ChiefState:
@@ -115,6 +118,7 @@ class ChiefState:
         self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
         self._saving = ""
         self._saved_step, self._saved_time, self._save_again = -1, now, now
+        self._save_every = plan.checkpoint_seconds
         self._last_checkpoint = ""
         self._evaluating, self._evaluation_due = False, False
         self._progress_time: float | None = None
@@ -318,7 +322,7 @@ class ChiefState:
         return [*done, *(self._save("due") if self._save_is_due(now) else [])]
 
     def _save_is_due(self, now: float) -> bool:
-        steps, seconds = self.plan.checkpoint_steps, self.plan.checkpoint_seconds
+        steps, seconds = self.plan.checkpoint_steps, self._save_every
         if now < self._save_again:
             return False
         new = self.step - self._saved_step
@@ -352,18 +356,11 @@ class ChiefState:
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, self._saving = self._saving, ""
         self._saved_step, self._saved_time, self._last_checkpoint = event.step, now, event.name
-        done: list[Instruction] = [
-            Emit(
-                "train.checkpoint",
-                {
-                    "run": self.plan.run,
-                    "step": event.step,
-                    "path": event.name,
-                    "seconds": round(event.seconds, 3),
-                    "bytes": event.bytes,
-                },
-            )
-        ]
+        if self.plan.checkpoint_auto:
+            self._save_every = seconds_between(event.seconds)
+        values = {"run": self.plan.run, "step": event.step, "path": event.name, "seconds": round(event.seconds, 3)}
+        planned = {"next_seconds": round(self._save_every, 1)} if self.plan.checkpoint_auto and self._save_every else {}
+        done: list[Instruction] = [Emit("train.checkpoint", {**values, "bytes": event.bytes, **planned})]
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]

@@ -33,6 +33,7 @@ class RunSpec:
     data_dir: str | None = None
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600
+    checkpoint_auto: bool = False
     ps_shards: int | None = 1
     mode: str = "async"
     backup_workers: int = 0
