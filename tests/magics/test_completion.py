@@ -50,6 +50,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%transient_cluster revoke demo worker-1 --", ["--in"]),
         ("%transient_cluster delete --a", ["--all"]),
         ("%%train --mode ", ["async", "sync"]),
+        ("%%train --damping ", ["none", "staleness"]),
         ("%%train --lr-policy ", ["active", "slots", "fixed"]),
         ("%%train --checkpoint-every a", ["auto"]),
         ("%%train --cluster d", ["demo"]),

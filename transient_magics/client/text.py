@@ -333,6 +333,17 @@ def event_words(event: Event) -> str:
     return _train_words(event)
 
 
+def _why_slow(event: events.TrainSlow) -> str:
+    match event.bottleneck:
+        case "worker":
+            return f"{event.worker} is slow"
+        case "parameter server":
+            return "the parameter server has no CPU to spare; more of them (--ps) would help"
+        case "network":
+            return "the network is likely at its limit; --wire bf16 halves what crosses it"
+    return event.bottleneck
+
+
 def _train_words(event: Event) -> str:
     match event:
         case events.TrainDeclared():
@@ -348,6 +359,9 @@ def _train_words(event: Event) -> str:
             return f"{event.run} saved a checkpoint at step {event.step:,}{then}"
         case events.TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
+        case events.TrainSlow():
+            share = f"{100 * event.speed / event.expected:.0f} %" if event.expected else "a part"
+            return f"{event.run} runs at {share} of its workers' best speed: {_why_slow(event)}"
         case events.TrainUnshipped():
             return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():

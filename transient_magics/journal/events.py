@@ -305,6 +305,20 @@ class TrainUnshipped(Event):
     reason: str
 
 
+@_event("train.slow")
+class TrainSlow(Event):
+    """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
+
+    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU) or `network`.
+    """
+
+    run: str
+    speed: float
+    expected: float
+    bottleneck: str
+    worker: str = ""
+
+
 @_event("train.evaluated")
 class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -42,6 +42,7 @@ from .chief_events import (
 )
 from .protocol import DONE, FAILED
 from .saving import seconds_between
+from .speed import SpeedAlarm
 
 SILENCE = 5.0
 """Seconds without a word after which a training worker counts as lost."""
@@ -98,6 +99,12 @@ class Plan:
     """How many were declared; 0 for unknown."""
     checkpoint_auto: bool = False
     """Plan the seconds between checkpoints from what they cost; `checkpoint_seconds` counts until one was written."""
+    alarm_below: float = 0.0
+    """The share of the expected speed below which the run counts as slow; 0 for never."""
+    alarm_after: float = 30.0
+    """Seconds that a worker warms up."""
+    cores: int = 1
+    """Of the parameter server."""
 
 
 class ChiefState:
@@ -116,6 +123,7 @@ class ChiefState:
         self.step = 0
         self.loss: float | None = None
         self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
+        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores)
         self._saving = ""
         self._saved_step, self._saved_time, self._save_again = -1, now, now
         self._save_every = plan.checkpoint_seconds
@@ -170,6 +178,8 @@ class ChiefState:
                 self._samples += samples
                 return self._heard(connection, now, stepping=True, speed=speed)
             case Heard(connection, line):
+                if line and (member := self._of(connection)):
+                    self._alarm.heard(member.name, line)
                 done = [*self._heard(connection, now), *self._metrics(line)]
                 return [*done, *self._batches.measured(self._of(connection), line, self.members.values(), now)]
             case Exhausted(connection, fits):
@@ -198,8 +208,8 @@ class ChiefState:
                 return self._evaluated(event)
             case Failed(reason):
                 return self._fail(reason)
-            case Tick():
-                return self._tick(now)
+            case Tick(cpu_seconds):
+                return [*self._tick(now), *self._look_at_speed(cpu_seconds, now)]
         raise TypeError(f"not an event of the chief: {event!r}")
 
     # --- who is in ---------------------------------------------------------------------------------------------------
@@ -345,6 +355,15 @@ class ChiefState:
             "active": self.active,
         }
         return [Emit("train.progress", values)]
+
+    def _look_at_speed(self, cpu_seconds: float, now: float) -> list[Instruction]:
+        active = [member.name for member in self.members.values() if member.active]
+        disturbed = bool(self._saving or self._evaluating or self.phase is not Phase.TRAINING)
+        slow = self._alarm.look(active, cpu_seconds, now, disturbed)
+        if slow is None:
+            return []
+        speeds = {"speed": round(slow.speed, 1), "expected": round(slow.expected, 1)}
+        return [Emit("train.slow", {"run": self.plan.run, **asdict(slow), **speeds})]
 
     # --- saving, and the end -----------------------------------------------------------------------------------------
     def _save(self, why: str) -> list[Instruction]:

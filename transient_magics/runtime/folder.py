@@ -39,10 +39,13 @@ class RunSpec:
     backup_workers: int = 0
     batching: str = "uniform"
     lr_policy: str = "active"
+    damping: str = "none"
     max_workers: int = 0
     workers: int = 0
     """How many were declared for the cluster."""
     wire: str = "fp32"
+    alarm_below: float = 0.8
+    alarm_after: float = 30.0
     eval_steps: int | None = None
     pace_seconds: float | None = None
     line_offset: int = 1
@@ -52,6 +55,11 @@ class RunSpec:
     store: str | None = None
     resume_store: str | None = None
     token: str = field(default="", repr=False)
+
+    @property
+    def damped(self) -> bool:
+        """Whether late gradients are applied with a lower learning rate."""
+        return self.damping == "staleness"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
