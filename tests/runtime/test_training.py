@@ -109,6 +109,8 @@ def play(room: MachineRoom) -> Story:
     for name in ("ps-0", "worker-1", "worker-2"):
         room.start_agent(name)
         room.put(name, DECLARATION, DIGITS)
+        if name != "worker-2":  # two were waiting for their role, one starts from nothing
+            room.say(name, {"do": "warm", "run": "run-1", "role": name.partition("-")[0], "name": name})
         room.say(name, assignment(name, [server], chief))
     for name in ("worker-1", "worker-2"):
         story.wait(60, f"{name} joined", "worker.joined", worker=name)
