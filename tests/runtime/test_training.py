@@ -117,8 +117,9 @@ def play(room: MachineRoom) -> Story:
 
     # Somebody asks for a checkpoint, twice.
     for _ in range(2):
-        story.wait(5, "steps", "train.progress") if not story.marks.get("saves") else time.sleep(1)
-        saves = story.marks["saves"] = len(story.events("train.checkpoint"))
+        saved = story.events("train.checkpoint")[-1]["step"]
+        until(lambda saved=saved: any(line["step"] > saved for line in story.metrics()), 20, "steps since it was saved")
+        saves = len(story.events("train.checkpoint"))
         room.say("ps-0", {"do": "save", "run": "run-1"})
         until(lambda saves=saves: len(story.events("train.checkpoint")) > saves, 5, "a checkpoint on request")
 
