@@ -48,8 +48,8 @@ def kill(cluster: Cluster, worker: str, starts: Counter[str]) -> None:
 def main() -> None:
     """Print what the parameter server held before and after, and per join."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="20 instead of 200")
-    joins = 20 if parser.parse_args().quick else 200
+    parser.add_argument("--quick", action="store_true", help="10 instead of 200")
+    joins = 10 if parser.parse_args().quick else 200
     with own_home():
         cluster, run = train(WORKERS, pace=0.25)
         server, starts = process(cluster, "ps-0", "parameter_server"), Counter[str]()

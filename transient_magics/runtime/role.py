@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -74,6 +75,7 @@ def _standing_by() -> list[str]:
     """Import what every run needs and wait for the rest of the arguments; ends the process when none will come."""
     from .t2t import bridges
 
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a chief that is told to save before it listens goes on
     bridges.preload()
     line = sys.stdin.readline()
     if not line:

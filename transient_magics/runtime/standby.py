@@ -1,7 +1,7 @@
 """A process that waits for its role with everything imported, so that training begins seconds earlier.
 
-TensorFlow and Tensor2Tensor take some four seconds to import, which pass while the run's code is checked, other VMs
-boot and files are copied. The process is the role's own program without an assignment; that comes as a line on its
+TensorFlow and Tensor2Tensor take seconds to import, which pass while the run's code is checked, other VMs boot and
+files are copied. The process is the role's own program without an assignment; that comes as a line on its
 input, and the end of its input (the agent died) ends it. It is used once. Whoever finds none that lives starts the
 role the plain way.
 """
@@ -23,7 +23,8 @@ _MODULES = {"ps": "parameter_server", "worker": "worker"}
 
 def spawn(role: str, name: str, folder: RunFolder, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
     """Start the program of a role in its run's folder, its output going to the role's log."""
-    folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in (folder.path.parent, folder.path, folder.logs):  # it may come before the files of the run
+        path.mkdir(exist_ok=True, mode=0o700)
     with open(log_file(folder, name), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.{_MODULES[role]}", "--run-folder", str(folder.path), *arguments],
