@@ -36,13 +36,14 @@ def train(
     steps: int = 10**7,
     pace: float | None = None,
     names: tuple[str, str, str] = ("resnet", "resnet_digits", "image_digits"),
+    check: bool = False,
 ) -> tuple[Cluster, Run]:
     """A cluster of that many workers, every one of them training; `names` are model, hparams set and problem."""
     cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
     model, hparams_set, problem = names
     run = client.train(
         source=CELL, cluster=cluster, model=model, hparams_set=hparams_set, problem=problem,
-        train_steps=steps, pace_seconds=pace, check=False,
+        train_steps=steps, pace_seconds=pace, check=check,
     )  # fmt: skip
     all_in(cluster, workers)
     return cluster, run

@@ -66,10 +66,12 @@ def main() -> None:
 
 
 def way_in(names: tuple[str, str, str]) -> None:
-    """Print the parts of a worker's start: of one started anew on its VM, and of one on a VM that replaces another."""
+    """Print the parts of a worker's start: of one that waited while the cell was checked, of one that is started again
+    on its VM (the plain start), and of one on a VM that replaces another."""
     with own_home():
-        cluster, run = train(2, pace=PACE, names=names)
+        cluster, run = train(2, pace=PACE, names=names, check=True)
         time.sleep(5)
+        print(f"{names[1]}, a worker that waited for the check: {first_gradient(run, 'worker-0')}", flush=True)
         os.kill(process(cluster, "worker-0", "worker"), signal.SIGKILL)
         _left(cluster, "worker-0")
         all_in(cluster, 2)
