@@ -32,10 +32,20 @@ def own_home() -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def train(workers: int, *, steps: int = 10**7, pace: float | None = None) -> tuple[Cluster, Run]:
-    """A cluster of that many workers on the digits, every one of them training."""
+def train(
+    workers: int,
+    *,
+    steps: int = 10**7,
+    pace: float | None = None,
+    names: tuple[str, str, str] = ("resnet", "resnet_digits", "image_digits"),
+    check: bool = False,
+) -> tuple[Cluster, Run]:
+    """A cluster of that many workers, every one of them training; `names` are model, hparams set and problem."""
     cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
-    run = start(cluster, steps=steps, pace_seconds=pace)
+    model, hparams_set, problem = names
+    run = start(
+        cluster, steps=steps, pace_seconds=pace, model=model, hparams_set=hparams_set, problem=problem, check=check
+    )
     all_in(cluster, workers)
     return cluster, run
 
@@ -63,9 +73,14 @@ def all_in(cluster: Cluster, workers: int) -> None:
     cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) >= workers), 180)
 
 
+def vm_home(cluster: Cluster, vm: str) -> Path:
+    """The home directory of an emulated VM, on this machine."""
+    return places.emulator() / "vms" / f"{cluster.name}-{vm}" / "home"
+
+
 def process(cluster: Cluster, vm: str, role: str) -> int:
     """The process number of a role (`worker`, `parameter_server`) on an emulated VM."""
-    target = places.emulator() / "vms" / f"{cluster.name}-{vm}" / "home"
+    target = vm_home(cluster, vm)
     (home,) = [link for link in places.sockets().iterdir() if link.is_symlink() and link.readlink() == target]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,16 +1,29 @@
-"""A worker's way in: process start to first applied gradient; and all-ready against ipyparallel's engines."""
+"""A worker's way in, from SSH that answers to its first gradient; and all-ready against ipyparallel's engines."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
+import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import ipyparallel
-from _common import own_home, process, say, train
+from _common import all_in, own_home, process, say, train, vm_home
 
 from transient_magics import client
-from transient_magics.client import Declaration
+from transient_magics.client import Cluster, Declaration, Run
+
+PACE = 0.5
+"""Seconds of a step, so that the two who train leave the cores to the one who comes."""
+MODELS = (
+    ("resnet", "resnet_cifar_32", "image_digits"),
+    ("transformer", "transformer_tiny", "algorithmic_identity_binary40"),
+)
 
 
 def engines(count: int) -> float:
@@ -38,8 +51,9 @@ def cluster_ready(count: int) -> tuple[float, float]:
 def main() -> None:
     """Print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="4 workers only")
-    counts = [4] if parser.parse_args().quick else [4, 8]
+    parser.add_argument("--quick", action="store_true", help="4 workers and one model only")
+    quick = parser.parse_args().quick
+    counts = [4] if quick else [4, 8]
     with own_home():
         for count in counts:
             theirs, (ours, booting) = engines(count), cluster_ready(count)
@@ -47,16 +61,58 @@ def main() -> None:
             say(f"%transient_cluster, {count} workers and a server ready", ours, "s")
             say("  of these, boot and SSH (emulated boot: 1.5 s)", booting, "s")
             say(f"ratio per worker, {count}", ours / theirs, "", "<= 1")
-        cluster, run = train(2, pace=0.25)
-        import os
-        import signal
+    for names in MODELS[: 1 if quick else None]:
+        way_in(names)
 
-        os.kill(process(cluster, "worker-1", "worker"), signal.SIGKILL)
-        time.sleep(2)
-        cluster.follow(lambda state: bool(state.active_run and "worker-1" in state.active_run.workers), 120)
+
+def way_in(names: tuple[str, str, str]) -> None:
+    """Print the parts of a worker's start: of one that waited while the cell was checked, of one that is started again
+    on its VM (the plain start), and of one on a VM that replaces another."""
+    with own_home():
+        cluster, run = train(2, pace=PACE, names=names, check=True)
+        time.sleep(5)
+        print(f"{names[1]}, a worker that waited for the check: {first_gradient(run, 'worker-0')}", flush=True)
+        os.kill(process(cluster, "worker-0", "worker"), signal.SIGKILL)
+        _left(cluster, "worker-0")
+        all_in(cluster, 2)
         time.sleep(3)
-        for line in re.findall(r"first gradient after .*", run.logs("worker-1"))[-1:]:
-            print(f"worker joining a paced run: {line}")
+        print(f"{names[1]}, a worker that is started again: {first_gradient(run, 'worker-0')}", flush=True)
+        cluster.revoke("worker-1")
+        new = vm_home(cluster, "worker-2")
+        answers = _when(lambda: (new / "transient").exists())
+        _left(cluster, "worker-1")
+        all_in(cluster, 2)
+        time.sleep(3)
+        said = {line["kind"]: line["time"] / 1e9 for line in reversed(_lines(new / "transient" / "agent.jsonl"))}
+        ready = next(event.at for event in cluster.events("vm.ready") if getattr(event, "vm", "") == "worker-2")
+        joined = next(
+            event.at for event in cluster.events("worker.joined") if getattr(event, "worker", "") == "worker-2"
+        )
+        say(f"{names[1]}, SSH answers to the agent's start on a new VM", said["agent.started"] - answers, "s")
+        say("  to the agent's first answer", ready - said["agent.started"], "s")
+        say("  to its assignment", said["process.started"] - ready, "s")
+        say("  to the first gradient", joined - said["process.started"], "s")
+        print(f"  {first_gradient(run, 'worker-2')}", flush=True)
+        say(f"{names[1]}, SSH answers to the first gradient on a new VM", joined - answers, "s", "<= 4, transformer 6")
+
+
+def first_gradient(run: Run, worker: str) -> str:
+    """What a worker wrote about its last start."""
+    return re.findall(r"first gradient after .*", run.logs(worker))[-1]
+
+
+def _left(cluster: Cluster, worker: str) -> None:
+    cluster.follow(lambda state: bool(state.active_run and worker not in state.active_run.workers), 60)
+
+
+def _when(condition: Callable[[], bool]) -> float:
+    while not condition():
+        time.sleep(0.005)
+    return time.time()
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 if __name__ == "__main__":

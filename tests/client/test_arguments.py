@@ -141,6 +141,26 @@ def test_a_synchronous_run_reads_its_options() -> None:
     assert (values["mode"], values["backup_workers"]) == ("sync", 2)
 
 
+def test_checkpoints_come_by_steps_by_time_or_as_planned() -> None:
+    def read(text: str) -> dict[str, object]:
+        values = parse("train", split(TRAIN + f"--checkpoint-every {text}")).values
+        return {key: value for key, value in values.items() if key.startswith("checkpoint")}
+
+    assert read("500") == {"checkpoint_steps": 500, "checkpoint_seconds": None}
+    assert read("5m") == {"checkpoint_steps": None, "checkpoint_seconds": 300.0}
+    assert read("Auto") == {"checkpoint_steps": None, "checkpoint_auto": True}
+
+
+def test_the_speed_alarm_has_a_share_and_a_warm_up() -> None:
+    def read(text: str) -> dict[str, object]:
+        values = parse("train", split(TRAIN + f"--speed-alarm {text}")).values
+        return {key: value for key, value in values.items() if key.startswith("alarm")}
+
+    assert read("0.933,1m") == {"alarm_below": 0.933, "alarm_after": 60.0}
+    assert read("0.5") == {"alarm_below": 0.5}
+    assert read("off") == {"alarm_below": 0.0}
+
+
 def test_a_run_reads_its_options() -> None:
     line = TRAIN + "--include a.py b --pip x y --checkpoint-every 5m --eval-every 50 --no-check --pace .2 --wait -o run"
     command = parse("train", split(line))
@@ -158,9 +178,11 @@ def test_a_run_reads_its_options() -> None:
         ("--model resnet", "needs --hparams-set and --problem and --train-steps"),
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
         (TRAIN + "--mode sink", "Did you mean sync?"),
+        (TRAIN + "--damping staleness --mode sync", "--damping staleness needs --mode async"),
+        (TRAIN + "--speed-alarm 1.2", "--speed-alarm takes a share below 1"),
+        (TRAIN + "--speed-alarm 0.8,soon", "'soon' is no duration (--speed-alarm)"),
         (TRAIN + "--backup-workers 1", "--backup-workers needs --mode sync"),
         (TRAIN + "--mode sync --backup-workers -1", "whole number from 0 on"),
-        (TRAIN + "--checkpoint-every auto", "--checkpoint-every auto is not available yet"),
         (TRAIN + "--hparams 64", "overrides nothing"),
         (TRAIN + "--lr-policy activ", "Did you mean active?"),
         (TRAIN + "--hparam a=1", "Did you mean --hparams?"),

@@ -8,6 +8,16 @@ from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.journal import events
 
 
+def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
+    def words(bottleneck: str, worker: str = "") -> str:
+        slow = events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck=bottleneck, worker=worker)
+        return event_words(slow)
+
+    assert words("worker", "worker-2") == "run-1 runs at 60 % of its workers' best speed: worker-2 is slow"
+    assert "(--ps)" in words("parameter server")
+    assert "--wire bf16" in words("network")
+
+
 def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:
     return events.WorkerBatchResized(run="run-1", worker=worker, old=old, new=new, reason=reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -45,6 +46,7 @@ def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
         ({"do": "dance"}, "knows no command"),
         ({"do": "assign", "run": "../x"}, "not an assignment"),
         (worker(free_ports(1)), "run.json"),
+        ({**WARM, "name": "../x"}, "must not be paths"),
         ({"do": "save", "run": "run-1"}, "no chief"),
     ):
         answer = room.say("vm", message)
@@ -93,6 +95,46 @@ def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: Machi
     answer = room.say("vm", worker(free_ports(1)))
     assert answer["ok"] is False
     assert "taken away" in answer["error"]
+
+
+WARM = {"do": "warm", "run": "run-1", "role": "worker", "name": "worker-1"}
+
+
+def waiting(room: MachineRoom) -> list[int]:
+    """Processes that wait for a role on the machine."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if b"--standby" in line and str(room.root("vm")).encode() in line:
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_waiting_process_becomes_the_worker_and_a_dead_one_is_done_without(room: MachineRoom):
+    room.start_agent("vm")
+    for kill in (False, True):
+        assert room.say("vm", WARM) == room.say("vm", WARM) == {"ok": True}
+        (pid,) = until(lambda: waiting(room), 5, "a process that waits")
+        room.put("vm", DECLARATION, "")
+        if kill:
+            os.kill(pid, signal.SIGKILL)
+        assert room.say("vm", worker(free_ports(1))) == {"ok": True}
+        running = until(lambda: room.pids("vm"), 5, "a process")["worker-1"]
+        assert (running == pid) is not kill
+        assert room.say("vm", WARM) == {"ok": True}
+        assert waiting(room) == ([] if kill else [pid])  # it has its role: nobody else waits for that
+        room.say("vm", {"do": "stop", "run": "run-1"})
+
+
+def test_nobody_waits_for_a_run_that_is_over_or_an_agent_that_is_dead(room: MachineRoom):
+    room.start_agent("vm")
+    for end in (lambda: room.say("vm", {"do": "stop", "run": "run-1"}), lambda: room.kill_agent("vm")):
+        room.say("vm", WARM)
+        until(lambda: waiting(room), 5, "a process that waits")
+        end()
+        until(lambda: not waiting(room), 30, "its end")  # once it has imported what it was importing
+    room.start_agent("vm")
 
 
 def test_a_frozen_process_is_ended_too(room: MachineRoom):

@@ -147,6 +147,40 @@ def test_checkpoints_come_every_so_many_steps_and_never_two_at_once():
     assert events.Save() in story(events.StepSeen(91))
 
 
+def test_planned_checkpoints_are_as_far_apart_as_they_are_dear():
+    story = Story(train_steps=10**6, checkpoint_steps=None, checkpoint_seconds=600, checkpoint_auto=True)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.9, 10))
+    assert story.emitted("train.checkpoint")[-1]["next_seconds"] == 90.0
+    assert events.Save() not in story(events.StepSeen(100), after=89)
+    assert events.Save() in story(events.StepSeen(101), after=1)
+    story(events.SaveDone(101, "checkpoints/model.ckpt-101", 3.0, 10))
+    assert events.Save() not in story(events.StepSeen(400), after=299)
+    assert events.Save() in story(events.StepSeen(401), after=1)
+
+
+def test_a_cluster_that_falls_behind_its_best_is_told_with_the_likely_reason():
+    story = Story(train_steps=10**6, checkpoint_steps=None, alarm_below=0.8, alarm_after=5.0, cores=2)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    for connection in (1, 2):
+        story.joins(connection, f"worker-{connection}")
+
+    def train(seconds: int, steps: tuple[int, int]) -> None:
+        for _ in range(seconds):
+            for connection, count in enumerate(steps, 1):
+                line = {"step": 9, "steps": count, "samples": 32 * count, "loss": 1.0, "compute_seconds": 1.0}
+                story(events.Heard(connection, line), after=0.5)
+            story(events.Tick(0.5 * story.now), after=0)
+
+    train(40, (10, 10))
+    assert story.emitted("train.slow") == []
+    train(40, (10, 2))
+    (slow,) = story.emitted("train.slow")
+    assert (slow["run"], slow["bottleneck"], slow["worker"]) == ("run-1", "worker", "worker-2")
+    assert slow["speed"] < 0.8 * slow["expected"]
+
+
 def test_the_chief_knows_at_which_step_something_is_due_next():
     story = Story(train_steps=100, checkpoint_steps=40, eval_steps=25)
     story(events.Prepared(0))

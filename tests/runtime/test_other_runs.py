@@ -50,6 +50,9 @@ TEXT = {
     "train_steps": 100_000,
     "pace_seconds": 0.1,
     "wire": "bf16",
+    "damping": "staleness",
+    "checkpoint_steps": None,
+    "checkpoint_auto": True,
 }
 
 
@@ -94,6 +97,7 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     until(lambda: events(room, "train.progress"), 60, "steps")
     room.say("ps-0", {"do": "save", "run": "run-1"})
     saved = until(lambda: events(room, "train.checkpoint")[1:], 5, "a checkpoint")[0]
+    assert 30 <= saved["next_seconds"] <= 600
 
     os.kill(room.pids("ps-1")["ps-1"], signal.SIGKILL)
     killed = room.reports("worker-1")  # the worker's process must stay the same

@@ -109,14 +109,17 @@ def play(room: MachineRoom) -> Story:
     for name in ("ps-0", "worker-1", "worker-2"):
         room.start_agent(name)
         room.put(name, DECLARATION, DIGITS)
+        if name != "worker-2":  # two were waiting for their role, one starts from nothing
+            room.say(name, {"do": "warm", "run": "run-1", "role": name.partition("-")[0], "name": name})
         room.say(name, assignment(name, [server], chief))
     for name in ("worker-1", "worker-2"):
         story.wait(60, f"{name} joined", "worker.joined", worker=name)
 
     # Somebody asks for a checkpoint, twice.
     for _ in range(2):
-        story.wait(5, "steps", "train.progress") if not story.marks.get("saves") else time.sleep(1)
-        saves = story.marks["saves"] = len(story.events("train.checkpoint"))
+        saved = story.events("train.checkpoint")[-1]["step"]
+        until(lambda saved=saved: any(line["step"] > saved for line in story.metrics()), 20, "steps since it was saved")
+        saves = len(story.events("train.checkpoint"))
         room.say("ps-0", {"do": "save", "run": "run-1"})
         until(lambda saves=saves: len(story.events("train.checkpoint")) > saves, 5, "a checkpoint on request")
 

@@ -200,10 +200,21 @@ def _evaluate_every(text: str) -> int | None:
     return None if text.strip().lower() == "end" else _whole("--eval-every")(text)
 
 
-def _interval(text: str) -> tuple[int | None, float | None]:
+def _interval(text: str) -> dict[str, Any]:
     if text.strip().lower() == "auto":
-        raise _not_yet("--checkpoint-every auto")
-    return parse_interval(text, "--checkpoint-every")
+        return {"checkpoint_steps": None, "checkpoint_auto": True}
+    steps, seconds = parse_interval(text, "--checkpoint-every")
+    return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
+
+
+def _alarm(text: str) -> dict[str, Any]:
+    share, _, warm_up = text.strip().lower().partition(",")
+    if share == "off" and not warm_up:
+        return {"alarm_below": 0.0}
+    below = _number("--speed-alarm")(share)
+    if below >= 1:
+        raise DeclarationError(f"--speed-alarm takes a share below 1, not '{share}'", fix="For example: 0.8,30s")
+    return {"alarm_below": below, **({"alarm_after": parse_duration(warm_up, "--speed-alarm")} if warm_up else {})}
 
 
 _WAIT = "return only when {}"
@@ -336,8 +347,9 @@ def _train() -> tuple[Option, ...]:
         _flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         _flag("--pip", "packages to install on the VMs", str, many="extend", metavar="PACKAGE"),
-        _flag("--checkpoint-every", "in steps or time: 500, 5m (1000 steps, and at least every 10 min)", _interval,
-              metavar="STEPS|TIME"),
+        _flag("--checkpoint-every", "in steps or time: 500, 5m; auto: as often as saving takes 1 % of the time, and "
+              "at least every 10 min (1000 steps, and at least every 10 min)", _interval, choices=("auto",),
+              metavar="STEPS|TIME|auto"),
         _flag("--ps-shards", "partitions of large variables (one per parameter server)", _whole("--ps-shards"),
               metavar="N"),
         _flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",
@@ -348,8 +360,12 @@ def _train() -> tuple[Option, ...]:
               **_choice("--batching", ("uniform", "static", "dynamic"))),
         _flag("--lr-policy", "which n divides the learning rate, as 1/sqrt(n); with --mode sync active is 1 (active)",
               **_choice("--lr-policy", ("active", "slots", "fixed"))),
+        _flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate (none)",
+              **_choice("--damping", ("none", "staleness"))),
         _flag("--wire", "how numbers cross between workers and parameter servers; bf16: in half the bytes (fp32)",
               **_choice("--wire", ("fp32", "bf16"))),
+        _flag("--speed-alarm", "tell when the run is slower than this share of its workers' best speeds, each measured "
+              "after a warm-up; off (0.8,30s)", _alarm, choices=("off", "0.8,30s"), metavar="SHARE[,TIME]"),
         _flag("--eval-every", "evaluate every N steps (end)", _evaluate_every, name="eval_steps", metavar="N|end"),
         _flag("--resume", "go on from the latest checkpoint of that run", str, completes="run", metavar="RUN"),
         _flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
@@ -413,8 +429,12 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 def _check_train(values: dict[str, Any], called: str) -> None:
     if values.get("backup_workers") and values.get("mode") != "sync":
         raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
-    if interval := values.pop("checkpoint_every", None):
-        values["checkpoint_steps"], values["checkpoint_seconds"] = interval
+    if values.get("damping") == "staleness" and values.get("mode") == "sync":
+        raise DeclarationError(
+            "--damping staleness needs --mode async", fix="No gradient of a synchronous step is late."
+        )
+    for option in ("checkpoint_every", "speed_alarm"):  # one option, several fields
+        values.update(values.pop(option, {}))
     for key in ("include", "pip"):
         if key in values:
             # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.

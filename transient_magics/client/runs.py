@@ -25,6 +25,7 @@ _CHOICES = {
     "mode": ("async", "sync"),
     "batching": ("uniform", "static", "dynamic"),
     "lr_policy": ("active", "slots", "fixed"),
+    "damping": ("none", "staleness"),
     "wire": ("fp32", "bf16"),
     "when_done": ("keep", "workers", "cluster"),
 }
@@ -62,6 +63,9 @@ def train(
     if options.get("backup_workers") and options.get("mode") != "sync":
         raise DeclarationError("Only synchronous steps have backup workers", where="--backup-workers",
                                fix="Add --mode sync.")  # fmt: skip
+    if options.get("damping") == "staleness" and options.get("mode") == "sync":
+        raise DeclarationError("No gradient of a synchronous step is late", where="--damping",
+                               fix="Leave it out, or use --mode async.")  # fmt: skip
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
         if state.spec and not (state.spec.emulated or state.spec.bucket or state.spec.service_account):

@@ -338,6 +338,17 @@ def event_words(event: Event) -> str:
     return _train_words(event)
 
 
+def _why_slow(event: events.TrainSlow) -> str:
+    match event.bottleneck:
+        case "worker":
+            return f"{event.worker} is slow"
+        case "parameter server":
+            return "the parameter server has no CPU to spare; more of them (--ps) would help"
+        case "network":
+            return "the network is likely at its limit; --wire bf16 halves what crosses it"
+    return event.bottleneck
+
+
 def _train_words(event: Event) -> str:
     match event:
         case events.TrainDeclared():
@@ -349,9 +360,13 @@ def _train_words(event: Event) -> str:
             speed = f"{number(event.steps_per_second)} steps/s"
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
         case events.TrainCheckpoint():
-            return f"{event.run} saved a checkpoint at step {event.step:,}"
+            then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
+            return f"{event.run} saved a checkpoint at step {event.step:,}{then}"
         case events.TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
+        case events.TrainSlow():
+            share = f"{100 * event.speed / event.expected:.0f} %" if event.expected else "a part"
+            return f"{event.run} runs at {share} of its workers' best speed: {_why_slow(event)}"
         case events.TrainUnshipped():
             return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():

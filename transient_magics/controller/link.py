@@ -59,6 +59,7 @@ class Link:
         self._agent: tuple[Reader, Writer] | None = None
         self._agent_answers = asyncio.Event()
         self._asking = asyncio.Lock()
+        self._expected: tuple[str, str] | None = None
         self._work: Work | None = None
         self._finished_runs: list[str] = []
         self._work_changed = asyncio.Event()
@@ -77,6 +78,12 @@ class Link:
                 return self._connection
             self._connected.clear()
 
+    def expect(self, run: str, role: str) -> None:
+        """Have the agent keep a process ready that can be this in `run`: `assign` or `release` will follow."""
+        if self._expected != (run, role):
+            self._expected = run, role
+            self._work_changed.set()
+
     def assign(self, work: Work) -> None:
         """Have the agent do this, now and after every restart of the agent or the connection."""
         if self._work is None or self._work.assignment != work.assignment:
@@ -85,8 +92,8 @@ class Link:
 
     def release(self, run: str) -> None:
         """Have the agent end what it does for `run`."""
-        if self._work and self._work.assignment["run"] == run:
-            self._work = None
+        if self._expected and self._expected[0] == run:
+            self._expected = self._work = None
             self._finished_runs.append(run)
             self._work_changed.set()
 
@@ -186,6 +193,9 @@ class Link:
             while self._finished_runs:
                 await self.ask({"do": "stop", "run": self._finished_runs[0]}, timeout=30.0)
                 self._finished_runs.pop(0)
+            if self._expected:
+                run, role = self._expected
+                await self._ask_for_work({"do": "warm", "run": run, "role": role, "name": self.vm})
             if self._work is None:
                 continue
             work, connection = self._work, self._connection
@@ -194,10 +204,13 @@ class Link:
             if run not in self._pushed:
                 await connection.put_files({f"transient/runs/{run}/{path}": data for path, data in work.files.items()})
                 self._pushed.add(run)
-            try:
-                await self.ask({"do": "assign", **work.assignment}, timeout=30.0)
-            except TrainingError as error:  # as from a VM that is about to be taken away
-                log.warning("%s: %s", self.vm, error)
+            await self._ask_for_work({"do": "assign", **work.assignment})
+
+    async def _ask_for_work(self, request: Mapping[str, Any]) -> None:
+        try:
+            await self.ask(request, timeout=30.0)
+        except TrainingError as error:  # as from a VM that is about to be taken away
+            log.warning("%s: %s", self.vm, error)
 
     async def _reach_agent(self) -> tuple[Reader, Writer]:
         assert self._connection

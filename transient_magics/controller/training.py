@@ -74,8 +74,13 @@ class Training:
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
     def give(self, vms: list[VmState], servers: int) -> None:
-        """Assign the VMs that are ready; called whenever that changes. Does nothing before the check has passed."""
-        if not self._checked or self._over.done():
+        """Have the VMs warm up and, once the check has passed, assign those that are ready; called at every change."""
+        if self._over.done():
+            return
+        for vm in vms:
+            if link := self._link(vm.name):
+                link.expect(self.name, vm.role)
+        if not self._checked:
             return
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}

@@ -286,13 +286,17 @@ class TrainProgress(Event):
 
 @_event("train.checkpoint")
 class TrainCheckpoint(Event):
-    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder."""
+    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
+
+    `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
+    """
 
     run: str
     step: int
     path: str
     seconds: float = 0.0
     bytes: int = 0
+    next_seconds: float | None = None
 
 
 @_event("train.shipped")
@@ -312,6 +316,20 @@ class TrainUnshipped(Event):
 
     run: str
     reason: str
+
+
+@_event("train.slow")
+class TrainSlow(Event):
+    """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
+
+    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU) or `network`.
+    """
+
+    run: str
+    speed: float
+    expected: float
+    bottleneck: str
+    worker: str = ""
 
 
 @_event("train.evaluated")

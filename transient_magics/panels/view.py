@@ -22,6 +22,7 @@ _TONES = {
     events.VmRefused: "warn",
     events.ControllerTrouble: "warn",
     events.TrainFailed: "bad",
+    events.TrainSlow: "warn",
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TransientError
-from .folder import Lines, write_atomically
+from .folder import Lines, RunFolder, write_atomically
 from .metadata import watch_preemption
-from .protocol import LONGEST_LINE, Assignment, decode, encode
+from .protocol import LONGEST_LINE, Assignment, decode, encode, named
+from .standby import Standby
 from .supervise import RoleProcess, recorded
 from .traffic import counted
 
@@ -34,6 +35,7 @@ class Agent:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
+        self._standbys: dict[tuple[str, str], Standby] = {}
         self._lines = Lines(root / "agent.jsonl")
         self._preempted = False
         self._changing = asyncio.Lock()
@@ -63,6 +65,7 @@ class Agent:
             watch.cancel()
             counting.cancel()
             server.close()
+            self._end_standbys()
             for role in self._roles.values():
                 role.let_go()
 
@@ -83,6 +86,7 @@ class Agent:
         """The VM will be taken away: say so before anything else, then let the step in flight finish."""
         self._report("vm.preemption_notice", {})
         self._preempted = True
+        self._end_standbys()
         for role in self._roles.values():
             if role.assignment.role == "worker":
                 role.wanted = False
@@ -91,8 +95,8 @@ class Agent:
                 role.signal(signal.SIGUSR1)  # the chief saves
 
     def _start(self, assignment: Assignment, adopt: Mapping[str, Any] | None = None) -> None:
-        role = RoleProcess(self._root, assignment, self._report)
-        self._roles[assignment.run, assignment.name] = role
+        key = assignment.run, assignment.name
+        role = self._roles[key] = RoleProcess(self._root, assignment, self._report, self._standbys.pop(key, None))
         role.start(adopt)
 
     # --- commands ----------------------------------------------------------------------------------------------------
@@ -119,10 +123,13 @@ class Agent:
             case "ping":
                 running = [role.describe() for role in self._roles.values() if role.pid is not None]
                 return {"pid": os.getpid(), "processes": running}
+            case "warm":
+                self._warm(*named(message))
             case "assign":
                 await self._assign(Assignment.from_message(message))
             case "stop":
                 ending = [role for (run, _), role in self._roles.items() if run == message.get("run")]
+                self._end_standbys(str(message.get("run")))
                 await asyncio.gather(*(role.end() for role in ending))
                 self._roles = {key: role for key, role in self._roles.items() if role not in ending}
             case "save":
@@ -130,6 +137,17 @@ class Agent:
             case other:
                 raise TransientError(f"the agent knows no command {other!r}")
         return {}
+
+    def _warm(self, run: str, role: str, name: str) -> None:
+        """Have a process ready that can be this in the run, unless it is that already."""
+        if (run, name) in {*self._roles, *self._standbys} or self._preempted:
+            return
+        self._standbys[run, name] = Standby(role, name, RunFolder(self._root / "runs" / run))
+
+    def _end_standbys(self, run: str | None = None) -> None:
+        """End those of `run`, or all."""
+        for key in [key for key in self._standbys if run in (None, key[0])]:
+            self._standbys.pop(key).end()
 
     async def _assign(self, assignment: Assignment) -> None:
         """Be this in the run.

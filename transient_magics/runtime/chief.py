@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,10 @@ class Chief:
             spec.max_workers,
             spec.batching,
             spec.workers,
+            spec.checkpoint_auto,
+            spec.alarm_below,
+            spec.alarm_after,
+            min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -160,7 +165,7 @@ class Chief:
                     continue
                 trouble = 0
                 self._happened(events.StepSeen(step))
-            self._happened(events.Tick())
+            self._happened(events.Tick(time.process_time()))
 
     async def _save(self) -> None:
         try:

@@ -131,7 +131,9 @@ class Failed:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passed."""
+    """Time passed; `cpu_seconds` is what the chief's process has taken so far."""
+
+    cpu_seconds: float = 0.0
 
 
 # --- what is to be done ----------------------------------------------------------------------------------------------

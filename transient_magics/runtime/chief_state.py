@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -41,6 +41,8 @@ from .chief_events import (
     Trouble,
 )
 from .protocol import DONE, FAILED
+from .saving import seconds_between
+from .speed import SpeedAlarm
 
 SILENCE = 5.0
 """Seconds without a word after which a training worker counts as lost."""
@@ -95,6 +97,14 @@ class Plan:
     batching: str = "uniform"
     workers: int = 0
     """How many were declared; 0 for unknown."""
+    checkpoint_auto: bool = False
+    """Plan the seconds between checkpoints from what they cost; `checkpoint_seconds` counts until one was written."""
+    alarm_below: float = 0.0
+    """The share of the expected speed below which the run counts as slow; 0 for never."""
+    alarm_after: float = 30.0
+    """Seconds that a worker warms up."""
+    cores: int = 1
+    """Of the parameter server."""
 
 
 class ChiefState:
@@ -113,8 +123,10 @@ class ChiefState:
         self.step = 0
         self.loss: float | None = None
         self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
+        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores)
         self._saving = ""
         self._saved_step, self._saved_time, self._save_again = -1, now, now
+        self._save_every = plan.checkpoint_seconds
         self._last_checkpoint = ""
         self._evaluating, self._evaluation_due = False, False
         self._progress_time: float | None = None
@@ -166,6 +178,8 @@ class ChiefState:
                 self._samples += samples
                 return self._heard(connection, now, stepping=True, speed=speed)
             case Heard(connection, line):
+                if line and (member := self._of(connection)):
+                    self._alarm.heard(member.name, line)
                 done = [*self._heard(connection, now), *self._metrics(line)]
                 return [*done, *self._batches.measured(self._of(connection), line, self.members.values(), now)]
             case Exhausted(connection, fits):
@@ -194,8 +208,8 @@ class ChiefState:
                 return self._evaluated(event)
             case Failed(reason):
                 return self._fail(reason)
-            case Tick():
-                return self._tick(now)
+            case Tick(cpu_seconds):
+                return [*self._tick(now), *self._look_at_speed(cpu_seconds, now)]
         raise TypeError(f"not an event of the chief: {event!r}")
 
     # --- who is in ---------------------------------------------------------------------------------------------------
@@ -318,7 +332,7 @@ class ChiefState:
         return [*done, *(self._save("due") if self._save_is_due(now) else [])]
 
     def _save_is_due(self, now: float) -> bool:
-        steps, seconds = self.plan.checkpoint_steps, self.plan.checkpoint_seconds
+        steps, seconds = self.plan.checkpoint_steps, self._save_every
         if now < self._save_again:
             return False
         new = self.step - self._saved_step
@@ -342,6 +356,15 @@ class ChiefState:
         }
         return [Emit("train.progress", values)]
 
+    def _look_at_speed(self, cpu_seconds: float, now: float) -> list[Instruction]:
+        active = [member.name for member in self.members.values() if member.active]
+        disturbed = bool(self._saving or self._evaluating or self.phase is not Phase.TRAINING)
+        slow = self._alarm.look(active, cpu_seconds, now, disturbed)
+        if slow is None:
+            return []
+        speeds = {"speed": round(slow.speed, 1), "expected": round(slow.expected, 1)}
+        return [Emit("train.slow", {"run": self.plan.run, **asdict(slow), **speeds})]
+
     # --- saving, and the end -----------------------------------------------------------------------------------------
     def _save(self, why: str) -> list[Instruction]:
         if self._saving:
@@ -352,18 +375,11 @@ class ChiefState:
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, self._saving = self._saving, ""
         self._saved_step, self._saved_time, self._last_checkpoint = event.step, now, event.name
-        done: list[Instruction] = [
-            Emit(
-                "train.checkpoint",
-                {
-                    "run": self.plan.run,
-                    "step": event.step,
-                    "path": event.name,
-                    "seconds": round(event.seconds, 3),
-                    "bytes": event.bytes,
-                },
-            )
-        ]
+        if self.plan.checkpoint_auto:
+            self._save_every = seconds_between(event.seconds)
+        values = {"run": self.plan.run, "step": event.step, "path": event.name, "seconds": round(event.seconds, 3)}
+        planned = {"next_seconds": round(self._save_every, 1)} if self.plan.checkpoint_auto and self._save_every else {}
+        done: list[Instruction] = [Emit("train.checkpoint", {**values, "bytes": event.bytes, **planned})]
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]

@@ -33,15 +33,19 @@ class RunSpec:
     data_dir: str | None = None
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600
+    checkpoint_auto: bool = False
     ps_shards: int | None = 1
     mode: str = "async"
     backup_workers: int = 0
     batching: str = "uniform"
     lr_policy: str = "active"
+    damping: str = "none"
     max_workers: int = 0
     workers: int = 0
     """How many were declared for the cluster."""
     wire: str = "fp32"
+    alarm_below: float = 0.8
+    alarm_after: float = 30.0
     eval_steps: int | None = None
     pace_seconds: float | None = None
     line_offset: int = 1
@@ -51,6 +55,11 @@ class RunSpec:
     store: str | None = None
     resume_store: str | None = None
     token: str = field(default="", repr=False)
+
+    @property
+    def damped(self) -> bool:
+        """Whether late gradients are applied with a lower learning rate."""
+        return self.damping == "staleness"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:

@@ -84,7 +84,7 @@ class Keeper:
             ready = placement.ready_flag()
             with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
                 features, sync = data.placeholders(self._definition, self._spec.batching), self._spec.mode == "sync"
-                built = graph.training_graph(self._definition, features, self._spec.wire, sync)
+                built = graph.training_graph(self._definition, features, self._spec.wire, sync, self._spec.damped)
                 if sync:  # the optimizer's own variables are the chief's then
                     built.accumulators.build_update(built.optimizer, self._definition.hparams)
                     self.accumulators = built.accumulators

@@ -40,15 +40,13 @@ class Assignment:
     def from_message(cls, message: Mapping[str, Any]) -> Assignment:
         """Take an assignment out of a message; says what is wrong with it otherwise."""
         try:
-            role, ps = message["role"], message["ps"]
-            values = {key: message[key] for key in ("run", "name", "address", "chief")}
-            if role not in ("ps", "worker") or isinstance(ps, str) or not isinstance(ps, Sequence) or not ps:
-                raise ValueError("role must be ps or worker, and ps a list of addresses")
-            if not all(isinstance(value, str) and value for value in (*values.values(), *ps)):
-                raise ValueError("run, name, address, chief and ps must be text")
-            if "/" in values["run"] or "/" in values["name"] or values["run"].startswith("."):
-                raise ValueError("run and name must not be paths")
-            return cls(role=role, ps=tuple(ps), index=int(message.get("index", 0)), **values)
+            run, role, name = named(message)
+            address, chief, ps = message["address"], message["chief"], message["ps"]
+            if isinstance(ps, str) or not isinstance(ps, Sequence) or not ps:
+                raise ValueError("ps must be a list of addresses")
+            if not all(isinstance(value, str) and value for value in (address, chief, *ps)):
+                raise ValueError("address, chief and ps must be text")
+            return cls(run, role, name, address, tuple(ps), chief, int(message.get("index", 0)))
         except (KeyError, TypeError, ValueError) as error:
             detail = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise TrainingError(f"not an assignment: {detail}") from error
@@ -60,6 +58,18 @@ class Assignment:
     def arguments(self) -> list[str]:
         """The assignment as a role's command line."""
         return ["--assignment", json.dumps(self.to_dict(), separators=(",", ":"))]
+
+
+def named(message: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Run, role and name out of a message. Raises TrainingError where they cannot be."""
+    run, role, name = (message.get(key) for key in ("run", "role", "name"))
+    if role not in ("ps", "worker"):
+        raise TrainingError("not an assignment: role must be ps or worker")
+    if not (isinstance(run, str) and isinstance(name, str) and run and name):
+        raise TrainingError("not an assignment: run and name must be text")
+    if "/" in run or "/" in name or run.startswith("."):
+        raise TrainingError("not an assignment: run and name must not be paths")
+    return run, role, name
 
 
 def encode(message: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
 """What every role process does at its start and end: its arguments, its environment, its exit code on disk.
 
-The exit code is written beside the log, because an agent that was killed and started again is not the parent of the
-roles it finds and could not learn it otherwise.
+A role may be started before its assignment is known (standby.py). The exit code is written beside the log, because an
+agent that was killed and started again is not the parent of the roles it finds and could not learn it otherwise.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from .folder import RunFolder, RunSpec, write_atomically
-from .protocol import Assignment
+from .protocol import DONE, Assignment
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -47,8 +49,14 @@ class Role:
     def __init__(self, arguments: list[str] | None = None) -> None:
         parser = argparse.ArgumentParser(description="A role of a run; started by the agent.")
         parser.add_argument("--run-folder", type=Path, required=True)
-        parser.add_argument("--assignment", required=True, help="JSON")
-        given = parser.parse_args(arguments)
+        parser.add_argument("--assignment", help="JSON")
+        parser.add_argument("--asked", type=float, default=time.time(), help="when it was wanted, seconds since 1970")
+        parser.add_argument("--standby", action="store_true", help="import what takes long, then read the rest")
+        words = sys.argv[1:] if arguments is None else arguments
+        given = parser.parse_args(words)
+        if given.standby:
+            given = parser.parse_args([*words, *_standing_by()])
+        self.asked: float = given.asked
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_message(json.loads(given.assignment))
         self.spec: RunSpec = self.folder.spec()
@@ -63,8 +71,19 @@ class Role:
             os._exit(code)
 
 
+def _standing_by() -> list[str]:
+    """Import what every run needs and wait for the rest of the arguments; ends the process when none will come."""
+    from .t2t import bridges
+
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a chief that is told to save before it listens goes on
+    bridges.preload()
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(DONE)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    return json.loads(line)
+
+
 def log(text: str) -> None:
     """A line in the role's log."""
-    import time
-
     print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)

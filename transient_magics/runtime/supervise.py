@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,9 +20,9 @@ from typing import Any
 
 from .folder import Lines, RunFolder, write_atomically
 from .protocol import DONE, FAILED, Assignment
-from .role import environment, exit_file
+from .role import exit_file
+from .standby import Standby, log_file, spawn
 
-_MODULES = {"ps": "parameter_server", "worker": "worker"}
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
@@ -42,8 +41,9 @@ Report = Callable[[str, Mapping[str, Any]], None]
 class RoleProcess:
     """One role of one run on this VM."""
 
-    def __init__(self, root: Path, assignment: Assignment, report: Report) -> None:
+    def __init__(self, root: Path, assignment: Assignment, report: Report, standby: Standby | None = None) -> None:
         self.assignment = assignment
+        self._standby = standby
         self.folder = RunFolder(root / "runs" / assignment.run)
         self.pid: int | None = None
         self.wanted = True
@@ -61,7 +61,7 @@ class RoleProcess:
     @property
     def log(self) -> Path:
         """The role's output."""
-        return self.folder.logs / f"{self.assignment.name}.log"
+        return log_file(self.folder, self.assignment.name)
 
     def describe(self) -> dict[str, Any]:
         """What a ping says about it."""
@@ -135,20 +135,12 @@ class RoleProcess:
 
     def _spawn(self) -> None:
         given = self.assignment
-        self.folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         exit_file(self.folder.logs, given.name).unlink(missing_ok=True)
-        command = [sys.executable, "-m", f"{__package__}.{_MODULES[given.role]}"]
-        command += ["--run-folder", str(self.folder.path), *given.arguments()]
-        with open(self.log, "ab") as log:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=self.folder.path,
-                env=environment(os.environ),
-            )
+        arguments = [*given.arguments(), "--asked", str(time.time())]
+        standby, self._standby = self._standby, None
+        self._child = standby.take(arguments) if standby else None
+        if self._child is None:
+            self._child = spawn(given.role, given.name, self.folder, arguments, subprocess.DEVNULL)
         self.pid = self._child.pid
         record = {"pid": self.pid, "started": start_time(self.pid), "assignment": given.to_dict()}
         write_atomically(self.pid_file, json.dumps(record))

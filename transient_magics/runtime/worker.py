@@ -8,7 +8,6 @@ signal handlers.
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import socket
@@ -33,21 +32,12 @@ _STUCK_AT_LEAST = 20.0
 _CRASHED = 1
 
 
-def _process_started() -> float:
-    """When this process was started, by the kernel's own account (the interpreter's start counts too)."""
-    try:
-        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - (float(Path("/proc/uptime").read_text().split()[0]) - ticks)
-    except (OSError, ValueError, IndexError):
-        return time.time()
-
-
 class Worker:
     """One worker process: the events that reach its main thread, and what it does about them."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
-        self._watch = Stopwatch(_process_started())
+        self._watch = Stopwatch(role.asked)
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._goodbye = "revoked"
         self._failure: BaseException | None = None

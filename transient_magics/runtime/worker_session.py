@@ -73,7 +73,8 @@ class Training:
                 features = self._queue(tf, number)
             ready = placement.ready_flag()
             with placement.placed(device, servers, self._spec.ps_shards or servers):
-                built = graph.training_graph(self._definition, features, self._spec.wire, self._spec.mode == "sync")
+                wire_, sync, damped = self._spec.wire, self._spec.mode == "sync", self._spec.damped
+                built = graph.training_graph(self._definition, features, wire_, sync, damped)
                 self._missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
             self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
             self._divisor, self._share = built.divisor, built.share

@@ -14,6 +14,10 @@ class TrainSpec:
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
     `backup_workers` are those whose gradients a synchronous step does not wait for.
+    `checkpoint_auto` plans the seconds between checkpoints from what they were measured to cost.
+    `damping` staleness lowers the learning rate of gradients that come late.
+    `alarm_below` is the share of the speed that the workers were seen to reach, below which the run is called slow (0:
+    never), `alarm_after` the seconds that each of them warms up before.
     `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
     `workers` is how many the cluster had by declaration then: with `batching` their mini-batches make the global batch.
     """
@@ -29,14 +33,18 @@ class TrainSpec:
     pip: tuple[str, ...] = ()
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600.0
+    checkpoint_auto: bool = False
     ps_shards: int = 0
     mode: str = "async"
     backup_workers: int = 0
     batching: str = "uniform"
     lr_policy: str = "active"
+    damping: str = "none"
     max_workers: int = 0
     workers: int = 0
     wire: str = "fp32"
+    alarm_below: float = 0.8
+    alarm_after: float = 30.0
     eval_steps: int | None = None
     resume: str | None = None
     pace_seconds: float | None = None

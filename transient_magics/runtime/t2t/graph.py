@@ -43,11 +43,11 @@ def prepare(definition: Definition) -> None:
 
 
 def training_graph(
-    definition: Definition, features: Mapping[str, Any], wire: str = "fp32", sync: bool = False
+    definition: Definition, features: Mapping[str, Any], wire: str = "fp32", sync: bool = False, damped: bool = False
 ) -> TrainingGraph:
     """Build the training step on `features` in the default graph; with `sync` it pushes gradients and applies none.
 
-    `wire` is how gradients are sent (wire.py).
+    `wire` is how gradients are sent (wire.py); `damped`: the learning rate of late ones is lower (optimizer.py).
     """
     tf = bridges.cross()
 
@@ -63,7 +63,8 @@ def training_graph(
         pushing = accumulate.pushing_operation(loss, definition.hparams, rate, global_step, share, wire)
         total, step, accumulators, optimizer = pushing
     else:
-        total, step = training_operation(loss, definition.hparams, rate, global_step, share, wire)
+        began = before if damped else None
+        total, step = training_operation(loss, definition.hparams, rate, global_step, share, wire, began)
     with tf.control_dependencies([step]):
         after = tf.identity(global_step.read_value(), name="step_after")
     return TrainingGraph(total, step, before, after, examples, divisor, share, global_step, accumulators, optimizer)

@@ -3,7 +3,13 @@
 T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they do not have on
 TensorFlow 2. So the inner optimizer is taken from T2T's registry and the same steps are done here: weight decay and
 noise, clipping, gradient noise, zero gradients, the batch-norm updates. New are the divisor of the learning rate and
-the share of the gradient, which are fed at every step. Clipping comes before the share: it would undo it otherwise.
+the share of the gradient, which are fed at every step, and damping. Clipping comes before the share: it would undo it
+otherwise.
+
+Damping divides the learning rate of a gradient by its staleness, the number of steps that others made since it was
+begun (W. Zhang, S. Gupta, X. Lian, J. Liu, "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016,
+section 3.1: a rate of alpha / tau, and of alpha where tau is 0). It is the rate and not the gradient that is divided,
+because some optimizers (Adam) take no notice of a gradient's size.
 """
 
 from __future__ import annotations
@@ -22,18 +28,22 @@ def learning_rate(hparams: Any, divisor: Any) -> Any:
 
 
 def training_operation(
-    loss: Any, hparams: Any, rate: Any, global_step: Any, share: Any, wire: str = "fp32"
+    loss: Any, hparams: Any, rate: Any, global_step: Any, share: Any, wire: str = "fp32", began: Any = None
 ) -> tuple[Any, Any]:
     """Build gradients of `loss` and apply them times `share` (a scalar that is fed: mini-batch over mean mini-batch).
 
-    Returns the total loss and the operation that also counts the step.
+    With `began`, the global step at which the worker began, late gradients are damped. Returns the total loss and the
+    operation that also counts the step.
     """
     tf = bridges.cross()
 
     total, optimizer, pairs = gradients(loss, hparams, rate)
     # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    applied = optimizer.apply_gradients(sent(noisy_and_clipped(pairs, hparams), share, wire))
+    pairs = sent(noisy_and_clipped(pairs, hparams), share, wire)
+    if began is not None:
+        optimizer = _optimizer(hparams, _damped(rate, global_step, began, pairs))
+    applied = optimizer.apply_gradients(pairs)
     with tf.control_dependencies([applied, *updates]):
         counted = global_step.assign_add(1, read_value=False)
     return total, counted
@@ -49,7 +59,7 @@ def sent(pairs: list[tuple[Any, Any]], share: Any, wire: str) -> list[tuple[Any,
 
 def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
     """The total loss, the optimizer, and the gradients with their variables, as the model alone gives them."""
-    from tensor2tensor.utils import optimize, registry
+    from tensor2tensor.utils import optimize
 
     tf = bridges.cross()
 
@@ -57,7 +67,7 @@ def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[
     total = tf.identity(_decayed(optimize, loss, hparams, rate, variables), name="total_loss")
     if getattr(hparams, "gpu_automatic_mixed_precision", False):
         raise NotImplementedError("hparams.gpu_automatic_mixed_precision is not supported")
-    optimizer = registry.optimizer(hparams.optimizer)(rate, hparams)
+    optimizer = _optimizer(hparams, rate)
     pairs = [
         (_as(tf, gradient, variable, hparams.optimizer_zero_grads), variable)
         for gradient, variable in optimizer.compute_gradients(total, variables)
@@ -78,6 +88,22 @@ def noisy_and_clipped(pairs: list[tuple[Any, Any]], hparams: Any) -> list[tuple[
         clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], hparams.clip_grad_norm)
         pairs = list(zip(clipped, [variable for _, variable in pairs], strict=True))
     return pairs
+
+
+def _optimizer(hparams: Any, rate: Any) -> Any:
+    from tensor2tensor.utils import registry
+
+    return registry.optimizer(hparams.optimizer)(rate, hparams)
+
+
+def _damped(rate: Any, global_step: Any, began: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    """The rate over the steps that were made between `began` and the moment at which all gradients are there."""
+    tf = bridges.cross()
+
+    gradients = [item.values if isinstance(item, tf.IndexedSlices) else item for item, _ in pairs]
+    with tf.control_dependencies(gradients), tf.device(global_step.device):
+        staleness = global_step.read_value() - began
+        return rate / tf.cast(tf.maximum(staleness, 1), rate.dtype)
 
 
 def _decayed(optimize: Any, loss: Any, hparams: Any, rate: Any, variables: list[Any]) -> Any:
