@@ -19,7 +19,6 @@ from .protocol import Assignment
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_USE_LEGACY_KERAS": "1",
     # A dead machine or link is noticed within four seconds instead of many minutes.
     "TF_GRPC_DEFAULT_OPTIONS": (
         "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"

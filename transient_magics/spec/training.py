@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """A declared run: which Tensor2Tensor model on which problem, how long, and how.
+    """A declared run: which Tensor2Tensor model on which problem (none: the cell's own), how long, and how.
 
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
@@ -19,10 +19,10 @@ class TrainSpec:
     """
 
     name: str
-    model: str
-    hparams_set: str
-    problem: str
     train_steps: int
+    model: str = ""
+    hparams_set: str = ""
+    problem: str = ""
     hparams: str = ""
     data_dir: str | None = None
     include: tuple[str, ...] = ()

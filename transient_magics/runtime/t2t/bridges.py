@@ -20,6 +20,8 @@ from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
+from ..graph_mode import tensorflow
+
 _crossed = False
 
 
@@ -27,13 +29,10 @@ def cross() -> Any:
     """Put every bridge in place (once) and return `tensorflow.compat.v1`."""
     global _crossed
     # Keras 3 has no graph mode and none of the v1 layers; T2T is written for Keras 2, which lives on as tf-keras.
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not os.path.exists("/proc/driver/nvidia"):
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
     # tf-keras and tf-slim import these if they are there, only to recognise their types or for one metric: 2.5 seconds.
     with _hidden("pandas", "sklearn"):
-        tf = importlib.import_module("tensorflow.compat.v1")
+        tf = tensorflow()
         if not _crossed:
             _build(tf)
             _crossed = True
@@ -41,10 +40,8 @@ def cross() -> Any:
 
 
 def _build(tf: Any) -> None:
-    tf.logging.set_verbosity(tf.logging.ERROR)
     # Not only disable_eager_execution(): with that alone a transformer worker never got a session.
     tf.disable_v2_behavior()
-    # The global step follows the default kind of variable; as a resource variable its reads and increments are ordered.
     tf.enable_resource_variables()
     _moved_names()
     _estimator(tf)

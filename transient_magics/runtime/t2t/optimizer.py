@@ -1,17 +1,16 @@
-"""Gradients of a T2T model and the operation that applies them.
+"""Gradients of a T2T model, and the optimizer that applies them.
 
 T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they do not have on
 TensorFlow 2. So the inner optimizer is taken from T2T's registry and the same steps are done here: weight decay and
-noise, clipping, gradient noise, zero gradients, the batch-norm updates. New are the divisor of the learning rate and
-the share of the gradient, which are fed at every step. Clipping comes before the share: it would undo it otherwise.
+noise, clipping, gradient noise, zero gradients.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..trainable import Pairs
 from . import bridges
-from .wire import narrow_gradients
 
 
 def learning_rate(hparams: Any, divisor: Any) -> Any:
@@ -19,32 +18,6 @@ def learning_rate(hparams: Any, divisor: Any) -> Any:
     from tensor2tensor.utils import learning_rate as schedules
 
     return schedules.learning_rate_schedule(hparams) / divisor
-
-
-def training_operation(
-    loss: Any, hparams: Any, rate: Any, global_step: Any, share: Any, wire: str = "fp32"
-) -> tuple[Any, Any]:
-    """Build gradients of `loss` and apply them times `share` (a scalar that is fed: mini-batch over mean mini-batch).
-
-    Returns the total loss and the operation that also counts the step.
-    """
-    tf = bridges.cross()
-
-    total, optimizer, pairs = gradients(loss, hparams, rate)
-    # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    applied = optimizer.apply_gradients(sent(noisy_and_clipped(pairs, hparams), share, wire))
-    with tf.control_dependencies([applied, *updates]):
-        counted = global_step.assign_add(1, read_value=False)
-    return total, counted
-
-
-def sent(pairs: list[tuple[Any, Any]], share: Any, wire: str) -> list[tuple[Any, Any]]:
-    """Gradients as they reach the parameter servers: weighted by the worker's share, in the width of `wire`."""
-    tf = bridges.cross()
-
-    weighted = [(_times(tf, gradient, share), variable) for gradient, variable in pairs]
-    return narrow_gradients(weighted) if wire == "bf16" else weighted
 
 
 def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
@@ -68,7 +41,7 @@ def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[
     return total, optimizer, pairs
 
 
-def noisy_and_clipped(pairs: list[tuple[Any, Any]], hparams: Any) -> list[tuple[Any, Any]]:
+def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
     """The gradients as they are applied."""
     tf = bridges.cross()
 
@@ -106,13 +79,6 @@ def _as(tf: Any, gradient: Any, variable: Any, zeros: bool) -> Any:
     if isinstance(gradient, tf.IndexedSlices) or gradient.dtype == variable.dtype.base_dtype:
         return gradient
     return tf.cast(gradient, variable.dtype.base_dtype)
-
-
-def _times(tf: Any, gradient: Any, share: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values * tf.cast(share, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(share, gradient.dtype)
 
 
 def _noisy(tf: Any, gradient: Any, scale: float) -> Any:
