@@ -168,11 +168,12 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def training(home: Path) -> Patient:
-    """Three workers that train for ever, saving often."""
+def training(home: Path, tiny_wheel: Path) -> Patient:
+    """Three workers that train for ever, saving often, with a package that has to be installed on every VM."""
     cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
     run = client.train(
-        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        source=f"{CELL}\nimport tiny_package\n", pip=(str(tiny_wheel),), cluster=cluster,
+        model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)

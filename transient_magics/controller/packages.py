@@ -71,4 +71,6 @@ async def _pip(*words: str) -> None:
         lines = errors.decode(errors="replace").splitlines()
         said = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         telling = [line for line in said if not line.startswith("ResolutionImpossible")]
-        raise TrainingError(telling[-1] if telling else (lines or ["pip failed"])[-1], where="--pip")
+        what = telling[-1] if telling else (lines or ["pip failed"])[-1]
+        fix = "Every VM has the versions of locks/training.txt." if "conflicting" in what else ""
+        raise TrainingError(what, where="--pip", fix=fix)
