@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeclarationError
-from ..spec import parse_duration, parse_interval, parse_name
+from ..spec import check_model, parse_duration, parse_interval, parse_name
 from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
@@ -412,6 +412,7 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 
 
 def _check_train(values: dict[str, Any], called: str) -> None:
+    check_model(values)
     if values.get("backup_workers") and values.get("mode") != "sync":
         raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
     if interval := values.pop("checkpoint_every", None):

@@ -11,12 +11,11 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
-from ..spec import TrainSpec, parse_bucket, parse_name, run_store
+from ..spec import TrainSpec, check_model, parse_bucket, parse_name, run_store
 from . import commands
 from .cell import packages
 from .clusters import cluster as find_cluster
@@ -57,7 +56,7 @@ def train(
         raise ClusterError(f"{chosen.name} is being deleted", fix="Declare another cluster.")
     if train_steps < 1:
         raise DeclarationError("A run has at least one step", where="--train-steps")
-    _check_names(model, hparams_set, problem, options)
+    check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
     options["pip"] = packages(options.get("pip") or ())
     for option, choices in _CHOICES.items():
         if (value := options.get(option)) is not None and value not in choices:
@@ -91,19 +90,6 @@ def train(
     _write(folder, spec, source, include, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})
     return Run(folder.name, chosen)
-
-
-def _check_names(model: str, hparams_set: str, problem: str, options: Mapping[str, Any]) -> None:
-    """A model of Tensor2Tensor's registry is named by three options, the cell's own by none."""
-    named = {"--model": model, "--hparams-set": hparams_set, "--problem": problem}
-    missing = [option for option, value in named.items() if not value]
-    if len(missing) not in (0, len(named)):
-        fix = "Without all three, the model that the cell defines is trained."
-        raise DeclarationError(f"A model of Tensor2Tensor needs {' and '.join(missing)} too", fix=fix)
-    for option in ("hparams", "data_dir"):
-        if missing and options.get(option):
-            raise DeclarationError("Only a model of Tensor2Tensor takes it", where=f"--{option.replace('_', '-')}",
-                                   fix="A cell with a model of its own says it in the cell.")  # fmt: skip
 
 
 def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:

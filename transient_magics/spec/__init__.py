@@ -8,7 +8,7 @@ from .cluster import ClusterSpec, PriceLine
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .storage import own_bucket, parse_bucket, run_store
-from .training import TrainSpec
+from .training import TrainSpec, check_model
 from .units import parse_duration, parse_interval, parse_name, render_duration
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "PriceLine",
     "TrainSpec",
     "WorkerGroup",
+    "check_model",
     "own_bucket",
     "parse_bucket",
     "parse_duration",
