@@ -309,8 +309,9 @@ class _ContribLayers:
 
 
 def _contrib(tf: Any) -> None:
-    """T2T's own stand-in for tf.contrib.layers knows no optimizers (`sgd`, `rms_prop` would be missing) and no
-    layers.
+    """T2T's own stand-ins for tf.contrib know no optimizers (`sgd`, `rms_prop` would be missing), no layers, no
+    argument scopes (which glow needs) and no recurrent cells (which neural_stack needs); tf-slim and TensorFlow have
+    them.
     """
     from tensor2tensor.utils import contrib
 
@@ -320,5 +321,9 @@ def _contrib(tf: Any) -> None:
         "RMSProp": tf.train.RMSPropOptimizer,
         "SGD": tf.train.GradientDescentOptimizer,
     }
-    layers = _ContribLayers(contrib.slim(), classes)
+    slim, framework = contrib.slim(), contrib.framework()
+    layers = _ContribLayers(slim, classes)
+    framework.arg_scope, framework.add_arg_scope = slim.arg_scope, slim.add_arg_scope
     contrib.layers = lambda: layers
+    contrib.framework = lambda msg="": framework
+    contrib.rnn = lambda: tf.nn.rnn_cell
