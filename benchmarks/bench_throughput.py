@@ -162,33 +162,29 @@ def compare(rounds: int) -> dict[str, float]:
 def bare_process(folder: Path, server: str, worker: str, role: str) -> None:
     """The bare script: one role of a declared cluster, for ever."""
     from transient_magics.runtime.folder import RunFolder, RunSpec
-    from transient_magics.runtime.t2t import bridges, data, graph, registry
+    from transient_magics.runtime.graph.training import training_graph
+    from transient_magics.runtime.trainable import define, import_tensorflow
 
-    tf = bridges.cross()
+    spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text()))
+    tf = import_tensorflow(spec)
     addresses = {"ps": [f"{server}:2222"], "worker": [f"{worker}:2223"]}
     target = tf.train.Server(addresses, job_name=role, task_index=0)
     if role == "ps":
         target.join()
-    spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text()))
-    with bridges.autograph_off():
-        definition = registry.define(RunFolder(folder), spec, str(folder / "data"))
-        data.generate(definition, str(folder / "data"), str(folder / "tmp"))
-        with tf.Graph().as_default():
-            graph.prepare(definition)
-            with tf.device("/job:worker/task:0/cpu:0"):
-                pipeline = data.training_pipeline(definition, str(folder / "data"), 0)
-                batches = pipeline.dataset.batch(int(definition.hparams.batch_size)).prefetch(4)
-                iterator = tf.data.make_initializable_iterator(batches)
-                from tensor2tensor.utils import data_reader
-
-                features = data_reader.standardize_shapes(dict(iterator.get_next()))
-            with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device="/job:worker/task:0")):
-                built = graph.training_graph(definition, features)
-            with tf.Session(target.target) as session, (folder / "count").open("r+b", buffering=0) as counter:
-                session.run([tf.global_variables_initializer(), iterator.initializer])
-                for step in range(10**9):
-                    session.run([built.loss, built.step], {built.divisor: 1.0})
-                    os.pwrite(counter.fileno(), struct.pack("q", step + 1), 0)
+    trainable = define(RunFolder(folder), spec, str(folder / "data"))
+    trainable.generate(str(folder / "data"), str(folder / "tmp"))
+    with tf.Graph().as_default():
+        trainable.prepare()
+        with tf.device("/job:worker/task:0/cpu:0"):
+            batches = trainable.training_pipeline(0).dataset.batch(trainable.batch).prefetch(4)
+            iterator = tf.data.make_initializable_iterator(batches)
+        with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device="/job:worker/task:0")):
+            built = training_graph(trainable, dict(iterator.get_next()))
+        with tf.Session(target.target) as session, (folder / "count").open("r+b", buffering=0) as counter:
+            session.run([tf.global_variables_initializer(), iterator.initializer])
+            for step in range(10**9):
+                session.run([built.objective.loss, built.step], {built.divisor: 1.0})
+                os.pwrite(counter.fileno(), struct.pack("q", step + 1), 0)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What all rooms' tests share: an emulator of one's own, and the order of the tests.
+"""What all rooms' tests share: an emulator of one's own, a package to install, and the order of the tests.
 
 Browsers come last, because Playwright keeps an event loop running from its first page on.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +20,19 @@ Emulate = Callable[..., AbstractContextManager[str]]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+@pytest.fixture(scope="session")
+def tiny_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package `tiny_package`, whose module says where it lies."""
+    path = tmp_path_factory.mktemp("wheels") / "tiny_package-1.0-py3-none-any.whl"
+    about = "tiny_package-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("tiny_package.py", "PLACE = __file__\n")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "".join(f"{name},,\n" for name in (*wheel.namelist(), f"{about}/RECORD")))
+    return path
 
 
 @pytest.fixture(scope="session")

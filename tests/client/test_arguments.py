@@ -175,7 +175,9 @@ def test_a_run_reads_its_options() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--model resnet", "needs --hparams-set and --problem and --train-steps"),
+        ("--model resnet", "needs --train-steps"),
+        ("--model resnet --train-steps 5", "needs --hparams-set and --problem too"),
+        ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes it (--hparams)"),
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
         (TRAIN + "--mode sink", "Did you mean sync?"),
         (TRAIN + "--damping staleness --mode sync", "--damping staleness needs --mode async"),

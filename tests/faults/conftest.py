@@ -168,11 +168,15 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def training(home: Path) -> Iterator[Patient]:
-    """Three workers that train for ever, saving often, until the module's tests are done: they keep a core busy."""
+def training(home: Path, tiny_wheel: Path) -> Iterator[Patient]:
+    """Three workers that train for ever, with a package that has to be installed on every VM.
+
+    They keep a core busy, and so end with the module.
+    """
     cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
     run = client.train(
-        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        source=f"{CELL}\nimport tiny_package\n", pip=(str(tiny_wheel),), cluster=cluster,
+        model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)

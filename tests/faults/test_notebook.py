@@ -103,10 +103,12 @@ def test_a_mistake_is_one_line_without_traceback_and_launches_nothing(
         ({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
         ({"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
         ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
+        ({"pip": ("/nowhere/tiny.whl",)}, CELL, ["/nowhere/tiny.whl", "--pip"]),
+        ({"model": "", "hparams_set": "", "problem": ""}, "def input_fn(mode): ...\nmodel = 3\n", ["no Keras model"]),
     ],
 )
 def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
-    bench: client.Cluster, options: dict[str, str], body: str, words: list[str]
+    bench: client.Cluster, options: dict[str, Any], body: str, words: list[str]
 ) -> None:
     asked = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", **options}
     run = client.train(source=body, cluster=bench, train_steps=10, **asked)  # type: ignore[arg-type]

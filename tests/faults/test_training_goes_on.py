@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -34,6 +35,16 @@ def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patie
         time.sleep(0.1)
     patient.goes_on()
     assert patient.process("worker-1", "worker") == worker, "the worker was not adopted"
+
+
+def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patient) -> None:
+    assert patient.run
+    for vm in ("ps-0", *patient.workers()):
+        found = patient.home(vm).rglob("tiny_package.py")
+        assert [path.relative_to(patient.home(vm)).parts[:4] for path in found] == [
+            ("transient", "runs", patient.run.name, "packages")
+        ]
+    assert find_spec("tiny_package") is None
 
 
 def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Patient) -> None:

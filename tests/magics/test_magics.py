@@ -68,7 +68,7 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     run(shell, "%load_ext transient_magics")
     assert "%%transient_train is ours" in capsys.readouterr().out
     assert run(shell, "%%train\nx").result == "theirs"
-    assert "needs --model" in refused(shell, "%%transient_train\nx")
+    assert "needs --train-steps" in refused(shell, "%%transient_train\nx")
 
 
 def test_a_declared_cluster_is_returned_bound_and_shown_once(

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from transient_magics.runtime.t2t import accumulate, bridges
+from transient_magics.runtime.graph import accumulate
+from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.t2t.optimizer import noisy_and_clipped
+from transient_magics.runtime.trainable import Objective
 
 WORDS, WIDTH = 6, 3
 HPARAMS = SimpleNamespace(grad_noise_scale=0.0, clip_grad_norm=0.5)
@@ -40,10 +43,11 @@ class Small:
         self.half = self.accumulators._each[0].apply_grad(
             tf.convert_to_tensor(pairs[0][0]), local_step=self.accumulators.round
         )
-        self.accumulators.build_update(optimizer, HPARAMS)
+        objective = Objective(loss, pairs, optimizer, lambda given: noisy_and_clipped(given, HPARAMS))
+        self.accumulators.build_update(objective)
         # Dense here too: the norm of a sparse gradient counts a repeated row as several.
         dense = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in pairs]
-        self.plain = optimizer.apply_gradients(accumulate.noisy_and_clipped(dense, HPARAMS))
+        self.plain = optimizer.apply_gradients(objective.finished(dense))
         self.session = tf.Session()
         self.session.run(tf.global_variables_initializer())
 
@@ -63,7 +67,7 @@ def both(batches: list[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def main() -> None:
-    tf = bridges.cross()
+    tf = tensorflow()
     random = np.random.RandomState(3)
     draw = lambda words: (np.array(words, np.int32), random.normal(size=(len(words), 1)).astype(np.float32))  # noqa: E731
 

@@ -19,7 +19,9 @@ from transient_magics.runtime.t2t import bridges
 
 tf = bridges.cross()
 from tensor2tensor.models import resnet
-from transient_magics.runtime.t2t.optimizer import training_operation
+from transient_magics.runtime.graph.training import applied
+from transient_magics.runtime.t2t.optimizer import gradients, optimizer as made
+from transient_magics.runtime.trainable import Objective
 
 
 def moved(optimizer, late, damped=True):
@@ -31,9 +33,10 @@ def moved(optimizer, late, damped=True):
         step = tf.train.get_or_create_global_step()
         began = tf.identity(step.read_value())
         share = tf.placeholder_with_default(1.0, [])
-        _, train = training_operation(
-            loss, hparams, tf.constant(0.25), step, share, began=began if damped else None
-        )
+        rate = tf.constant(0.25)
+        total, plain, pairs = gradients(loss, hparams, rate)
+        objective = Objective(total, pairs, plain, lambda pairs: pairs, lambda by: made(hparams, rate / by))
+        train = applied(objective, step, share, began=began if damped else None)
         session.run(tf.global_variables_initializer())
         session.run(step.assign(100))
         session.run(train, {began: 100 - late})

@@ -13,14 +13,16 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(120)]
 
 PROGRAM = """
 import os
-os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="")
+os.environ.update(CUDA_VISIBLE_DEVICES="")
 import numpy as np
 from transient_magics.runtime.t2t import bridges
 
 tf = bridges.cross()
 from tensor2tensor.models import resnet
 from transient_magics.runtime.batching import BatchController
-from transient_magics.runtime.t2t.optimizer import training_operation
+from transient_magics.runtime.graph.training import applied
+from transient_magics.runtime.t2t.optimizer import gradients, noisy_and_clipped
+from transient_magics.runtime.trainable import Objective
 
 controller = BatchController("static", 64, 3)
 controller.members({0: 9, 1: 12, 2: 18})
@@ -37,7 +39,8 @@ def pushed(clip, rows, share):
         fed = tf.placeholder_with_default(1.0, [])
         loss = tf.reduce_mean(tf.square(tf.matmul(inputs[rows], weights) - targets[rows])) / 2
         step = tf.train.get_or_create_global_step()
-        _, train = training_operation(loss, hparams, tf.constant(1.0), step, fed)
+        total, optimizer, pairs = gradients(loss, hparams, tf.constant(1.0))
+        train = applied(Objective(total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams)), step, fed)
         session.run(tf.global_variables_initializer())
         session.run(train, {fed: share})
         return 1.0 - session.run(weights)

@@ -266,7 +266,7 @@ def test_workers_have_the_records_of_the_chief(story: Story):
 def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
     log = (story.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
     assert "first gradient after" in log
-    for part in ("tensorflow", "t2t", "data", "graph", "session", "step"):
+    for part in ("tensorflow", "code", "data", "graph", "session", "step"):
         assert f"{part} " in log
 
 

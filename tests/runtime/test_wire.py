@@ -19,18 +19,21 @@ import json, sys
 from pathlib import Path
 from transient_magics.runtime import placement
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.t2t import bridges, data, graph, registry, wire
+from transient_magics.runtime.graph.training import training_graph
+from transient_magics.runtime.graph.wire import cross_once
+from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.trainable import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
-tf = bridges.cross()
+trainable = define(folder, spec, str(folder.data))
+tf = tensorflow()
 device = placement.worker_device(7)
-with bridges.autograph_off(), tf.Graph().as_default() as built:
-    definition = registry.define(folder, spec, str(folder.data))
-    graph.prepare(definition)
+with tf.Graph().as_default() as built:
+    trainable.prepare()
     with placement.placed(device, 2, 2):
-        graph.training_graph(definition, data.placeholders(definition), spec.wire)
-    wire.cross_once(built, device, spec.wire)
+        training_graph(trainable, trainable.placeholders("uniform"), spec.wire)
+    cross_once(built, device, spec.wire)
     parameters = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
 def place(operation):
     resources = [given.device for given in operation.inputs if given.dtype == tf.resource]

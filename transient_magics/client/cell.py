@@ -36,18 +36,23 @@ def check(
     line_offset: int = 1,
     include: Iterable[str] = (),
     folder: Path | None = None,
+    own_model: bool = False,
 ) -> None:
     """Check the body of a training cell (or a file, with `line_offset` 0).
+
+    With `own_model` it must define what is trained, as no model of Tensor2Tensor is named.
 
     `notebook` has the names that exist in the notebook; where it is a mapping to their values, the advice is more
     precise. `folder` is where local modules lie. Raises CellError.
     """
     if not source.strip():
-        raise CellError("The cell has no body", fix="Write the Tensor2Tensor code below the first line.")
+        raise CellError("The cell has no body", fix="Write the code of the model below the first line.")
     tree = _parse(source, line_offset)
     _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
     if not _has_unknowable_names(tree):
         _check_names(source, tree, notebook, line_offset)
+        if own_model:
+            _check_own_model(source)
 
 
 def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
@@ -71,6 +76,18 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
                 fix="Send code this way; large data belong in --data-dir.",
             )
         found.append(str(path.resolve()))
+    return tuple(found)
+
+
+def packages(words: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
+    """What --pip is to install: files and folders here as absolute paths, all else as pip reads it."""
+    found = []
+    for word in words:
+        if word.startswith("-"):
+            raise DeclarationError(f"'{word}' is no package", where="--pip", fix="Name packages, or files of packages.")
+        path = (folder or Path.cwd()) / Path(word).expanduser()
+        local = path.exists() and ("/" in word or path.is_file())
+        found.append(str(path.resolve()) if local else word)
     return tuple(found)
 
 
@@ -126,6 +143,18 @@ def _check_names(source: str, tree: ast.Module, notebook: Collection[str], line_
                 missing[name] = min(lines)
     if missing:
         raise _missing_names(missing, notebook, line_offset)
+
+
+def _check_own_model(source: str) -> None:
+    symbols = symtable.symtable(source, "cell", "exec").get_symbols()
+    defined = {symbol.get_name() for symbol in symbols if _binds(symbol)}
+    if "input_fn" not in defined or not {"model", "model_fn"} & defined:
+        missing = "input_fn" if "input_fn" not in defined else "model or model_fn"
+        raise CellError(
+            f"No --model is named, and the cell defines no {missing}",
+            fix="Name one of Tensor2Tensor (--model, --hparams-set, --problem), or define input_fn(mode) and model (a "
+            "compiled Keras model) or model_fn(features, labels, mode).",
+        )
 
 
 def _drop_unevaluated_annotations(tree: ast.Module) -> None:

@@ -267,7 +267,8 @@ class Run:
         them (an image's pixels, a text's token numbers); the problem's own preprocessing is applied. A classifier
         gives probabilities of shape (examples, classes). Every other model needs its targets too (`{"inputs": ...,
         "targets": ...}`) and gives its logits for them. `data_dir`: where the problem's vocabulary is, if it has one.
-        Starting TensorFlow takes some seconds, so ask for many at once. Raises TrainingError or CellError.
+        A model that the cell defines takes features as its input_fn gives them, and gives its predictions. Starting
+        TensorFlow takes some seconds, so ask for many at once. Raises TrainingError or CellError.
         """
         from .models import predict
 

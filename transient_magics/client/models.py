@@ -87,7 +87,7 @@ def _with_checkpoint(run: Run, temporary: Path) -> Path:
 
     folder = temporary / "run"
     folder.mkdir()
-    for name in ("run.json", "cell.py", "include"):
+    for name in ("run.json", "cell.py", "include", "wheels"):
         (folder / name).symlink_to(run.directory / name)
     spec = run.cluster.state.spec
     fetch(state.spec["store"], spec.project if spec else None, folder, results=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeclarationError
-from ..spec import parse_duration, parse_interval, parse_name
+from ..spec import check_model, parse_duration, parse_interval, parse_name
 from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
@@ -335,9 +335,9 @@ def _build() -> tuple[Option, ...]:
 
 def _train() -> tuple[Option, ...]:
     return (
-        _flag("--model", "a Tensor2Tensor model by its name in the registry", str, required=True),
-        _flag("--hparams-set", "its hyper-parameter set", str, required=True),
-        _flag("--problem", "the problem to train on", str, required=True),
+        _flag("--model", "a Tensor2Tensor model by its name in the registry (the cell's own model)", str),
+        _flag("--hparams-set", "its hyper-parameter set", str),
+        _flag("--problem", "the problem to train it on", str),
         _flag("--train-steps", "how many steps, over all workers", _whole("--train-steps"), metavar="N", required=True),
         _flag("--cluster", "which cluster (the latest)", str, completes="cluster", metavar="NAME"),
         _flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
@@ -346,7 +346,8 @@ def _train() -> tuple[Option, ...]:
               "generate_data)", str, metavar="PLACE"),
         _flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
-        _flag("--pip", "packages to install on the VMs", str, many="extend", metavar="PACKAGE"),
+        _flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
+              many="extend", metavar="PACKAGE"),
         _flag("--checkpoint-every", "in steps or time: 500, 5m; auto: as often as saving takes 1 % of the time, and "
               "at least every 10 min (1000 steps, and at least every 10 min)", _interval, choices=("auto",),
               metavar="STEPS|TIME|auto"),
@@ -427,6 +428,7 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 
 
 def _check_train(values: dict[str, Any], called: str) -> None:
+    check_model(values)
     if values.get("backup_workers") and values.get("mode") != "sync":
         raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
     if values.get("damping") == "staleness" and values.get("mode") == "sync":
@@ -468,7 +470,8 @@ EXAMPLES = {
 }
 DESCRIPTIONS = {
     "declare": "Declare a cluster of transient GPU servers. It is provisioned while you go on.",
-    "train": "Train a Tensor2Tensor model on a cluster. The code runs on the VMs: it must import what it uses.",
+    "train": "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. "
+    "The code runs on the VMs: it must import what it uses.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
     "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
@@ -489,6 +492,11 @@ DESCRIPTIONS = {
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {
+    "train": "Without --model, --hparams-set and --problem the code defines:\n"
+    '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples\n'
+    "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
+    "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"
+    "  batch_size       examples of a worker's step (32)",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),
     "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",
 }

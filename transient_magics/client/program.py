@@ -116,7 +116,8 @@ def _train(command: Command) -> None:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
     values["include"] = cell.included(values.get("include", ()))
-    cell.check(source, line_offset=0, include=values["include"], folder=path.resolve().parent)
+    own_model, folder = not values.get("model"), path.resolve().parent
+    cell.check(source, line_offset=0, include=values["include"], folder=folder, own_model=own_model)
     chosen = cluster(values.pop("cluster", None))
     before = chosen.state.seq
     run = train(source=source, line_offset=0, cluster=chosen, **values)

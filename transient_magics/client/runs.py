@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
-from ..spec import TrainSpec, parse_bucket, parse_name, run_store
+from ..spec import TrainSpec, check_model, parse_bucket, parse_name, run_store
 from . import commands
+from .cell import packages
 from .clusters import cluster as find_cluster
 from .clusters import clusters, fetch
 from .handles import Cluster, Run
@@ -36,17 +37,19 @@ def train(
     source: str,
     cluster: Cluster | str | None = None,
     name: str | None = None,
-    model: str,
-    hparams_set: str,
-    problem: str,
+    model: str = "",
+    hparams_set: str = "",
+    problem: str = "",
     train_steps: int,
     include: tuple[str, ...] = (),
     resume: str | None = None,
     **options: Any,
 ) -> Run:
-    """Declare a run of the Tensor2Tensor code in `source` and return at once. Raises DeclarationError or ClusterError.
+    """Declare a run of the code in `source` and return at once. Raises DeclarationError or ClusterError.
 
-    `options` are the other fields of TrainSpec. `include` names files and folders to send along.
+    Without `model`, `hparams_set` and `problem` it trains what the code itself defines (client.cell).
+    `options` are the other fields of TrainSpec. `include` names files and folders to send along, `pip` packages to
+    install on the VMs.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     state = chosen.state
@@ -54,6 +57,8 @@ def train(
         raise ClusterError(f"{chosen.name} is being deleted", fix="Declare another cluster.")
     if train_steps < 1:
         raise DeclarationError("A run has at least one step", where="--train-steps")
+    check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
+    options["pip"] = packages(options.get("pip") or ())
     for option, choices in _CHOICES.items():
         if (value := options.get(option)) is not None and value not in choices:
             what = f"'{value}' is not to be had"

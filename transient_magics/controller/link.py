@@ -59,7 +59,7 @@ class Link:
         self._agent: tuple[Reader, Writer] | None = None
         self._agent_answers = asyncio.Event()
         self._asking = asyncio.Lock()
-        self._expected: tuple[str, str] | None = None
+        self._expected: tuple[str, str, bool] | None = None
         self._work: Work | None = None
         self._finished_runs: list[str] = []
         self._work_changed = asyncio.Event()
@@ -78,10 +78,13 @@ class Link:
                 return self._connection
             self._connected.clear()
 
-    def expect(self, run: str, role: str) -> None:
-        """Have the agent keep a process ready that can be this in `run`: `assign` or `release` will follow."""
-        if self._expected != (run, role):
-            self._expected = run, role
+    def expect(self, run: str, role: str, *, own: bool) -> None:
+        """Have the agent keep a process ready that can be this in `run`: `assign` or `release` will follow.
+
+        `own`: the run's model is not one of Tensor2Tensor's.
+        """
+        if self._expected != (run, role, own):
+            self._expected = run, role, own
             self._work_changed.set()
 
     def assign(self, work: Work) -> None:
@@ -194,8 +197,8 @@ class Link:
                 await self.ask({"do": "stop", "run": self._finished_runs[0]}, timeout=30.0)
                 self._finished_runs.pop(0)
             if self._expected:
-                run, role = self._expected
-                await self._ask_for_work({"do": "warm", "run": run, "role": role, "name": self.vm})
+                run, role, own = self._expected
+                await self._ask_for_work({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
             if self._work is None:
                 continue
             work, connection = self._work, self._connection

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def image_script(*, with_gpu: bool) -> str:
 def lock_hash() -> str:
     """What names the pinned packages, short enough for a label: images of the same hash carry the same packages."""
     return hashlib.sha256(b"\0".join(_shipped("locks", name).read_bytes() for name in _LOCKS)).hexdigest()[:12]
+
+
+def pinned() -> dict[str, str]:
+    """Name and version of every package that a VM has."""
+    locks = "\n".join(_shipped("locks", name).read_text() for name in _LOCKS)
+    return dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", locks, re.MULTILINE))
 
 
 def _rendered(template: str, with_gpu: bool) -> str:

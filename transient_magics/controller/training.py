@@ -27,6 +27,7 @@ from ..journal.events import from_dict
 from ..remote import Connection, follow_across
 from .core import PARAMETER_SERVER, WORKER
 from .link import Link, Work
+from .packages import gather
 from .results import Results
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,10 @@ class Training:
         self._results = Results(run.spec.get("store"), storage)
         self._by_hand = not self._results.store
         self._saved_step, self._shipped_step = -1, -1
-        self._checked = bool(run.started_at) or not run.spec.get("check", True)
+        self._packages: tuple[str, ...] = tuple(run.spec.get("pip") or ())
+        self._model = run.spec.get("model")
+        self._to_build = bool(run.spec.get("check", True))
+        self._checked = bool(run.started_at)
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
         self._chief: str | None = None
         self._chief_known = asyncio.Event()
@@ -79,7 +83,7 @@ class Training:
             return
         for vm in vms:
             if link := self._link(vm.name):
-                link.expect(self.name, vm.role)
+                link.expect(self.name, vm.role, own=not self._model)
         if not self._checked:
             return
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
@@ -150,9 +154,15 @@ class Training:
             self._over.set_result(event)
 
     async def _check(self) -> None:
-        if not self._checked and (reason := await check(self.folder)):
-            self.fail(reason)
-            return
+        if not self._checked:
+            try:
+                await gather(self._packages, self.folder / "wheels")
+            except TrainingError as error:
+                self.fail(str(error))
+                return
+            if self._to_build and (reason := await check(self.folder)):
+                self.fail(reason)
+                return
         self._checked = True
         self._changed()
 
@@ -297,7 +307,7 @@ class Training:
 
     def _files(self, *, with_results: bool) -> Mapping[str, bytes | Path]:
         files: dict[str, bytes | Path] = {"run.json": self.folder / "run.json", "cell.py": self.folder / "cell.py"}
-        folders = ["include", "checkpoints"] if with_results else ["include"]
+        folders = ["include", "wheels", *(["checkpoints"] if with_results else [])]
         found = [path for folder in folders for path in (self.folder / folder).rglob("*") if path.is_file()]
         if with_results:  # on a VM that takes a lost one's place everything goes on behind what is here
             found += [path for name in ("events.jsonl", "metrics.jsonl") if (path := self.folder / name).exists()]

@@ -50,9 +50,10 @@ class TransientMagics(Magics):
 
     @line_cell_magic
     def train(self, line: str, cell: str | None = None) -> Any:
-        """Train a Tensor2Tensor model on a cluster; the cell's body is the code, which runs on the VMs.
+        """Train a model on a cluster; the cell's body is the code, which runs on the VMs.
 
         %%train --model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 [options]
+        %%train --train-steps 2000 [options]        the model that the cell defines, as `%train -h` describes it
 
         `%train -h` lists the options. `%%transient_train` is the same magic.
         """
@@ -144,7 +145,8 @@ class TransientMagics(Magics):
     def _launch(self, command: Command, body: str, offset: int) -> Run:
         values = dict(command.values)
         values["include"] = cell.included(values.get("include", ()))
-        cell.check(body, self._shell.user_ns, line_offset=offset, include=values["include"])
+        own_model = not values.get("model")
+        cell.check(body, self._shell.user_ns, line_offset=offset, include=values["include"], own_model=own_model)
         run = client.train(source=body, line_offset=offset, **values)
         self._hold(command, run)
         panels.show_run(run)

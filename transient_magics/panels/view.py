@@ -62,7 +62,8 @@ def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> li
 
 
 def _title(run: RunState) -> str:
-    return f"{run.spec.get('model', '')} on {run.spec.get('problem', '')}"
+    model = run.spec.get("model")
+    return f"{model} on {run.spec.get('problem', '')}" if model else "the cell's own model"
 
 
 def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:

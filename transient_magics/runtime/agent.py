@@ -124,7 +124,7 @@ class Agent:
                 running = [role.describe() for role in self._roles.values() if role.pid is not None]
                 return {"pid": os.getpid(), "processes": running}
             case "warm":
-                self._warm(*named(message))
+                self._warm(*named(message), own=message.get("own") is True)
             case "assign":
                 await self._assign(Assignment.from_message(message))
             case "stop":
@@ -138,11 +138,11 @@ class Agent:
                 raise TransientError(f"the agent knows no command {other!r}")
         return {}
 
-    def _warm(self, run: str, role: str, name: str) -> None:
+    def _warm(self, run: str, role: str, name: str, *, own: bool) -> None:
         """Have a process ready that can be this in the run, unless it is that already."""
         if (run, name) in {*self._roles, *self._standbys} or self._preempted:
             return
-        self._standbys[run, name] = Standby(role, name, RunFolder(self._root / "runs" / run))
+        self._standbys[run, name] = Standby(role, name, RunFolder(self._root / "runs" / run), own=own)
 
     def _end_standbys(self, run: str | None = None) -> None:
         """End those of `run`, or all."""

@@ -19,25 +19,24 @@ from typing import Any
 
 from ..errors import CellError
 from .folder import RunFolder, RunSpec
+from .graph.training import check_graph
 from .role import ENVIRONMENT
+from .trainable import define
 from .usercode import cell_line, told
 
 
 def check(folder: RunFolder, spec: RunSpec) -> str:
     """Raise what is wrong with the run; the answer is a note on what could not be checked, or empty."""
-    from .t2t import bridges, graph, registry
-
-    with bridges.autograph_off() if bridges.cross() else contextlib.nullcontext():
-        with tempfile.TemporaryDirectory() as nothing:
-            directory = spec.data_dir or nothing
-            definition = registry.define(folder, spec, directory)
-            try:
-                graph.prepare(definition)
-            except Exception as error:
-                if directory not in str(error):
-                    raise
-                return f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
-        graph.check_graph(definition, spec.batching)
+    with tempfile.TemporaryDirectory() as nothing:
+        directory = spec.data_dir or nothing
+        trainable = define(folder, spec, directory)
+        try:
+            trainable.prepare()
+        except Exception as error:
+            if directory not in str(error):
+                raise
+            return f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
+    check_graph(trainable, spec.batching)
     return ""
 
 

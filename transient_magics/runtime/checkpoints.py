@@ -92,16 +92,16 @@ class Checkpoints:
 
     def saver(self, step: int) -> Any:
         """A Saver of those of the default graph's variables that the checkpoint of `step` holds."""
-        from .t2t.bridges import cross
+        from .graph_mode import tensorflow
 
-        tf = cross()
+        tf = tensorflow()
         known = tf.train.load_checkpoint(str(self.prefix(step))).get_variable_to_shape_map()
         return tf.train.Saver([variable for variable in tf.global_variables() if variable.op.name in known])
 
     def read(self, step: int) -> dict[str, Any]:
         """All values of one checkpoint."""
-        from .t2t.bridges import cross
+        from .graph_mode import tensorflow
 
-        tf = cross()
+        tf = tensorflow()
         reader = tf.train.load_checkpoint(str(self.prefix(step)))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

@@ -1,8 +1,8 @@
 """Evaluate one checkpoint of a run: `python -m transient_magics.runtime.evaluate --run FOLDER [--step N]`.
 
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
-through the model (100 batches or two minutes at most); the problem's own T2T metrics are printed as one line of JSON,
-`{"step": N, "metrics": {...}, "examples": N}`, or `{"error": "sentence"}` with exit code 1.
+through the model (100 batches or two minutes at most); its metrics, of a T2T model the problem's own, are printed as
+one line of JSON, `{"step": N, "metrics": {...}, "examples": N}`, or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..errors import TrainingError
 from . import placement
 from .checkpoints import Checkpoints
 from .folder import RunFolder, RunSpec
+from .graph_mode import tensorflow
+from .trainable import define
 from .usercode import reason
 
 _MOST_BATCHES = 100
@@ -28,24 +30,22 @@ _MOST_SECONDS = 120.0
 
 def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, Any]:
     """Metrics of the checkpoint at `step` (or of the newest) on the dev split."""
-    from .t2t import bridges, data, graph, registry
-
-    tf = bridges.cross()
+    trainable = define(folder, spec, folder.data_directory(spec))
+    tf = tensorflow()
     checkpoints = Checkpoints(folder.checkpoints)
     known = checkpoints.steps()
     if not known or (step is not None and step not in known):
         raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
     step = known[0] if step is None else step
-    directory = folder.data_directory(spec)
-    with bridges.autograph_off(), tf.Graph().as_default():
-        definition = registry.define(folder, spec, directory)
-        graph.prepare(definition)
-        pipeline = data.evaluation_pipeline(definition, directory)
-        features = tf.data.make_one_shot_iterator(pipeline.dataset).get_next()
-        built = graph.evaluation_graph(definition, features)
+    with tf.Graph().as_default():
+        trainable.prepare()
+        pipeline = trainable.evaluation_pipeline()
+        iterator = tf.data.make_initializable_iterator(pipeline.dataset)
+        built = trainable.evaluation_graph(iterator.get_next())
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
             loss, examples = _all_batches(tf, session, built)
             metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}

@@ -1,8 +1,8 @@
 """One run's folder on a VM: what the controller put there, and where the roles write.
 
-`run.json` (the declaration and the run's token), `cell.py` and `include/` come from the controller. Events, metrics,
-checkpoints, data and logs are written here by the roles. Every line of a file is written with one call, so that a
-reader following it never sees two writers' lines mixed.
+`run.json` (the declaration and the run's token), `cell.py`, `include/` and `wheels/` come from the controller. Events,
+metrics, checkpoints, data and logs are written here by the roles. Every line of a file is written with one call, so
+that a reader following it never sees two writers' lines mixed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class RunSpec:
     """What was declared for a run, as far as the roles need it. Unknown keys of a newer controller are ignored."""
 
     name: str
-    model: str
-    hparams_set: str
-    problem: str
     train_steps: int
+    model: str = ""
+    """Of Tensor2Tensor's registry; none: the cell's own."""
+    hparams_set: str = ""
+    problem: str = ""
     hparams: str = ""
     data_dir: str | None = None
     checkpoint_steps: int | None = 1000
@@ -84,6 +85,8 @@ class RunFolder:
         self.path = path
         self.cell = path / "cell.py"
         self.include = path / "include"
+        self.wheels = path / "wheels"
+        self.packages = path / "packages"
         self.events = path / "events.jsonl"
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"

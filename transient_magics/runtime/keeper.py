@@ -16,8 +16,10 @@ from typing import Any
 from . import placement
 from .checkpoints import Checkpoints, Saved
 from .folder import RunFolder, RunSpec
+from .graph.training import training_graph
+from .graph_mode import tensorflow
 from .protocol import Assignment
-from .t2t.bridges import cross
+from .trainable import define
 
 _PATIENCE = 600.0
 """Seconds that another parameter server may take to come back (its VM may have to start)."""
@@ -33,7 +35,7 @@ class Keeper:
     def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
         self._folder, self._spec, self._assignment = folder, spec, assignment
         self._checkpoints = Checkpoints(folder.checkpoints)
-        self._definition: Any = None
+        self._trainable: Any = None
         self._target = ""
         self._session: Any = None
         self.accumulators: Any = None
@@ -46,47 +48,36 @@ class Keeper:
         self._target = start_server(self._assignment, self._spec.threads)
 
     def define(self) -> None:
-        """Run the cell and find model, hparams set and problem."""
-        from .t2t import bridges, registry
-
-        bridges.cross()
-        with bridges.autograph_off():
-            self._definition = registry.define(self._folder, self._spec, self._folder.data_directory(self._spec))
+        """Run the cell and find what it is to train."""
+        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
 
     @property
     def batch(self) -> int:
         """The declared mini-batch."""
-        return int(self._definition.hparams.batch_size)
+        return self._trainable.batch
 
     def has_records(self) -> bool:
-        """Whether the problem's training records are where they should be."""
-        from .t2t import data
-
-        return data.has_records(self._definition, self._folder.data_directory(self._spec))
+        """Whether the training data are where they should be."""
+        return self._trainable.has_records()
 
     def generate(self, directory: Path, temporary: Path) -> None:
-        """Run the problem's generate_data."""
-        from .t2t import bridges, data
-
-        with bridges.autograph_off():
-            data.generate(self._definition, str(directory), str(temporary))
+        """Make the files of the data that all workers share."""
+        self._trainable.generate(str(directory), str(temporary))
 
     def build(self) -> None:
         """Build the graph: the variables exactly as every worker builds them, and what reads and writes them."""
-        from .t2t import bridges, data, graph
-
-        tf = bridges.cross()
+        tf = tensorflow()
 
         self._graph = tf.Graph()
         servers = len(self._assignment.ps)
-        with bridges.autograph_off(), self._graph.as_default():
-            graph.prepare(self._definition)
+        with self._graph.as_default():
+            self._trainable.prepare()
             ready = placement.ready_flag()
             with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
-                features, sync = data.placeholders(self._definition, self._spec.batching), self._spec.mode == "sync"
-                built = graph.training_graph(self._definition, features, self._spec.wire, sync, self._spec.damped)
-                if sync:  # the optimizer's own variables are the chief's then
-                    built.accumulators.build_update(built.optimizer, self._definition.hparams)
+                features, sync = self._trainable.placeholders(self._spec.batching), self._spec.mode == "sync"
+                built = training_graph(self._trainable, features, self._spec.wire, sync, self._spec.damped)
+                if built.accumulators:  # the optimizer's own variables are the chief's then
+                    built.accumulators.build_update(built.objective)
                     self.accumulators = built.accumulators
                 self.divisor = built.divisor
                 self._step = tf.identity(built.global_step.read_value())
@@ -112,7 +103,7 @@ class Keeper:
 
     def another_session(self) -> Any:
         """A session on the same variables for somebody else's thread."""
-        tf = cross()
+        tf = tensorflow()
 
         config = placement.plain_config(self._spec.threads)
         config.device_filters.append("/job:ps")
@@ -185,13 +176,13 @@ class Keeper:
         def write(prefix: str) -> None:
             self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
 
-        with self.still:
+        with self.still, self._graph.as_default():  # outside of a graph a Saver would look for eager variables
             return self._checkpoints.write(self._read_step(), write)
 
 
 def start_server(assignment: Assignment, threads: int) -> str:
     """Start the TensorFlow server of a parameter server and return its target. It knows of no worker at all."""
-    tf = cross()
+    tf = tensorflow()
 
     server = tf.train.Server(
         {"ps": list(assignment.ps)}, job_name="ps", task_index=assignment.index, config=placement.plain_config(threads)

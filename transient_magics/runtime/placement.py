@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .t2t.bridges import cross
+from .graph_mode import tensorflow
 
 
 class BySize:
@@ -36,7 +36,7 @@ def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
 
     Large variables are cut in `shards`.
     """
-    tf = cross()
+    tf = tensorflow()
 
     setter = tf.train.replica_device_setter(ps_tasks=servers, worker_device=worker_device, ps_strategy=BySize(servers))
     cut = None
@@ -52,7 +52,7 @@ def ready_flag() -> Any:
     The chief makes it last, after initialising or restoring, and destroys it before it restores. Workers step only
     while it exists; without it they would train on values that the chief is still replacing.
     """
-    tf = cross()
+    tf = tensorflow()
     with tf.device("/job:ps/task:0"):
         return tf.Variable(True, trainable=False, collections=[], name="transient_ready", use_resource=True)
 
@@ -64,7 +64,7 @@ def worker_device(number: int) -> str:
 
 def worker_config(servers: Sequence[str], number: int, address: str, threads: int) -> Any:
     """The session configuration of a worker that nobody declared (reference: one arrangement survives)."""
-    tf = cross()
+    tf = tensorflow()
 
     config = plain_config(threads)
     cluster = tf.train.ClusterSpec({"ps": list(servers), "worker": {number: address}})
@@ -77,7 +77,7 @@ def worker_config(servers: Sequence[str], number: int, address: str, threads: in
 
 def plain_config(threads: int) -> Any:
     """Session or server configuration; `threads` limits what TensorFlow takes of a machine that several roles share."""
-    tf = cross()
+    tf = tensorflow()
 
     config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     config.gpu_options.allow_growth = True
@@ -92,7 +92,7 @@ def close(session: Any, limit: float = 2.0) -> None:
 
 
 def _close(session: Any) -> None:
-    tf = cross()
+    tf = tensorflow()
 
     with contextlib.suppress(tf.errors.OpError):  # the peer is gone; that is why the session is closed
         session.close()
@@ -100,7 +100,7 @@ def _close(session: Any) -> None:
 
 def transient_errors() -> tuple[type[Exception], ...]:
     """What a session raises when a parameter server went away or came back: open a new session."""
-    tf = cross()
+    tf = tensorflow()
 
     names = [
         "Unavailable",

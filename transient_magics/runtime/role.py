@@ -21,7 +21,6 @@ from .protocol import DONE, Assignment
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_USE_LEGACY_KERAS": "1",
     # A dead machine or link is noticed within four seconds instead of many minutes.
     "TF_GRPC_DEFAULT_OPTIONS": (
         "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
@@ -51,11 +50,12 @@ class Role:
         parser.add_argument("--run-folder", type=Path, required=True)
         parser.add_argument("--assignment", help="JSON")
         parser.add_argument("--asked", type=float, default=time.time(), help="when it was wanted, seconds since 1970")
-        parser.add_argument("--standby", action="store_true", help="import what takes long, then read the rest")
+        kinds = {"choices": ("registered", "own"), "help": "import what such a model needs, then read the rest"}
+        parser.add_argument("--standby", **kinds)
         words = sys.argv[1:] if arguments is None else arguments
         given = parser.parse_args(words)
         if given.standby:
-            given = parser.parse_args([*words, *_standing_by()])
+            given = parser.parse_args([*words, *_standing_by(given.standby == "registered")])
         self.asked: float = given.asked
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_message(json.loads(given.assignment))
@@ -71,12 +71,12 @@ class Role:
             os._exit(code)
 
 
-def _standing_by() -> list[str]:
-    """Import what every run needs and wait for the rest of the arguments; ends the process when none will come."""
-    from .t2t import bridges
+def _standing_by(registered: bool) -> list[str]:
+    """Import what a run needs and wait for the rest of the arguments; ends the process when none will come."""
+    from .trainable import preload
 
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a chief that is told to save before it listens goes on
-    bridges.preload()
+    preload(registered)
     line = sys.stdin.readline()
     if not line:
         sys.exit(DONE)

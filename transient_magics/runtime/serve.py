@@ -23,7 +23,9 @@ from ..errors import TrainingError
 from . import placement
 from .checkpoints import Checkpoints
 from .folder import RunFolder, RunSpec
+from .graph_mode import tensorflow
 from .role import ENVIRONMENT
+from .trainable import Trainable, define
 from .usercode import told
 
 _BATCH = 128
@@ -37,17 +39,14 @@ def restored(
     folder: RunFolder, spec: RunSpec, step: int, data: str | None, given: Collection[str] = ()
 ) -> Iterator[tuple[Session, ServingGraph]]:
     """A session in which the model has the values of the checkpoint at `step`. `data`: where vocabularies are."""
-    from .t2t import bridges, registry, serving
-
-    tf = bridges.cross()
     checkpoints = Checkpoints(folder.checkpoints)
-    with bridges.autograph_off(), tf.Graph().as_default(), tempfile.TemporaryDirectory() as nothing:
-        definition = registry.define(folder, spec, data or nothing)
-        if "use_nchw" in definition.hparams:
-            definition.hparams.use_nchw = False  # a GPU's layout; what is exported here must run anywhere
-        _prepare(definition, spec, nothing)
+    with tempfile.TemporaryDirectory() as nothing:
+        trainable = define(folder, spec, data or nothing)
+        _prepare(trainable, spec, nothing)
+    tf = tensorflow()
+    with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
-        built = serving.serving_graph(definition, given)
+        built = trainable.serving_graph(given)
         _refuse_other_model(tf, checkpoints.prefix(step))
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
@@ -75,10 +74,8 @@ def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, input
 
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
     """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
-    from .t2t import bridges
-
-    tf = bridges.cross()
     with restored(folder, spec, step, data) as (session, built):
+        tf = tensorflow()
         saved_model = tf.saved_model
         signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
         builder = saved_model.Builder(str(target))
@@ -93,11 +90,9 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
         builder.save()
 
 
-def _prepare(definition: Any, spec: RunSpec, nothing: str) -> None:
-    from .t2t import graph
-
+def _prepare(trainable: Trainable, spec: RunSpec, nothing: str) -> None:
     try:
-        graph.prepare(definition)
+        trainable.prepare()
     except Exception as error:
         if nothing not in str(error):
             raise

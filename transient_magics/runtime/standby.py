@@ -43,10 +43,11 @@ def log_file(folder: RunFolder, name: str) -> Path:
 
 
 class Standby:
-    """A process that waits to be `role` under `name` in the run of `folder`."""
+    """A process that waits to be `role` under `name` in the run of `folder`, whose model is Tensor2Tensor's or `own`."""
 
-    def __init__(self, role: str, name: str, folder: RunFolder) -> None:
-        self._process = spawn(role, name, folder, ["--standby"], subprocess.PIPE)
+    def __init__(self, role: str, name: str, folder: RunFolder, *, own: bool) -> None:
+        arguments = ["--standby", "own" if own else "registered"]
+        self._process = spawn(role, name, folder, arguments, subprocess.PIPE)
 
     def take(self, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
         """Give it the rest of its arguments; None if it has died."""

@@ -16,9 +16,10 @@ from typing import Any
 from . import placement
 from .barrier import Looks, needed, rate_divisor
 from .folder import RunSpec
+from .graph.training import TrainingGraph
+from .graph_mode import tensorflow
 from .keeper import Keeper
 from .role import log
-from .t2t.graph import TrainingGraph
 
 _SLOW_UPDATE = 120_000
 """Milliseconds after which an update counts as lost; the wait for gradients is no part of it."""
@@ -53,10 +54,8 @@ class Rounds(threading.Thread):
             time.sleep(0.5)
 
     def _end_rounds(self, session: Any) -> None:
-        from .t2t.bridges import cross
-
         keeper, spec, accumulators = self._keeper, self._spec, self._keeper.accumulators
-        options = cross().RunOptions(timeout_in_ms=_SLOW_UPDATE)
+        options = tensorflow().RunOptions(timeout_in_ms=_SLOW_UPDATE)
         divisor = {keeper.divisor: rate_divisor(spec.lr_policy, spec.max_workers)}
         look = session.make_callable([*accumulators.position, accumulators.complete])
         with keeper.still:
@@ -108,7 +107,7 @@ class Turn:
             self._session, self._look = session, session.make_callable(list(built.accumulators.position))
             self._position = self._look()
         number, before = self._position
-        fetches = [built.loss, built.examples, built.accumulators.seen, built.step]
+        fetches = [built.objective.loss, built.examples, built.accumulators.seen, built.step]
         self._stop.wait(max(0.0, pace - self._computing))
         began = time.monotonic()
         loss, examples, seen, _ = session.run(fetches, {**feeds, built.accumulators.round: number})

@@ -16,12 +16,15 @@ from typing import Any
 from . import placement
 from .batching import LARGEST, SMALLEST, MiniBatch
 from .folder import RunFolder, RunSpec
+from .graph.training import training_graph
+from .graph.wire import cross_once
+from .graph_mode import tensorflow
 from .meter import Meter, Stopwatch
 from .pace import Pace
 from .protocol import Assignment
 from .role import log
 from .synchronous import Turn
-from .t2t.bridges import cross
+from .trainable import define, import_tensorflow
 from .worker_link import ChiefLink
 
 _BLOCK = 4
@@ -40,25 +43,19 @@ class Training:
         self.alive = time.monotonic()
         """When something last moved; the watchdog looks at it."""
         self._pace = Pace(spec.pace_seconds)
-        self._definition: Any = None
+        self._trainable: Any = None
         self._batch = MiniBatch(SMALLEST)
 
     def define(self) -> None:
         """Import TensorFlow and what the run names, and run the cell."""
-        cross()
+        import_tensorflow(self._spec)
         self._watch.lap("tensorflow")
-        from .t2t import bridges, registry
-
-        with bridges.autograph_off():
-            directory = self._folder.data_directory(self._spec)
-            self._definition = registry.define(self._folder, self._spec, directory)
-        self._watch.lap("t2t")
+        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
+        self._watch.lap("code")
 
     def build(self, number: int) -> None:
         """Start this worker's server and build its graph under `number`."""
-        from .t2t import bridges, graph, wire
-
-        tf = bridges.cross()
+        tf = tensorflow()
         address = f"{self._assignment.address}:{_free_port()}"
         config = placement.plain_config(self._spec.threads)
         # A one-task cluster of a throw-away job: who else there is comes with the session, not with the server.
@@ -67,19 +64,19 @@ class Training:
         self._graph = tf.Graph()
         servers = len(self._assignment.ps)
         device = placement.worker_device(number)
-        with bridges.autograph_off(), self._graph.as_default():
-            graph.prepare(self._definition)
+        with self._graph.as_default():
+            self._trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
                 features = self._queue(tf, number)
             ready = placement.ready_flag()
             with placement.placed(device, servers, self._spec.ps_shards or servers):
-                wire_, sync, damped = self._spec.wire, self._spec.mode == "sync", self._spec.damped
-                built = graph.training_graph(self._definition, features, wire_, sync, damped)
+                wire, sync, damped = self._spec.wire, self._spec.mode == "sync", self._spec.damped
+                built = training_graph(self._trainable, features, wire, sync, damped)
                 self._missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
-            self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
+            self._fetches = [built.objective.loss, built.before, built.after, built.examples, built.step]
             self._divisor, self._share = built.divisor, built.share
             self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
-            wire.cross_once(self._graph, device, self._spec.wire)
+            cross_once(self._graph, device, self._spec.wire)
             self._graph.finalize()
         self._watch.lap("graph")
 
@@ -105,13 +102,9 @@ class Training:
     # --- the input ---------------------------------------------------------------------------------------------------
     def _queue(self, tf: Any, number: int) -> dict[str, Any]:
         """The tensors of one step's features, out of this worker's own queue."""
-        from tensor2tensor.utils import data_reader
-
-        from .t2t import data
-
-        pipeline = data.training_pipeline(self._definition, self._folder.data_directory(self._spec), number)
+        pipeline = self._trainable.training_pipeline(number)
         names = sorted(pipeline.types)
-        batch = max(int(self._definition.hparams.batch_size), SMALLEST)
+        batch = max(self._trainable.batch, SMALLEST)
         self._batch = MiniBatch(batch)
         dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
         iterator = tf.data.make_initializable_iterator(dataset)
@@ -120,7 +113,7 @@ class Training:
         shapes = None if pipeline.batched else [pipeline.shapes[name] for name in names]
         capacity = 4 if pipeline.batched else max(2 * _BLOCK, LARGEST) * batch
         queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
-        self._start_reading = iterator.initializer
+        self._start_reading, self._read = iterator.initializer, pipeline.feeds
         picked = {name: values[name] for name in names}
         self._enqueue = queue.enqueue(picked) if pipeline.batched else queue.enqueue_many(picked)
         self._wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
@@ -129,11 +122,11 @@ class Training:
             for name in names:
                 features[name].set_shape(pipeline.shapes[name])
         self._filling = threading.Event()
-        return data_reader.standardize_shapes(dict(features))
+        return dict(features)
 
     def _fill(self, session: Any, ended: threading.Event) -> None:
         """Keep the queue full for as long as this session lives."""
-        tf = cross()
+        tf = tensorflow()
         call = session.make_callable(self._enqueue)
         while not ended.is_set():
             try:
@@ -146,7 +139,7 @@ class Training:
 
     # --- the session -------------------------------------------------------------------------------------------------
     def _open(self) -> Any:
-        tf = cross()
+        tf = tensorflow()
         self._filling = threading.Event()
         return tf.Session(self._server.target, graph=self._graph, config=self._config)
 
@@ -160,7 +153,7 @@ class Training:
             self.stop.wait(0.1)
         else:
             return False
-        session.run(self._start_reading)
+        session.run(self._start_reading, self._read)
         threading.Thread(target=self._fill, args=(session, self._filling), daemon=True, name="examples").start()
         if not self.meter.steps:
             self._watch.lap("session")
@@ -168,7 +161,7 @@ class Training:
 
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
-        exhausted = cross().errors.ResourceExhaustedError
+        exhausted = tensorflow().errors.ResourceExhaustedError
         finished = time.monotonic()
         while not self.stop.is_set():
             started = time.monotonic()

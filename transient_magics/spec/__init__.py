@@ -8,7 +8,7 @@ from .cluster import EMULATED_PROJECT, ClusterSpec, PriceLine
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .storage import cluster_store, own_bucket, parse_bucket, run_store
-from .training import TrainSpec
+from .training import TrainSpec, check_model
 from .units import parse_duration, parse_interval, parse_name, render_duration
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PriceLine",
     "TrainSpec",
     "WorkerGroup",
+    "check_model",
     "cluster_store",
     "own_bucket",
     "parse_bucket",

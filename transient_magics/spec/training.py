@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from ..errors import DeclarationError
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """A declared run: which Tensor2Tensor model on which problem, how long, and how.
+    """A declared run: which Tensor2Tensor model on which problem (none: the cell's own), how long, and how.
 
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
@@ -23,10 +25,10 @@ class TrainSpec:
     """
 
     name: str
-    model: str
-    hparams_set: str
-    problem: str
     train_steps: int
+    model: str = ""
+    hparams_set: str = ""
+    problem: str = ""
     hparams: str = ""
     data_dir: str | None = None
     include: tuple[str, ...] = ()
@@ -68,3 +70,21 @@ class TrainSpec:
         for key in ("include", "pip"):
             chosen[key] = tuple(chosen.get(key) or ())
         return cls(**chosen)
+
+
+def check_model(values: Mapping[str, Any]) -> None:
+    """A model of Tensor2Tensor is named by three values, the cell's own by none. Raises DeclarationError."""
+    missing = [name for name in ("model", "hparams_set", "problem") if not values.get(name)]
+    if len(missing) not in (0, 3):
+        raise DeclarationError(
+            f"A model of Tensor2Tensor needs {' and '.join(map(_option, missing))} too",
+            fix="Without --model, --hparams-set and --problem, the model that the cell defines is trained.",
+        )
+    for name in ("hparams", "data_dir"):
+        if missing and values.get(name):
+            fix = "A cell with a model of its own says it in the cell."
+            raise DeclarationError("Only a model of Tensor2Tensor takes it", where=_option(name), fix=fix)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -21,6 +21,8 @@ from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
+from ..graph_mode import tensorflow
+
 _crossed = False
 
 
@@ -28,16 +30,13 @@ def cross() -> Any:
     """Put every bridge in place (once) and return `tensorflow.compat.v1`."""
     global _crossed
     # Keras 3 has no graph mode and none of the v1 layers; T2T is written for Keras 2, which lives on as tf-keras.
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not os.path.exists("/proc/driver/nvidia"):
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if _crossed:
-        return importlib.import_module("tensorflow.compat.v1")
+        return tensorflow()
     # tf-keras and tf-slim import these if they are there, only to recognise their types or for one metric: 2.5 seconds.
     # The last is TensorFlow's way to ask Google which VMs there are, which nobody here wants: another 0.4.
     with _no_collection(), _hidden("pandas", "sklearn", "googleapiclient"):
-        tf = importlib.import_module("tensorflow.compat.v1")
+        tf = tensorflow()
         _build(tf)
         _crossed = True
     return tf
@@ -52,10 +51,8 @@ def preload() -> None:
 
 
 def _build(tf: Any) -> None:
-    tf.logging.set_verbosity(tf.logging.ERROR)
     # Not only disable_eager_execution(): with that alone a transformer worker never got a session.
     tf.disable_v2_behavior()
-    # The global step follows the default kind of variable; as a resource variable its reads and increments are ordered.
     tf.enable_resource_variables()
     _moved_names()
     _estimator(tf)
@@ -358,8 +355,9 @@ class _ContribLayers:
 
 
 def _contrib(tf: Any) -> None:
-    """T2T's own stand-in for tf.contrib.layers knows no optimizers (`sgd`, `rms_prop` would be missing) and no
-    layers.
+    """T2T's own stand-ins for tf.contrib know no optimizers (`sgd`, `rms_prop` would be missing), no layers, no
+    argument scopes (which glow needs) and no recurrent cells (which neural_stack needs); tf-slim and TensorFlow have
+    them.
     """
     from tensor2tensor.utils import contrib
 
@@ -369,5 +367,10 @@ def _contrib(tf: Any) -> None:
         "RMSProp": tf.train.RMSPropOptimizer,
         "SGD": tf.train.GradientDescentOptimizer,
     }
-    layers = _ContribLayers(contrib.slim(), classes)
+    slim: Any = contrib.slim()
+    framework: Any = contrib.framework()
+    layers = _ContribLayers(slim, classes)
+    framework.arg_scope, framework.add_arg_scope = slim.arg_scope, slim.add_arg_scope
     contrib.layers = lambda: layers
+    contrib.framework = lambda msg="": framework
+    contrib.rnn = lambda: tf.nn.rnn_cell

@@ -11,22 +11,12 @@ import os
 import random
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TrainingError
+from ..trainable import Pipeline
 from . import bridges
 from .registry import Definition
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch already."""
-
-    dataset: Any
-    types: Mapping[str, Any]
-    shapes: Mapping[str, Any]
-    batched: bool
 
 
 def training_pipeline(definition: Definition, directory: str, order: int | None = None) -> Pipeline:
@@ -60,8 +50,6 @@ def placeholders(definition: Definition, batching: str = "uniform") -> dict[str,
 
     Raises TrainingError if `batching` needs single examples and the problem has none.
     """
-    from tensor2tensor.utils import data_reader
-
     tf = bridges.cross()
 
     with tempfile.TemporaryDirectory() as directory:
@@ -73,11 +61,10 @@ def placeholders(definition: Definition, batching: str = "uniform") -> dict[str,
     if pipeline.batched and batching != "uniform":
         what = f"--batching {batching} needs single examples, and Tensor2Tensor batches this problem itself, by length"
         raise TrainingError(what, fix="Use --batching uniform.")
-    features = {
+    return {
         name: tf.placeholder(pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name)
         for name, shape in pipeline.shapes.items()
     }
-    return data_reader.standardize_shapes(features)
 
 
 def has_records(definition: Definition, directory: str) -> bool:

@@ -1,37 +1,14 @@
-"""The graph of one training step, and of an evaluation, of a T2T model.
-
-Chief and workers build the same variables in the same order from the same definition, so their placement on several
-parameter servers agrees without talking. The chief builds on placeholders and never runs the step.
-"""
+"""The parts of a T2T model's graphs: loss, gradients and optimizer of a training step, metrics of an evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from . import accumulate, bridges, data
-from .optimizer import learning_rate, training_operation
+from ..trainable import EvaluationGraph, Objective
+from . import bridges
+from .optimizer import gradients, learning_rate, noisy_and_clipped, optimizer
 from .registry import Definition
-
-
-@dataclass(frozen=True)
-class TrainingGraph:
-    """What a worker runs: `step` returns nothing; `before` and `after` are the global step around it.
-
-    In synchronous training `step` pushes into the `accumulators`, from which the chief applies with the `optimizer`.
-    """
-
-    loss: Any
-    step: Any
-    before: Any
-    after: Any
-    examples: Any
-    divisor: Any
-    share: Any
-    global_step: Any
-    accumulators: Any = None
-    optimizer: Any = None
 
 
 def prepare(definition: Definition) -> None:
@@ -42,42 +19,20 @@ def prepare(definition: Definition) -> None:
     definition.hparams.problem_hparams = definition.problem.get_hparams(definition.hparams)
 
 
-def training_graph(
-    definition: Definition, features: Mapping[str, Any], wire: str = "fp32", sync: bool = False, damped: bool = False
-) -> TrainingGraph:
-    """Build the training step on `features` in the default graph; with `sync` it pushes gradients and applies none.
+def objective(definition: Definition, features: Mapping[str, Any], divisor: Any) -> Objective:
+    """The training loss on a batch, with T2T's weight decay, noise and clipping around its gradients."""
+    from tensor2tensor.utils import data_reader
 
-    `wire` is how gradients are sent (wire.py); `damped`: the learning rate of late ones is lower (optimizer.py).
-    """
     tf = bridges.cross()
 
-    global_step = tf.train.get_or_create_global_step()
-    before = tf.identity(global_step.read_value(), name="step_before")
-    divisor = tf.placeholder_with_default(tf.constant(1.0), [], name="learning_rate_divisor")
-    share = tf.placeholder_with_default(tf.constant(1.0), [], name="gradient_share")
-    examples = tf.shape(next(iter(features.values())))[0]
+    hparams = definition.hparams
+    features = data_reader.standardize_shapes(dict(features))
     loss, _, _ = model_outputs(definition, features, tf.estimator.ModeKeys.TRAIN)
-    rate = learning_rate(definition.hparams, divisor)
-    accumulators = optimizer = None
-    if sync:
-        pushing = accumulate.pushing_operation(loss, definition.hparams, rate, global_step, share, wire)
-        total, step, accumulators, optimizer = pushing
-    else:
-        began = before if damped else None
-        total, step = training_operation(loss, definition.hparams, rate, global_step, share, wire, began)
-    with tf.control_dependencies([step]):
-        after = tf.identity(global_step.read_value(), name="step_after")
-    return TrainingGraph(total, step, before, after, examples, divisor, share, global_step, accumulators, optimizer)
-
-
-@dataclass(frozen=True)
-class EvaluationGraph:
-    """`updates` sees one more batch; `values` are T2T's metrics by their short names, `loss` the batch's mean loss."""
-
-    values: Mapping[str, Any]
-    updates: Any
-    loss: Any
-    examples: Any
+    rate = learning_rate(hparams, divisor)
+    total, made, pairs = gradients(loss, hparams, rate)
+    return Objective(
+        total, pairs, made, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer(hparams, rate / by)
+    )
 
 
 def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> EvaluationGraph:
@@ -105,15 +60,6 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
         values[short], update = outcome
         updates.append(update)
     return EvaluationGraph(values, updates, loss, examples)
-
-
-def check_graph(definition: Definition, batching: str = "uniform") -> None:
-    """Build one training step on placeholders, and throw it away. Raises whatever the model raises."""
-    tf = bridges.cross()
-
-    with tf.Graph().as_default():
-        prepare(definition)
-        training_graph(definition, data.placeholders(definition, batching))
 
 
 def model_outputs(definition: Definition, features: Mapping[str, Any], mode: str) -> tuple[Any, Any, dict[str, Any]]:

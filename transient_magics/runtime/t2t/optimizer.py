@@ -1,23 +1,16 @@
-"""Gradients of a T2T model and the operation that applies them.
+"""Gradients of a T2T model, and the optimizer that applies them.
 
 T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they do not have on
 TensorFlow 2. So the inner optimizer is taken from T2T's registry and the same steps are done here: weight decay and
-noise, clipping, gradient noise, zero gradients, the batch-norm updates. New are the divisor of the learning rate and
-the share of the gradient, which are fed at every step, and damping. Clipping comes before the share: it would undo it
-otherwise.
-
-Damping divides the learning rate of a gradient by its staleness, the number of steps that others made since it was
-begun (W. Zhang, S. Gupta, X. Lian, J. Liu, "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016,
-section 3.1: a rate of alpha / tau, and of alpha where tau is 0). It is the rate and not the gradient that is divided,
-because some optimizers (Adam) take no notice of a gradient's size.
+noise, clipping, gradient noise, zero gradients.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..trainable import Pairs
 from . import bridges
-from .wire import narrow_gradients
 
 
 def learning_rate(hparams: Any, divisor: Any) -> Any:
@@ -25,36 +18,6 @@ def learning_rate(hparams: Any, divisor: Any) -> Any:
     from tensor2tensor.utils import learning_rate as schedules
 
     return schedules.learning_rate_schedule(hparams) / divisor
-
-
-def training_operation(
-    loss: Any, hparams: Any, rate: Any, global_step: Any, share: Any, wire: str = "fp32", began: Any = None
-) -> tuple[Any, Any]:
-    """Build gradients of `loss` and apply them times `share` (a scalar that is fed: mini-batch over mean mini-batch).
-
-    With `began`, the global step at which the worker began, late gradients are damped. Returns the total loss and the
-    operation that also counts the step.
-    """
-    tf = bridges.cross()
-
-    total, optimizer, pairs = gradients(loss, hparams, rate)
-    # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    pairs = sent(noisy_and_clipped(pairs, hparams), share, wire)
-    if began is not None:
-        optimizer = _optimizer(hparams, _damped(rate, global_step, began, pairs))
-    applied = optimizer.apply_gradients(pairs)
-    with tf.control_dependencies([applied, *updates]):
-        counted = global_step.assign_add(1, read_value=False)
-    return total, counted
-
-
-def sent(pairs: list[tuple[Any, Any]], share: Any, wire: str) -> list[tuple[Any, Any]]:
-    """Gradients as they reach the parameter servers: weighted by the worker's share, in the width of `wire`."""
-    tf = bridges.cross()
-
-    weighted = [(_times(tf, gradient, share), variable) for gradient, variable in pairs]
-    return narrow_gradients(weighted) if wire == "bf16" else weighted
 
 
 def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
@@ -67,18 +30,18 @@ def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[
     total = tf.identity(_decayed(optimize, loss, hparams, rate, variables), name="total_loss")
     if getattr(hparams, "gpu_automatic_mixed_precision", False):
         raise NotImplementedError("hparams.gpu_automatic_mixed_precision is not supported")
-    optimizer = _optimizer(hparams, rate)
+    made = optimizer(hparams, rate)
     pairs = [
         (_as(tf, gradient, variable, hparams.optimizer_zero_grads), variable)
-        for gradient, variable in optimizer.compute_gradients(total, variables)
+        for gradient, variable in made.compute_gradients(total, variables)
     ]
     pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     if not pairs:
         raise ValueError("no variable of the model gets a gradient from its loss")
-    return total, optimizer, pairs
+    return total, made, pairs
 
 
-def noisy_and_clipped(pairs: list[tuple[Any, Any]], hparams: Any) -> list[tuple[Any, Any]]:
+def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
     """The gradients as they are applied."""
     tf = bridges.cross()
 
@@ -90,20 +53,11 @@ def noisy_and_clipped(pairs: list[tuple[Any, Any]], hparams: Any) -> list[tuple[
     return pairs
 
 
-def _optimizer(hparams: Any, rate: Any) -> Any:
+def optimizer(hparams: Any, rate: Any) -> Any:
+    """The optimizer that the hparams name, at this learning rate."""
     from tensor2tensor.utils import registry
 
     return registry.optimizer(hparams.optimizer)(rate, hparams)
-
-
-def _damped(rate: Any, global_step: Any, began: Any, pairs: list[tuple[Any, Any]]) -> Any:
-    """The rate over the steps that were made between `began` and the moment at which all gradients are there."""
-    tf = bridges.cross()
-
-    gradients = [item.values if isinstance(item, tf.IndexedSlices) else item for item, _ in pairs]
-    with tf.control_dependencies(gradients), tf.device(global_step.device):
-        staleness = global_step.read_value() - began
-        return rate / tf.cast(tf.maximum(staleness, 1), rate.dtype)
 
 
 def _decayed(optimize: Any, loss: Any, hparams: Any, rate: Any, variables: list[Any]) -> Any:
@@ -132,13 +86,6 @@ def _as(tf: Any, gradient: Any, variable: Any, zeros: bool) -> Any:
     if isinstance(gradient, tf.IndexedSlices) or gradient.dtype == variable.dtype.base_dtype:
         return gradient
     return tf.cast(gradient, variable.dtype.base_dtype)
-
-
-def _times(tf: Any, gradient: Any, share: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values * tf.cast(share, gradient.values.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(share, gradient.dtype)
 
 
 def _noisy(tf: Any, gradient: Any, scale: float) -> Any:

@@ -8,21 +8,13 @@ as for an evaluation (no dropout, no augmentation), which is what its accuracy w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TrainingError
+from ..trainable import ServingGraph
 from . import bridges
 from .graph import model_outputs
 from .registry import Definition
-
-
-@dataclass(frozen=True)
-class ServingGraph:
-    """Placeholders by the feature's name, their first dimension the batch, and what comes out by name."""
-
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Any]
 
 
 def serving_graph(definition: Definition, given: Collection[str] = ()) -> ServingGraph:
@@ -33,6 +25,8 @@ def serving_graph(definition: Definition, given: Collection[str] = ()) -> Servin
     """
     tf = bridges.cross()
 
+    if "use_nchw" in definition.hparams:
+        definition.hparams.use_nchw = False  # a GPU's layout; what is exported here must run anywhere
     modalities = definition.hparams.problem_hparams.modality
     target = str(modalities.get("targets", ""))
     classifier = target.endswith("class_label")

@@ -21,17 +21,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import bridges
-from .optimizer import gradients, noisy_and_clipped, sent
-
-Pairs = Sequence[tuple[Any, Any]]
+from ..graph_mode import tensorflow
+from ..trainable import Objective, Pairs
 
 
 class Accumulators:
     """The accumulators of a model's variables, shared by name between the chief's graph and every worker's."""
 
     def __init__(self, variables: Sequence[Any], global_step: Any) -> None:
-        tf = bridges.cross()
+        tf = tensorflow()
         self.round = tf.placeholder(tf.int64, [], name="round")
         self._variables, self._global_step = variables, global_step
         self._each = [_accumulator(tf, variable) for variable in variables]
@@ -53,7 +51,7 @@ class Accumulators:
         `seen` is the round just before it is complete. A round that waits for this worker cannot have ended by then;
         if it has, the gradients came late and were dropped.
         """
-        tf = bridges.cross()
+        tf = tensorflow()
         pushed: list[Any] = []
         for (gradient, variable), accumulator in zip(pairs, self._each, strict=True):
             with tf.device(variable.device):
@@ -64,12 +62,12 @@ class Accumulators:
             return self._complete.apply_grad(tf.constant(1.0), local_step=self.round)
 
     # --- the chief's side --------------------------------------------------------------------------------------------
-    def build_update(self, optimizer: Any, hparams: Any) -> None:
+    def build_update(self, objective: Objective) -> None:
         """Build what ends a round: take the means, apply them once, count the step, open the next round.
 
         Noise and clipping come after the mean, as in a step of one process on all batches.
         """
-        tf = bridges.cross()
+        tf = tensorflow()
         self.needed = tf.placeholder(tf.int32, [], name="needed")
         with tf.device(self._home):
             self.complete = self._complete.num_accumulated()
@@ -78,7 +76,7 @@ class Accumulators:
         for accumulator, variable in zip(self._each, self._variables, strict=True):
             with tf.control_dependencies([counted]), tf.device(variable.device):
                 means.append((accumulator.take_grad(self.needed), variable))
-        applied = optimizer.apply_gradients(noisy_and_clipped(means, hparams))
+        applied = objective.optimizer.apply_gradients(objective.finished(means))
         with tf.control_dependencies([applied]):
             stepped = self._global_step.assign_add(1, read_value=False)
         with tf.control_dependencies([stepped]):
@@ -111,20 +109,6 @@ class Accumulators:
             session.run(leftovers)
             session.run(self._set, number)  # each take advanced its accumulator
         session.run(self._announce, number)
-
-
-def pushing_operation(
-    loss: Any, hparams: Any, rate: Any, global_step: Any, share: Any, wire: str
-) -> tuple[Any, Any, Accumulators, Any]:
-    """Build gradients of `loss` and push them times `share`, so that their plain mean weighs every example alike.
-
-    Returns the total loss, the operation, and what the chief applies with: the accumulators and the optimizer.
-    """
-    tf = bridges.cross()
-    total, optimizer, pairs = gradients(loss, hparams, rate)
-    accumulators = Accumulators([variable for _, variable in pairs], global_step)
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    return total, tf.group(accumulators.push(sent(pairs, share, wire)), *updates), accumulators, optimizer
 
 
 def _accumulator(tf: Any, variable: Any) -> Any:

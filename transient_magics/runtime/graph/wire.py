@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .bridges import cross
+from ..graph_mode import tensorflow
 
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
@@ -22,7 +22,7 @@ def cross_once(graph: Any, worker_device: str, wire: str) -> None:
     Every use of a variable makes a read of its own, and each would be sent: weight decay alone doubles the bytes. Reads
     that wait for something else keep to themselves. Call it when the graph is complete: it sees nothing added later.
     """
-    tf = cross()
+    tf = tensorflow()
 
     for reads in _alike(graph):
         # A read has no device of its own: TensorFlow places it beside its variable.
@@ -57,7 +57,7 @@ def _alike(graph: Any) -> list[list[Any]]:
 
 def narrow_gradients(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Gradients as they arrive at each variable's parameter server: through bfloat16, and float32 again there."""
-    tf = cross()
+    tf = tensorflow()
 
     return [(_through(tf, gradient, variable.device), variable) for gradient, variable in pairs]
 

@@ -1,0 +1,168 @@
+"""Models that a cell defines itself, without Tensor2Tensor: a Keras model, and a model_fn; real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from tests.runtime.test_training import DECLARATION, Story, assignment
+from transient_magics import client
+
+pytestmark = [pytest.mark.training, pytest.mark.timeout(200)]
+
+OWN = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "pace_seconds": None}
+DATA = """
+import numpy as np
+from sklearn.datasets import load_digits
+
+def input_fn(mode):
+    digits = load_digits()
+    chosen = (np.arange(len(digits.target)) % 5 > 0) == (mode == "train")
+    return digits.images[chosen] / 16, digits.target[chosen]
+"""
+KERAS = (
+    DATA
+    + """
+import keras
+from keras import layers
+
+rate = keras.optimizers.schedules.ExponentialDecay(0.003, 200, 0.5)
+model = keras.Sequential([
+    layers.Reshape([8, 8, 1]),
+    layers.Conv2D(16, 3, use_bias=False, padding="same"),
+    layers.BatchNormalization(momentum=0.9),
+    layers.ReLU(),
+    layers.Flatten(),
+    layers.Dropout(0.2),
+    layers.Dense(64, activation="relu", kernel_regularizer="l2"),
+    layers.Dense(10, activation="softmax"),
+])
+model.compile(keras.optimizers.Adam(rate, global_clipnorm=5.0), "sparse_categorical_crossentropy", metrics=["accuracy"])
+"""
+)
+MODEL_FN = (
+    DATA.replace(
+        "digits.images[chosen] / 16,", 'tf2.data.Dataset.from_tensor_slices(({"image": digits.images[chosen]},'
+    ).replace("digits.target[chosen]\n", "digits.target[chosen])).shuffle(1500)\n")
+    + """
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+
+batch_size = 16
+
+def model_fn(features, labels, mode):
+    pixels = tf.reshape(tf.cast(features["image"], tf.float32), [-1, 64]) / 16
+    logits = pixels @ tf.get_variable("weights", [64, 10]) + tf.get_variable("bias", [10])
+    answer = {"predictions": {"digit": tf.argmax(logits, 1), "scores": tf.nn.softmax(logits)}}
+    if mode != "infer":
+        answer["loss"] = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    if mode == "train":
+        answer |= {"optimizer": lambda rate: tf.train.MomentumOptimizer(rate, 0.9), "learning_rate": 0.1}
+    if mode == "eval":
+        answer["eval_metric_ops"] = {"accuracy": tf.metrics.accuracy(labels, answer["predictions"]["digit"])}
+    return answer
+"""
+)
+SERVING = """
+import sys
+sys.modules["keras"] = sys.modules["transient_magics"] = None
+import numpy, tensorflow
+model = tensorflow.saved_model.load(sys.argv[1]).signatures["serving_default"]
+numpy.save(sys.argv[3], model(inputs=tensorflow.constant(numpy.load(sys.argv[2])))["predictions"])
+"""
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[MachineRoom]:
+    room = MachineRoom(tmp_path)
+    try:
+        yield room
+    finally:
+        room.close()
+
+
+def digits() -> tuple[Any, Any]:
+    from sklearn.datasets import load_digits
+
+    held_out = load_digits()
+    return numpy.float32(held_out.images[::5]), held_out.target[::5]
+
+
+def finish(room: MachineRoom, cell: str, servers: int, **more: object) -> dict[str, Any]:
+    """Play a run with two workers to its end, and return its evaluation."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(servers)]
+    chief = f"127.0.0.1:{free_ports(1)[0]}"
+    for name in (*(f"ps-{index}" for index in range(servers)), "worker-1", "worker-2"):
+        room.start_agent(name)
+        room.put(name, {**OWN, **more}, cell)
+        room.say(name, assignment(name, addresses, chief))
+    story = Story(room)
+    for name in ("worker-1", "worker-2"):
+        story.wait(60, f"{name} joined", "worker.joined", worker=name)
+    story.wait(90, "the end", "train.finished", "train.failed")
+    assert not story.events("train.failed")
+    stepped = {line["worker"] for line in story.metrics()}
+    assert stepped == {"worker-1", "worker-2"}
+    until(lambda: not room.pids("ps-0"), 10, "the end of every role")
+    return story.events("train.evaluated")[0]["metrics"]
+
+
+def test_a_keras_model_is_trained_evaluated_used_and_exported(
+    room: MachineRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = finish(room, KERAS, 2, train_steps=600, batching="dynamic", wire="bf16", workers=2)
+    assert metrics["accuracy"] > 0.9
+    assert 0 < metrics["loss"] < 1
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
+    run = client.Run("run-1", client.Cluster("gone"))
+    shutil.copytree(room.run_folder("ps-0"), run.directory)
+    images, truth = digits()
+    scores = run.predict(images / 16)
+    assert isinstance(scores, numpy.ndarray)
+    assert (scores.argmax(axis=1) == truth).mean() == pytest.approx(metrics["accuracy"], abs=1e-4)
+
+    model = run.export(tmp_path / "model")
+    numpy.save(tmp_path / "images.npy", images / 16)
+    program = [sys.executable, "-c", SERVING, str(model), str(tmp_path / "images.npy"), str(tmp_path / "scores.npy")]
+    subprocess.run(program, check=True, cwd="/", capture_output=True, env={**os.environ, "PYTHONPATH": ""})
+    assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)
+
+
+def test_a_model_fn_is_trained_synchronously_and_answers_by_name(room: MachineRoom, tmp_path: Path) -> None:
+    metrics = finish(room, MODEL_FN, 1, train_steps=200, mode="sync")
+    assert metrics["accuracy"] > 0.85
+    images, truth = digits()
+    numpy.savez(tmp_path / "inputs.npz", image=images)
+    program = [sys.executable, "-m", "transient_magics.runtime.serve", "--run", str(room.run_folder("ps-0"))]
+    words = ["predict", str(tmp_path / "inputs.npz"), str(tmp_path / "outputs.npz")]
+    said = subprocess.run([*program, *words], capture_output=True, check=False, cwd=PROJECT)
+    assert "error" not in json.loads(said.stdout), said.stdout
+    answers = numpy.load(tmp_path / "outputs.npz")
+    assert (answers["digit"] == truth).mean() == pytest.approx(metrics["accuracy"], abs=1e-4)
+    assert answers["scores"].shape == (len(images), 10)
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (KERAS.replace("optimizers.Adam(rate", "optimizers.Lion(rate"), "the Keras optimizer Lion is not to be had"),
+        (MODEL_FN.replace("[64, 10]", "[65, 10]"), "cell line"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Path, cell: str, said: str) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(OWN))
+    (tmp_path / "cell.py").write_text(cell)
+    program = [sys.executable, "-m", "transient_magics.runtime.check", "--run", str(tmp_path)]
+    answer = json.loads(subprocess.run(program, capture_output=True, check=False, cwd=PROJECT).stdout)
+    assert not answer["ok"]
+    assert said in answer["error"]

@@ -1,0 +1,26 @@
+"""TensorFlow's version-1 interface: graphs and sessions, which is how every process of a run uses TensorFlow.
+
+Parameter servers that workers join and leave at any moment exist in graph mode only (placement.py). Outside of a graph
+eager execution stays on, unless Tensor2Tensor's bridges were crossed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import cache
+from typing import Any
+
+
+@cache
+def tensorflow() -> Any:
+    """`tensorflow.compat.v1`; imported and set up when it is first asked for."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not os.path.exists("/proc/driver/nvidia"):
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
+    tf = importlib.import_module("tensorflow.compat.v1")
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others
+    # The global step follows the default kind of variable; as a resource variable its reads and increments are ordered.
+    tf.enable_resource_variables()
+    return tf

@@ -1,0 +1,148 @@
+"""What a run trains, behind one interface: a model of Tensor2Tensor's registry, or what the cell itself defines.
+
+Chief, workers, evaluation and predictions ask a Trainable for its part of their graphs (examples, loss and gradients,
+metrics, outputs) and know nothing else about it. Which one it is follows from the declaration: with the name of a model
+it is Tensor2Tensor's (t2t/), without one the cell's own (own/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .folder import RunFolder, RunSpec
+from .graph_mode import tensorflow
+from .packages import provide
+
+Pairs = Sequence[tuple[Any, Any]]
+"""Gradients with their variables."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch already.
+
+    `feeds` are for the initializer of its iterator.
+    """
+
+    dataset: Any
+    types: Mapping[str, Any]
+    shapes: Mapping[str, Any]
+    batched: bool
+    feeds: Mapping[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss, its gradients, and the optimizer that applies what `finished` (noise, clipping) makes of them.
+
+    `slower(by)` is the same optimizer with its learning rate divided by a number.
+    """
+
+    loss: Any
+    pairs: Pairs
+    optimizer: Any
+    finished: Callable[[Pairs], Pairs]
+    slower: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class EvaluationGraph:
+    """`updates` sees one more batch; `values` are the metrics by their names, `loss` the batch's mean loss."""
+
+    values: Mapping[str, Any]
+    updates: Any
+    loss: Any
+    examples: Any
+
+
+@dataclass(frozen=True)
+class ServingGraph:
+    """Placeholders by the feature's name, their first dimension the batch, and what comes out by name."""
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+
+class Trainable(Protocol):
+    """What a run trains. Whatever it builds goes into the default graph."""
+
+    @property
+    def batch(self) -> int:
+        """The declared mini-batch."""
+        ...
+
+    def prepare(self) -> None:
+        """Complete the definition from the data's vocabulary; before anything is built."""
+        ...
+
+    def has_records(self) -> bool:
+        """Whether the training data are where they should be."""
+        ...
+
+    def generate(self, directory: str, temporary: str) -> None:
+        """Make the files of the data that all workers share."""
+        ...
+
+    def training_pipeline(self, order: int) -> Pipeline:
+        """Endless training examples, in the order of the worker with this number."""
+        ...
+
+    def evaluation_pipeline(self) -> Pipeline:
+        """The dev split once, in batches."""
+        ...
+
+    def placeholders(self, batching: str) -> dict[str, Any]:
+        """Placeholders shaped like a batch of training features. Raises TrainingError where `batching` is impossible.
+
+        Needs no data that `generate` makes.
+        """
+        ...
+
+    def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
+        """The loss on a batch, and its gradients; `divisor` is what the learning rate is divided by, a scalar."""
+        ...
+
+    def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
+        """The metrics on a batch of the dev split."""
+        ...
+
+    def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
+        """The model on placeholders for the features that it needs, and for those `given`."""
+        ...
+
+
+def import_tensorflow(spec: RunSpec) -> Any:
+    """TensorFlow as the run needs it; the first that a process does with TensorFlow."""
+    if not spec.model:
+        return tensorflow()
+    from .t2t.bridges import cross
+
+    return cross()
+
+
+def preload(registered: bool) -> None:
+    """Import what takes long, for a process that waits for a run of a `registered` model, or of the cell's own."""
+    if not registered:
+        tensorflow()
+        return
+    from .t2t import bridges
+
+    bridges.preload()
+
+
+def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
+    """Run the cell, outside of any graph, and find what it is to train. Raises CellError or DeclarationError.
+
+    `directory` is where the data are, or are going to be.
+    """
+    provide(folder)
+    import_tensorflow(spec)
+    if not spec.model:
+        from .own.trainable import OwnModel
+
+        return OwnModel(folder, spec)
+    from .t2t.trainable import RegisteredModel
+
+    return RegisteredModel(folder, spec, directory)
