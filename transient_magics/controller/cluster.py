@@ -259,7 +259,7 @@ class Controller:
             return
         server = next((vm for vm in state.living if (vm.role, vm.slot) == (PARAMETER_SERVER, 0)), None)
         link = fleet.link(server.name) if server and server.state == "ready" else None
-        if server is None or link is None:
+        if server is None or link is None or not link.answering:  # the journal may not know yet that it is gone
             return
 
         async def hand_over() -> None:
@@ -271,7 +271,7 @@ class Controller:
             else:
                 self._recorder.record(events.ControllerMoved(vm=server.name))
 
-        self._tasks.do("hand over", hand_over)
+        self._tasks.do(f"hand over to {server.name}", hand_over)
 
     # Commands
 
