@@ -18,7 +18,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from ..graph_mode import tensorflow
 
@@ -321,7 +321,7 @@ def _contrib(tf: Any) -> None:
         "RMSProp": tf.train.RMSPropOptimizer,
         "SGD": tf.train.GradientDescentOptimizer,
     }
-    slim, framework = contrib.slim(), contrib.framework()
+    slim, framework = contrib.slim(), cast(Any, contrib.framework())
     layers = _ContribLayers(slim, classes)
     framework.arg_scope, framework.add_arg_scope = slim.arg_scope, slim.add_arg_scope
     contrib.layers = lambda: layers
