@@ -43,7 +43,7 @@ def log_file(folder: RunFolder, name: str) -> Path:
 
 
 class Standby:
-    """A process that waits to be `role` under `name` in the run of `folder`; `own`: its model is not Tensor2Tensor's."""
+    """A process that waits to be `role` under `name` in the run of `folder`; `own`: its model is the cell's own."""
 
     def __init__(self, role: str, name: str, folder: RunFolder, *, own: bool) -> None:
         arguments = ["--standby", "own" if own else "registered"]

@@ -19,7 +19,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from ..graph_mode import tensorflow
 
@@ -367,8 +367,7 @@ def _contrib(tf: Any) -> None:
         "RMSProp": tf.train.RMSPropOptimizer,
         "SGD": tf.train.GradientDescentOptimizer,
     }
-    slim: Any = contrib.slim()
-    framework: Any = contrib.framework()
+    slim, framework = contrib.slim(), cast(Any, contrib.framework())
     layers = _ContribLayers(slim, classes)
     framework.arg_scope, framework.add_arg_scope = slim.arg_scope, slim.add_arg_scope
     contrib.layers = lambda: layers
