@@ -1,6 +1,7 @@
 """`python -m transient_magics.controller.sweep [PROJECT]`: delete this user's VMs that nothing here knows.
 
-Those are VMs of clusters that are over or unknown, and of images that are built no more.
+Those are VMs of clusters that are over or unknown, and of images that are built no more. An unknown cluster whose
+controller runs on a VM of its own is looked after: another machine declared it.
 Prints one JSON object: `{"deleted": [names]}` or `{"error": sentence}`. Without a project it sweeps the emulator.
 """
 
@@ -16,7 +17,7 @@ from ..journal import read, replay
 from .access import to_project
 from .baking import BUILD_LABEL
 from .lock import held
-from .machines import LABEL, OWNER_LABEL, owner, rule_description
+from .machines import LABEL, OWNER_LABEL, SEAT_LABEL, owner, rule_description
 
 
 async def sweep(project: str | None) -> list[str]:
@@ -27,9 +28,12 @@ async def sweep(project: str | None) -> list[str]:
             living.add(path.parent.name)
     async with to_project(project) as access:
         await access.reopen()
+        found = await access.engine.list({OWNER_LABEL: owner()})
+        seats = [vm.labels[LABEL] for vm in found if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()]
+        living |= {cluster for cluster in seats if not places.cluster(cluster).exists()}
         orphans = [
             vm
-            for vm in await access.engine.list({OWNER_LABEL: owner()})
+            for vm in found
             if (vm.labels.get(LABEL) and vm.labels[LABEL] not in living)
             or (vm.labels.get(BUILD_LABEL) and not held(places.build(vm.labels[BUILD_LABEL])))
         ]
