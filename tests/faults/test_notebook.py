@@ -95,6 +95,9 @@ def test_a_mistake_is_one_line_without_traceback_and_launches_nothing(
     assert before == ({cluster.name for cluster in client.clusters()}, len(client.runs(bench)))
 
 
+ARRAYS = "import numpy\ndef input_fn(mode): return numpy.zeros((4, 2)), numpy.zeros(4)\n"
+
+
 @pytest.mark.training
 @pytest.mark.parametrize(
     ("options", "body", "words"),
@@ -103,8 +106,8 @@ def test_a_mistake_is_one_line_without_traceback_and_launches_nothing(
         ({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
         ({"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
         ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
-        ({"pip": ("/nowhere/tiny.whl",)}, CELL, ["/nowhere/tiny.whl", "--pip"]),
-        ({"model": "", "hparams_set": "", "problem": ""}, "def input_fn(mode): ...\nmodel = 3\n", ["no Keras model"]),
+        ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
+        ({"model": "", "hparams_set": "", "problem": ""}, f"{ARRAYS}model = 3\n", ["no Keras model"]),
     ],
 )
 def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(

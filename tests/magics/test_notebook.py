@@ -58,7 +58,7 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
     ("cell", "said"),
     [
         ("%transient_cluster k80x", "column 5"),
-        ("%%train --model resnet\nx = 1", "needs --hparams-set"),
+        ("%%train --model resnet --train-steps 5\nx = 1", "needs --hparams-set"),
         ("%transient_cluster delete nope", "no cluster nope"),
     ],
 )

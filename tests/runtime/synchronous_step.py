@@ -43,7 +43,9 @@ class Small:
         self.half = self.accumulators._each[0].apply_grad(
             tf.convert_to_tensor(pairs[0][0]), local_step=self.accumulators.round
         )
-        objective = Objective(loss, pairs, optimizer, lambda given: noisy_and_clipped(given, HPARAMS))
+        objective = Objective(
+            loss, pairs, optimizer, lambda given: noisy_and_clipped(given, HPARAMS), lambda by: optimizer
+        )
         self.accumulators.build_update(objective)
         # Dense here too: the norm of a sparse gradient counts a repeated row as several.
         dense = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in pairs]

@@ -40,7 +40,10 @@ def pushed(clip, rows, share):
         loss = tf.reduce_mean(tf.square(tf.matmul(inputs[rows], weights) - targets[rows])) / 2
         step = tf.train.get_or_create_global_step()
         total, optimizer, pairs = gradients(loss, hparams, tf.constant(1.0))
-        train = applied(Objective(total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams)), step, fed)
+        objective = Objective(
+            total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer
+        )
+        train = applied(objective, step, fed)
         session.run(tf.global_variables_initializer())
         session.run(train, {fed: share})
         return 1.0 - session.run(weights)

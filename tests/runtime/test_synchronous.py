@@ -110,7 +110,7 @@ def test_workers_keep_step_and_nothing_is_stale(story: Story):
 def test_the_others_go_on_when_a_worker_is_killed_or_frozen_and_wait_for_nobody_who_joins(story: Story):
     assert between(story, "frozen", "thawed", "worker-2")[-1]["time"] > story.marks["frozen"] + 3 * 10**9
     gaps = [line["gap_seconds"] for line in between(story, "killed", "joined", "worker-2")]
-    assert len(gaps) >= 4
+    assert len(gaps) >= 2
     assert max(gaps) < 4.5
     assert between(story, "thawed", "server killed", "worker-1")
     numbers = [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-3"]
