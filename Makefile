@@ -36,7 +36,7 @@ browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
 test: lint browser
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(READY)
 	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done
