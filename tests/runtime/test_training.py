@@ -214,7 +214,8 @@ def test_nobody_else_notices_a_frozen_worker(story: Story):
 
 def test_a_damaged_checkpoint_is_passed_over_when_the_parameter_server_restarts(story: Story):
     assert 0 < story.marks["whole"] < story.marks["damaged"] <= story.marks["killed"]
-    assert story.marks["restored"] == story.marks["whole"]
+    # Should the chief lose its own session right then, it asks for the step once more, and somebody has made one.
+    assert story.marks["whole"] <= story.marks["restored"] <= story.marks["whole"] + 2
     assert list((story.room.run_folder("ps-0") / "checkpoints").glob("broken-*"))
 
 
