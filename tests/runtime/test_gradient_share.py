@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.machine_room import PROJECT
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.training
 
 PROGRAM = """
 import os

@@ -17,7 +17,7 @@ import pytest
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from tests.runtime.test_training import DECLARATION, DIGITS, assignment
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.training
 
 REVERSE = """
 from tensor2tensor.data_generators import algorithmic

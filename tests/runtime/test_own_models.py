@@ -18,7 +18,7 @@ from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics import client
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.training
 
 OWN = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "pace_seconds": None}
 DATA = """

@@ -17,7 +17,7 @@ import pytest
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.training
 
 SYNC = {**DECLARATION, "mode": "sync", "train_steps": 100_000, "checkpoint_steps": 20, "pace_seconds": 0.2}
 WORKERS = ("worker-1", "worker-2", "worker-3")

@@ -24,7 +24,7 @@ import pytest
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from transient_magics import client
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.training
 
 DIGITS = (PROJECT / "templates" / "digits.py").read_text()
 DECLARATION: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.training
 
 PACES = {"worker-1": 0.15, "worker-2": 0.45}
 SMALL_MEMORY = '''

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.test_training import DECLARATION, DIGITS
 
-pytestmark = [pytest.mark.training, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.training
 
 # TensorFlow never comes into the process of the tests. It builds a worker's graph and counts the elements that cross.
 CROSSING = """
