@@ -74,7 +74,12 @@ def main() -> None:
             moved, rates[wire] = observe(cluster, wire, seconds)
             say(f"{wire}: bytes per step", moved / 1e6, "MB")
             say(f"{wire}: ratio to the least possible", moved / floor, "", "1.01 to 1.05")
-            say(f"{wire}: steps at 100 Mbit/s", rates[wire], "steps/s", f"at most {LINK / 8 / (floor / 2):.2f}")
+            say(
+                f"{wire}: steps at 100 Mbit/s",
+                rates[wire],
+                "steps/s",
+                f"at most {LINK / 8 / floor:.2f}: a step reads, then sends",
+            )
         say("bf16 over fp32", rates["bf16"] / rates["fp32"], "")
 
 
