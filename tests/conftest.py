@@ -6,6 +6,7 @@ Browsers come last, because Playwright keeps an event loop running from its firs
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Jobs in a shell's background ignore it, and so would every program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Emulate = Callable[..., AbstractContextManager[str]]
 
