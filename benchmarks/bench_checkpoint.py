@@ -5,30 +5,14 @@ from __future__ import annotations
 import argparse
 import time
 
-from _common import CELL, all_in, own_home, rows_between, say, start
+from _common import all_in, own_home, rows_between, say, start
 
 from transient_magics import client
 from transient_magics.client import Declaration
 from transient_magics.journal import events
 
 PACE = 0.8
-LARGE = (
-    CELL
-    + """
-
-from tensor2tensor.models import basic
-
-
-@registry.register_hparams
-def large():
-    hparams = basic.basic_fc_small()
-    hparams.hidden_size = 2880
-    hparams.num_hidden_layers = 3
-    hparams.batch_size = 8
-    hparams.optimizer = "Adam"
-    return hparams
-"""
-)
+LARGE = "hidden_size=2880,num_hidden_layers=3,batch_size=8,optimizer=Adam"
 
 
 def main() -> None:
@@ -39,7 +23,7 @@ def main() -> None:
     with own_home():
         cluster = client.declare(Declaration("k80x2", name="bench"))
         run = start(
-            cluster, source=LARGE, model="basic_fc_relu", hparams_set="large", pace_seconds=PACE,
+            cluster, model="basic_fc_relu", hparams_set="basic_fc_small", hparams=LARGE, pace_seconds=PACE,
             checkpoint_steps=None, checkpoint_seconds=12.0,
         )  # fmt: skip
         all_in(cluster, 2)

@@ -10,28 +10,13 @@ import argparse
 import time
 from pathlib import Path
 
-from _common import CELL, all_in, own_home, process, rows_between, say, start
+from _common import all_in, own_home, process, rows_between, say, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration
 
 LINK = 100e6
-WIDE = (
-    CELL
-    + """
-
-from tensor2tensor.models import basic
-
-
-@registry.register_hparams
-def wide():
-    hparams = basic.basic_fc_small()
-    hparams.hidden_size = 1024
-    hparams.num_hidden_layers = 4
-    hparams.batch_size = 32
-    return hparams
-"""
-)
+WIDE = "hidden_size=1024,num_hidden_layers=4,batch_size=32"
 PARAMETERS = (64 * 1024 + 1024) + 3 * (1024 * 1024 + 1024) + (1024 * 10 + 10)
 
 
@@ -45,7 +30,7 @@ def crossed(cluster: Cluster) -> int:
 def observe(cluster: Cluster, wire: str, seconds: float) -> tuple[float, float]:
     """Bytes per step and steps per second of a run with this wire."""
     run = start(
-        cluster, source=WIDE, model="basic_fc_relu", hparams_set="wide", wire=wire, checkpoint_steps=None,
+        cluster, model="basic_fc_relu", hparams_set="basic_fc_small", hparams=WIDE, wire=wire, checkpoint_steps=None,
         checkpoint_seconds=None,
     )  # fmt: skip
     all_in(cluster, 1)

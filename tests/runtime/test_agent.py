@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ import pytest
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[MachineRoom]:
-    room = MachineRoom(tmp_path)
-    yield room
-    room.close()
 
 
 def worker(ports: list[int], run: str = "run-1") -> dict[str, object]:

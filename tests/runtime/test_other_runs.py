@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,6 @@ TEXT = {
     "checkpoint_steps": None,
     "checkpoint_auto": True,
 }
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[MachineRoom]:
-    room = MachineRoom(tmp_path)
-    yield room
-    room.close()
 
 
 def events(room: MachineRoom, kind: str) -> list[dict[str, Any]]:

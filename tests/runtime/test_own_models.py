@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +79,6 @@ import numpy, tensorflow
 model = tensorflow.saved_model.load(sys.argv[1]).signatures["serving_default"]
 numpy.save(sys.argv[3], model(inputs=tensorflow.constant(numpy.load(sys.argv[2])))["predictions"])
 """
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[MachineRoom]:
-    room = MachineRoom(tmp_path)
-    try:
-        yield room
-    finally:
-        room.close()
 
 
 def digits() -> tuple[Any, Any]:

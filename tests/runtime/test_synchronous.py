@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,12 +44,8 @@ def test_only_whole_pushes_of_this_round_count(small: dict[str, Any]):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    room = MachineRoom(tmp_path_factory.mktemp("vms"))
-    try:
-        yield play(room)
-    finally:
-        room.close()
+def story(shared_room: MachineRoom) -> Story:
+    return play(shared_room)
 
 
 def play(room: MachineRoom) -> Story:

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,12 +94,8 @@ def assignment(name: str, servers: list[str], chief: str, run: str = "run-1") ->
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    room = MachineRoom(tmp_path_factory.mktemp("vms"))
-    try:
-        yield play(room)
-    finally:
-        room.close()
+def story(shared_room: MachineRoom) -> Story:
+    return play(shared_room)
 
 
 def play(room: MachineRoom) -> Story:

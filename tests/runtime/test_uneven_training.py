@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.runtime.machine_room import MachineRoom, free_ports, until
@@ -34,15 +31,6 @@ class SmallMemory(_resnet.Resnet):
             features["inputs"] = _tf.identity(features["inputs"])
         return super().body(features)
 '''
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[MachineRoom]:
-    room = MachineRoom(tmp_path)
-    try:
-        yield room
-    finally:
-        room.close()
 
 
 def begin(room: MachineRoom, run: str, cell: str, **more: object) -> Story:

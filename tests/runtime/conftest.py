@@ -1,0 +1,25 @@
+"""The machines on which the tests of runs let agents and their roles live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from .machine_room import MachineRoom
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[MachineRoom]:
+    """Machines of one test."""
+    with closing(MachineRoom(tmp_path)) as room:
+        yield room
+
+
+@pytest.fixture(scope="module")
+def shared_room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineRoom]:
+    """Machines of all tests of a module."""
+    with closing(MachineRoom(tmp_path_factory.mktemp("vms"))) as room:
+        yield room
