@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -227,3 +228,11 @@ def test_a_controller_on_a_vm_takes_a_bucket_and_is_given_one() -> None:
         specify(Declaration("k80", name="n", controller="cluster", bucket="none"))
     assert specify(Declaration("k80", name="n", controller="cluster")).bucket == "tm-emulated-project-us-west1"
     assert specify(Declaration("k80", name="n")).bucket is None
+    assert specify(Declaration("k80", name="n")).controller == "local"
+
+
+def test_with_a_project_the_controller_leaves_this_machine_unless_the_results_cannot() -> None:
+    mine = Declaration("v100", name="n", project="mine")
+    assert specify(mine).controller == "cluster"
+    assert specify(replace(mine, bucket="none")).controller == "local"
+    assert specify(replace(mine, controller="local")).bucket == "tm-mine-us-central1"

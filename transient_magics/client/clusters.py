@@ -212,7 +212,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         external_ip=declaration.external_ip,
         firewall=declaration.firewall,
         ssh_from=declaration.ssh_from,
-        controller=declaration.controller or "local",
+        controller=declaration.controller or _default_controller(declaration),
     )
     spec = with_home(spec, lines)
     return replace(spec, bucket=_bucket(declaration, spec.home_zone))
@@ -294,6 +294,11 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
     if declaration.controller == "cluster" and declaration.bucket == "none":
         what = "Results that this machine may not be there to take need a bucket"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
+
+
+def _default_controller(declaration: Declaration) -> str:
+    """With a project: on a VM, so that a closed laptop changes nothing, unless the results have nowhere else to go."""
+    return "cluster" if declaration.project and declaration.bucket != "none" else "local"
 
 
 def _bucket(declaration: Declaration, home_zone: str) -> str | None:
