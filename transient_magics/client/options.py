@@ -308,7 +308,8 @@ def _declare() -> tuple[Option, ...]:
               metavar="RANGE,..."),
         _flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
         _flag("--controller", "where the controller runs: here, or on the cluster's parameter server, so that this "
-              "machine may be off (with a project and a bucket cluster, else local)", **_choice("--controller", ("local", "cluster"))),
+              "machine may be off (with a project and a bucket: cluster, else local)",
+              **_choice("--controller", ("local", "cluster"))),
         _flag("--dry-run", "show what would be created and its price; create nothing"),
         _flag("--wait", _WAIT.format("the cluster is ready")),
         _OUTPUT,

@@ -264,7 +264,7 @@ class Controller:
 
         async def hand_over() -> None:
             try:
-                await Seat(await link.connection(), state.name, server.name).check(spec)
+                await Seat(await link.connection(), spec, server.name).check()
             except RemoteError as error:
                 self._recorder.note("seat", f"The controller cannot move to {server.name} yet: {error}")
                 await asyncio.sleep(_LONGEST_WAIT)

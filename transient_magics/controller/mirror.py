@@ -155,7 +155,7 @@ class Mirror:
         async with await self._access.connect(
             self._vm, self._directory / "key", timeout=_CONNECT_SECONDS
         ) as connection:
-            seat = Seat(connection, self._state.name, self._vm.name)
+            seat = Seat(connection, self._spec, self._vm.name)
             await seat.furnish(self._directory)
             self._there, self._trouble, self._silent_since = (connection, seat), "", 0.0
             self._connected.set()

@@ -1,8 +1,8 @@
 """The VM on which a cluster's controller runs: what it is brought, how it is started there, how it is spoken to.
 
-It is the same program as on the user's machine, with the same folder, below a home of its own on the VM. A shell there
-starts it again whenever it does not end by itself. The journal comes last, and only where there is none: from its
-first line on a journal on the VM is ahead of every copy.
+It is the same program as on the user's machine, with the same folder, below a home of its own on the VM. systemd there
+(a shell where there is none) starts it again whenever it does not end by itself. The journal comes last, and only where
+there is none: from its first line on a journal on the VM is ahead of every copy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from ..remote import Connection, push_bundle
 from ..spec import ClusterSpec
 from .lock import LOCK
 from .machines import owner
+from .startup import controller_unit
 
 VARIABLE = "TRANSIENT_MAGICS_SEAT"
 JOURNAL = "journal.jsonl"
 _HOME = "transient/controller"
+_USER_WITH_SYSTEMD = "if test -d /run/systemd/system && sudo -n true 2>/dev/null; then id -un; fi"
+_INSTALL_UNIT = (
+    "sudo -n tee /etc/systemd/system/transient-{name}.service >/dev/null && "
+    "sudo -n systemctl daemon-reload && sudo -n systemctl enable --now transient-{name}"
+)
 _CHECK_SECONDS = 120.0
 _HANG_SECONDS = 30.0
 
@@ -39,22 +45,22 @@ def command_socket(directory: Path) -> Path:
 
 
 class Seat:
-    """The controller of `cluster` on the VM `vm`, at the other end of a connection. All of it may raise RemoteError."""
+    """A cluster's controller on the VM `vm`, at the other end of a connection. All of it may raise RemoteError."""
 
-    def __init__(self, connection: Connection, cluster: str, vm: str) -> None:
-        self._connection, self._cluster, self._vm = connection, cluster, vm
-        self._folder = self.folder(cluster)
+    def __init__(self, connection: Connection, spec: ClusterSpec, vm: str) -> None:
+        self._connection, self._spec, self._vm = connection, spec, vm
+        self._folder = self.folder(spec.name)
 
     @staticmethod
     def folder(cluster: str) -> str:
         """The path of the cluster's folder on the VM."""
         return f"{_HOME}/clusters/{cluster}"
 
-    async def check(self, spec: ClusterSpec) -> None:
+    async def check(self) -> None:
         """See that the VM can run the controller. CommandError says why not."""
         settings = [f"{name}={value}" for name, value in (await self._settings()).items()]
         program = ["env", *settings, "transient-python", "-m", "transient_magics.controller.rehearse"]
-        await self._connection.run(program, timeout=_CHECK_SECONDS, input=json.dumps(spec.to_dict()).encode())
+        await self._connection.run(program, timeout=_CHECK_SECONDS, input=json.dumps(self._spec.to_dict()).encode())
 
     async def furnish(self, directory: Path) -> None:
         """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
@@ -83,9 +89,18 @@ class Seat:
         except TimeoutError:
             await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
         except RemoteError:
-            settings = await self._settings()
-            command = f"until transient-python -m transient_magics.controller {self._cluster}; do sleep 2; done"
-            log = f"{self._folder}/controller.log"
+            await self._supervise(await self._settings())
+
+    async def _supervise(self, settings: Mapping[str, str]) -> None:
+        """Have the controller started, and started again whenever it fails."""
+        name, log = self._spec.name, f"{self._folder}/controller.log"
+        # What an emulated VM sees of systemd is that of the machine which it is emulated on.
+        user = "" if self._spec.emulated else (await self._connection.run(_USER_WITH_SYSTEMD)).strip()
+        if user:
+            unit = controller_unit(name, user, settings, f"{await self._connection.home()}/{log}")
+            await self._connection.run(_INSTALL_UNIT.format(name=name), input=unit.encode())
+        else:
+            command = f"until transient-python -m transient_magics.controller {name}; do sleep 2; done"
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The scripts that put the training stack onto a VM, rendered from templates with our own lock inside.
+"""What puts programs onto a VM, rendered from templates: the training stack with our own lock inside, the controller.
 
 `stack.sh.j2` alone says how the stack is installed. A VM without a baked image runs it at its first boot
 (`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -38,15 +39,24 @@ def pinned() -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", locks, re.MULTILINE))
 
 
-def _rendered(template: str, with_gpu: bool) -> str:
-    requirements, tensor2tensor = (_shipped("locks", name).read_text() for name in _LOCKS)
+def controller_unit(cluster: str, user: str, environment: Mapping[str, str], log: str) -> str:
+    """The systemd unit of a cluster's controller on a VM: started again when it fails, and when the VM boots again."""
+    return _template("controller.service.j2").render(cluster=cluster, user=user, environment=environment, log=log)
+
+
+def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_shipped("templates", template).parent),
+        loader=jinja2.FileSystemLoader(_shipped("templates", name).parent),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # shell scripts
+        autoescape=False,  # shell scripts and settings
         trim_blocks=True,
     )
-    return environment.get_template(template).render(
+    return environment.get_template(name)
+
+
+def _rendered(template: str, with_gpu: bool) -> str:
+    requirements, tensor2tensor = (_shipped("locks", name).read_text() for name in _LOCKS)
+    return _template(template).render(
         with_gpu=with_gpu,
         stack=f"{lock_hash()}-{'gpu' if with_gpu else 'cpu'}",
         requirements=requirements.strip(),
