@@ -17,16 +17,15 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import CELL, Patient
-from transient_magics import client, places
+from transient_magics import client, emulator, places
 from transient_magics.journal import events
 
 PROJECT = "/compute/v1/projects/emulated-project"
 
 
 def api(path: str, method: str = "GET") -> dict[str, Any]:
-    """What the emulator's API answers. (Whoever asks `emulator.running()` is taken to be about to make VMs.)"""
-    url = json.loads((places.emulator() / "emulator.json").read_text())["url"]
-    request = urllib.request.Request(f"{url}{PROJECT}{path}", method=method)
+    """What the emulator's API answers."""
+    request = urllib.request.Request(f"{emulator.running()}{PROJECT}{path}", method=method)
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
 

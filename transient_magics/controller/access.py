@@ -41,8 +41,8 @@ def to_project(project: str | None) -> Access:
 class Access:
     """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and after an outage."""
 
-    def __init__(self, spec: ClusterSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: ClusterSpec, *, makes_vms: bool = False) -> None:
+        self._spec, self._makes_vms = spec, makes_vms
         self._stack = AsyncExitStack()
         self.engine: ComputeEngine
         self.storage: CloudStorage | None = None
@@ -143,7 +143,7 @@ class Access:
         elif self._spec.emulated:
             from .. import emulator
 
-            endpoint = await asyncio.to_thread(emulator.ensure)
+            endpoint = await asyncio.to_thread(emulator.ensure, expecting=self._makes_vms)
             about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
             self._dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
         if self._opened_at > 0 and endpoint == self.engine.endpoint:

@@ -72,7 +72,7 @@ class Controller:
             self._declare_waiting_runs()
             async with (
                 serve(command_socket(self._directory), self._command),
-                Access(self._declared) as access,
+                Access(self._declared, makes_vms=self._state.phase != "deleting") as access,
             ):
                 if await self._open(access):
                     adviser = Adviser(self._recorder, access)

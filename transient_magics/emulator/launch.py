@@ -25,20 +25,23 @@ _ANSWER_SECONDS = 3.0
 _LINGER = 10.0
 
 
-def ensure(*, linger: float | None = None, timeout: float = 15.0, options: tuple[str, ...] = ()) -> str:
+def ensure(
+    *, expecting: bool = False, linger: float | None = None, timeout: float = 15.0, options: tuple[str, ...] = ()
+) -> str:
     """The URL of this user's emulator, started if none answers.
 
-    `linger` (default: 10 s) and `options` (of its command line) count only if it is started now; one that was killed
-    is revived with the settings that it had, where these do not say otherwise. Raises UnreachableError.
+    One that is `expecting` VMs waits a minute for the first. `linger` (default: 10 s) and `options` (of its command
+    line) count only if it is started now; one that was killed is revived with the settings that it had, where these do
+    not say otherwise. Raises UnreachableError.
     """
     state = places.private(places.emulator().absolute())
-    if url := _answering(state):
+    if url := _answering(state, expecting):
         return url
     deadline = time.monotonic() + timeout
     with (state / "start.lock").open("a") as lock:
         # Others who start it at this moment are waited for; they take no longer than their own limit.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _answering(state) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
+        return _answering(state, expecting) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
 
 
 def running() -> str:
@@ -46,12 +49,15 @@ def running() -> str:
     return _answering(places.emulator().absolute())
 
 
-def about(url: str) -> dict[str, Any]:
-    """What the emulator at `url` says of itself: relay, state, isolated, version. Raises UnreachableError."""
+def about(url: str, expecting: bool = False) -> dict[str, Any]:
+    """What the emulator at `url` says of itself: relay, state, isolated, version. Raises UnreachableError.
+
+    With `expecting` it learns that VMs are about to be made.
+    """
     place = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
     try:
-        connection.request("GET", "/emulator/v1")
+        connection.request("GET", f"/emulator/v1{'?expecting=vms' if expecting else ''}")
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -63,10 +69,10 @@ def about(url: str) -> dict[str, Any]:
     return content
 
 
-def _answering(state: Path) -> str:
+def _answering(state: Path, expecting: bool = False) -> str:
     try:
         url = json.loads((state / "emulator.json").read_text())["url"]
-        return url if about(url)["state"] == str(state) else ""
+        return url if about(url, expecting)["state"] == str(state) else ""
     except (OSError, ValueError, KeyError, UnreachableError):
         return ""
 

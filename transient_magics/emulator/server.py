@@ -132,8 +132,8 @@ class _Emulator:
         write_atomically(self._state / "emulator.json", json.dumps(about))
 
     async def _about(self, request: web.Request) -> web.Response:
-        # Who asks this is about to make VMs, and may have seconds of imports before him.
-        self._expected_until = time.monotonic() + _EXPECTED_SECONDS
+        if "expecting" in request.query:  # who is about to make VMs may have seconds of imports before him
+            self._expected_until = time.monotonic() + _EXPECTED_SECONDS
         return web.json_response({
             "relay": self._settings.relay, "state": self._settings.state, "version": VERSION, "project": PROJECT,
             "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
