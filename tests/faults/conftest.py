@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -35,6 +36,17 @@ def processes(*marks: str) -> list[int]:
                 if all(mark in line for mark in marks):
                     found.append(int(entry.name))
     return sorted(found)
+
+
+@contextlib.contextmanager
+def full_disk(process: int, path: Path) -> Iterator[None]:
+    """As long as it lasts, the process can write no file further than `path` reaches."""
+    limits = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
 
 
 class Patient:

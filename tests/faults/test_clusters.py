@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Patient, processes
+from tests.faults.conftest import Patient, full_disk, processes
 from transient_magics import client
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events
@@ -77,9 +76,7 @@ def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Pati
     path = left.cluster.directory / "journal.jsonl"
     worker = next(vm.name for vm in left.cluster.state.living if vm.role == "worker" and vm.state == "ready")
     before, number = left.mark(), left.controller()
-    limits = resource.prlimit(number, resource.RLIMIT_FSIZE)
-    resource.prlimit(number, resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
-    try:
+    with full_disk(number, path):
         left.cluster.revoke(worker)
         answer: dict[str, object] = {}
         deadline = time.monotonic() + 20
@@ -88,8 +85,6 @@ def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Pati
             answer = client.commands.send(left.cluster.directory, {"do": "ping"})
         assert "The journal cannot be written" in str(answer["trouble"])
         assert left.mark() == before
-    finally:
-        resource.prlimit(number, resource.RLIMIT_FSIZE, limits)
     left.event(before, events.VmPreemptionNotice, vm=worker)
     left.event(before, events.WorkerReplaced, worker=worker)
     assert left.controller() == number

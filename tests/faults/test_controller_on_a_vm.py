@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import CELL, Patient
+from tests.faults.conftest import CELL, Patient, full_disk
 from transient_magics import client, emulator, places
+from transient_magics.client.follower import follower
 from transient_magics.journal import events
 
 PROJECT = "/compute/v1/projects/emulated-project"
@@ -115,6 +116,28 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     assert {each.vm for each in cluster.events("vm.deleted")} >= {"ps-0"}  # type: ignore[attr-defined]
     assert [each.vm for each in cluster.events("controller.moved")] == ["ps-0", ""]  # type: ignore[attr-defined]
     assert said.split() == ["deleted", str(cluster.cost().total)]
+
+
+def test_a_full_disk_here_or_on_the_vm_is_said_and_loses_no_event(home: Path) -> None:
+    cluster = client.declare(client.Declaration("k80", name="full", controller="cluster"))
+    cluster.follow(lambda state: state.seat == "ps-0" and state.phase == "ready", 90)
+    cluster.follow(lambda state: bool(cluster.events("controller.recovered")), 60)
+    patient, told = Patient(cluster), [""]
+    leave = follower().subscribe("full", lambda state, _: told.append(state.trouble))
+    mirror = int((cluster.directory / "controller.lock").read_text())
+    places_of_it = [(mirror, "cannot be copied to this machine"), (on_vm("full")[0], "The journal cannot be written")]
+    for number, (process, said) in enumerate(places_of_it):
+        mark = patient.mark()
+        with full_disk(process, cluster.directory / "journal.jsonl"):
+            cluster.revoke(f"worker-{number}")
+            until(lambda said=said: said in told[-1], said)
+        patient.event(mark, events.WorkerReplaced, worker=f"worker-{number}")
+        until(lambda: not told[-1], "silent again")
+    leave()
+    history = cluster.events()
+    assert [event.seq for event in history] == list(range(1, len(history) + 1))
+    cluster.delete()
+    assert not vms("full")
 
 
 @pytest.mark.training

@@ -3,16 +3,19 @@
 A daemon thread with its own event loop; the notebook's own loop and main thread are never used. Whoever subscribes to a
 cluster is called in that thread with the folded state and the new events, first with what is there already. While a
 cluster is followed its controller is watched too: the connection to its socket breaks the moment it dies, and another
-one is started, with a limit and growing pauses.
+one is started, with a limit and growing pauses. Over that connection it also says what no journal can hold, such as
+that the disk under the journal is full.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 Callback = Callable[[ClusterState, list[Event]], None]
 
 _CHECK_SECONDS = 1.0
+_ASK_SECONDS = 5.0
+_PING = json.dumps({"do": "ping"}).encode() + b"\n"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _CALM_SECONDS = 60.0
 
@@ -87,6 +92,7 @@ class _Watched:
     def __init__(self, name: str) -> None:
         self._directory = places.cluster(name)
         self._state = ClusterState()
+        self._trouble = ""  # as the controller itself says it now
         self._caught_up = False
         self._callbacks: list[Callback] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,11 +117,20 @@ class _Watched:
         async for batch in follow(self._directory / "journal.jsonl"):
             self._state = replay(batch, self._state)
             self._caught_up = True
-            for callback in list(self._callbacks):
-                self._tell(callback, batch)
+            self._tell_all(batch)
+
+    def _hear(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._tell_all([])
+
+    def _tell_all(self, batch: list[Event]) -> None:
+        for callback in list(self._callbacks):
+            self._tell(callback, batch)
 
     def _tell(self, callback: Callback, batch: list[Event]) -> None:
-        if not _shielded(callback, self._state, batch) and callback in self._callbacks:
+        state = replace(self._state, trouble=self._trouble or self._state.trouble)
+        if not _shielded(callback, state, batch) and callback in self._callbacks:
             self._callbacks.remove(callback)
 
     async def _keep_controller(self) -> None:
@@ -143,10 +158,21 @@ class _Watched:
             await asyncio.sleep(_CHECK_SECONDS)
             return
         try:
-            await reader.read()
+            while True:
+                writer.write(_PING)
+                if not (answer := await reader.readline()):
+                    return
+                self._hear(json.loads(answer).get("trouble", ""))
+                try:
+                    async with asyncio.timeout(_ASK_SECONDS):
+                        await reader.read()  # returns when the controller is gone, and only then
+                    return
+                except TimeoutError:
+                    continue
         except ConnectionError:
             return  # killed with our connection still waiting in its queue
         finally:
+            self._hear("")
             writer.close()
 
 

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
 _END_OF_RUN_SECONDS = 150.0
+_PATIENCE = 10.0  # of a command, with a controller that is just starting
 
 
 class Controller:
@@ -48,6 +49,7 @@ class Controller:
         self._saved_ahead = False
         self._prepared: set[str] = set()
         self._fleet: Fleet | None = None
+        self._in_charge = asyncio.Event()
         self._recorder: Recorder
         self._tasks: Tasks
 
@@ -129,6 +131,7 @@ class Controller:
             recorder = self._recorder
             self._tasks = Tasks(group, recorder.changed.set, lambda key, what: recorder.note(key, what))
             fleet = self._fleet = Fleet(self._directory, recorder, access, self._tasks, self._agent_line)
+            self._in_charge.set()
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
             if here():
@@ -326,10 +329,13 @@ class Controller:
             self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
     async def _revoke(self, name: str, seconds: float) -> None:
-        vm = self._state.vms.get(name)
-        if self._fleet is None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._in_charge.wait()
+        except TimeoutError:
             what = f"The controller of {self._declared.name} is still looking for Compute Engine"
-            raise ClusterError(what, fix="Try again in a moment.")
+            raise ClusterError(what, fix="Try again in a moment.") from None
+        vm = self._state.vms.get(name)
         if vm is None or not vm.living:
             living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
             raise ClusterError(
@@ -339,6 +345,9 @@ class Controller:
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:
             raise ClusterError(f"{name} is not running yet")
+        if vm.state == "leaving":
+            return  # a command that lost its answer on the way comes twice
+        assert self._fleet
         await self._fleet.preempt(vm, seconds)
 
     def _resize(self, wanted: ClusterSpec) -> None:

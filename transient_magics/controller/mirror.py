@@ -9,6 +9,7 @@ controller's VM runs no more, nobody is in charge, and the cluster is taken back
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import tempfile
@@ -38,6 +39,7 @@ from .training import waiting_runs
 
 log = logging.getLogger(__name__)
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
@@ -58,7 +60,7 @@ class Mirror:
         self._there: tuple[Connection, Seat] | None = None
         self._connected = asyncio.Event()
         self._to_end = ""
-        self._trouble, self._silent_since = "", 0.0
+        self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
         self._tasks: Tasks
 
     @property
@@ -80,11 +82,16 @@ class Mirror:
                         await self._go_on()
                         return
                 except* (TransientError, OSError) as group:
-                    self._trouble = f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}"
+                    self._trouble = self._explained(group.exceptions[0])
                     self._silent_since = self._silent_since or time.monotonic()
                     log.warning("%s", self._trouble)
                 pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(pause)
+
+    def _explained(self, error: Exception) -> str:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return f"The journal cannot be copied to this machine: {error.strerror}"
+        return f"The controller on {self._vm.name} cannot be reached: {error}"
 
     # When nobody is there
 
@@ -178,7 +185,7 @@ class Mirror:
         """See that somebody is in charge there, and knows what is wanted. Until cancelled."""
         while True:
             try:
-                await seat.start()
+                self._trouble_there = await seat.start()
                 if self._to_end:
                     granted(await seat.ask({"do": "delete", "reason": self._to_end}))
                 for name in waiting_runs(self._directory, self._state):
@@ -196,7 +203,7 @@ class Mirror:
 
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
         if request.get("do") == "ping":
-            return {"pid": os.getpid(), "trouble": self._trouble or self._state.trouble}
+            return {"pid": os.getpid(), "trouble": self._trouble or self._trouble_there or self._state.trouble}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._pass_on(request)

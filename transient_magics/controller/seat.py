@@ -81,15 +81,19 @@ class Seat:
         await self._connection.put_files(files, below=there)
         await self._connection.put_files(declaration, below=there)
 
-    async def start(self) -> None:
-        """Start the controller where none answers. Of two that are started, one ends by itself."""
+    async def start(self) -> str:
+        """Start the controller where none answers. Of two that are started, one ends by itself.
+
+        Returns what trouble the one that answers has, in one sentence, or nothing.
+        """
         try:
             async with asyncio.timeout(_HANG_SECONDS):
-                await self.ask({"do": "ping"})
+                return str((await self.ask({"do": "ping"})).get("trouble", ""))
         except TimeoutError:
             await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
         except RemoteError:
             await self._supervise(await self._settings())
+        return ""
 
     async def _supervise(self, settings: Mapping[str, str]) -> None:
         """Have the controller started, and started again whenever it fails."""
