@@ -16,7 +16,9 @@ import pytest
 
 from tests.faults.conftest import Patient, full_disk, processes
 from transient_magics import client
-from transient_magics.errors import ClusterError, DeclarationError
+from transient_magics.controller.access import Access
+from transient_magics.controller.seat import Seat
+from transient_magics.errors import ClusterError, CommandError, DeclarationError
 from transient_magics.journal import events
 
 
@@ -91,6 +93,17 @@ def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Pati
     left.until(lambda now: any(vm.replaces == worker and vm.state == "ready" for vm in now.living), "replaced")
     history = left.cluster.events()
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
+
+
+async def test_a_vm_that_may_not_manage_vms_is_no_place_for_the_controller(pair: tuple[Patient, Patient]) -> None:
+    cluster = pair[1].cluster
+    spec, server = cluster.state.spec, cluster.state.vms["ps-0"]
+    assert spec
+    async with Access(spec) as access:
+        await access.reopen()
+        async with await access.connect(server, cluster.directory / "key") as connection:
+            with pytest.raises(CommandError, match="insufficient authentication scopes"):
+                await Seat(connection, spec, server.name).check()
 
 
 def test_a_vm_taken_away_while_it_boots_is_asked_for_again(home: Path) -> None:
