@@ -1,4 +1,4 @@
-"""A Compute Engine client that shares no code with Google's: Apache Libcloud creates, lists, describes, preempts, deletes."""
+"""A Compute Engine client that shares no code with Google's, Apache Libcloud: all that it does to a VM."""
 
 from __future__ import annotations
 
