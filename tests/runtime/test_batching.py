@@ -191,7 +191,7 @@ def test_sizes_add_up_and_keep_the_bounds(costs: list[tuple[float, float, int]],
     assert all(abs(size - wanted[key]) < 1 + 1e-3 for key, size in sizes.items())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_the_global_batch_stays_whatever_happens(data: st.DataObject) -> None:
     batch, declared = data.draw(st.integers(2, 64)), data.draw(st.integers(1, 6))

@@ -293,7 +293,7 @@ anything = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(anything, st.floats(0, 7)), max_size=40))
 def test_whatever_happens_the_events_agree_with_each_other(happenings: list[tuple[Any, float]]):
     story = Story(max_workers=2)

@@ -13,7 +13,17 @@ from .machines import (
     parameter_server_machine,
 )
 from .price_lists import ICAC19, PriceList, price_list
-from .prices import SOURCES, PriceRow, VmPrice, parameter_server_price, price_history, price_table, worker_price
+from .prices import (
+    SOURCES,
+    PriceRow,
+    VmPrice,
+    learn,
+    learned_seconds_ago,
+    parameter_server_price,
+    price_history,
+    price_table,
+    worker_price,
+)
 from .regions import continent, nearest, region
 from .transfer import TRANSFER_PRICES, TransferPrice, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
@@ -38,6 +48,8 @@ __all__ = [
     "continent",
     "default_zone",
     "has_gpu",
+    "learn",
+    "learned_seconds_ago",
     "limits",
     "living_alternative",
     "machine_type",

@@ -6,6 +6,8 @@ preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list 
 `~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and
 n1-ultramem-160.
 
+`learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
+
 A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's
 date is its GPU's.
 """
@@ -13,20 +15,26 @@ date is its GPU's.
 from __future__ import annotations
 
 import csv
+import os
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 
+from .. import places
 from ..errors import DeclarationError
 from .accelerators import Accelerator, accelerator
 from .regions import nearest, region
 
+_LEARNED = "prices.csv"
 SOURCES = {
     "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
     "skypilot-v5": "SkyPilot's catalog v5 (skypilot-org/skypilot-catalog 0129130), undated",
     "skypilot-v1": "SkyPilot's catalog v1 (skypilot-org/skypilot-catalog 17e771d)",
     "launch": "reports on the launch of preemptible GPUs (ZDNet, January 2018)",
+    "cloud-billing": "Google's Cloud Billing API",
     "probe": "constants of a published probe of preemptible GPUs' availability",
 }
 """What the short names of the table's sources stand for."""
@@ -93,10 +101,40 @@ def priced_regions(item: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.region for row in _rows(item) if row.region != "us"))
 
 
-@cache
 def price_table() -> tuple[PriceRow, ...]:
-    """The whole table."""
+    """The whole table, with what was learned."""
+    return _table(*_learned())
+
+
+def learn(rows: Iterable[PriceRow]) -> None:
+    """Keep these rows for all who ask for prices on this machine from now on, in place of those learned before."""
+    file = places.private(places.home()) / _LEARNED
+    fresh = file.with_name(f".{_LEARNED}.{os.getpid()}")
+    with fresh.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, [each.name for each in fields(PriceRow)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    fresh.replace(file)
+
+
+def learned_seconds_ago() -> float:
+    """How old what was learned is, in seconds; infinite where nothing was."""
+    return time.time() - _learned()[1] / 1e9 if _learned()[1] else float("inf")
+
+
+def _learned() -> tuple[Path, int]:
+    """The file of what was learned, and when (ns; 0: there is none), by which every cache knows that it is stale."""
+    file = places.home() / _LEARNED
+    try:
+        return file, file.stat().st_mtime_ns
+    except OSError:
+        return file, 0
+
+
+@lru_cache(maxsize=2)
+def _table(file: Path, learned: int) -> tuple[PriceRow, ...]:
     text = resources.files("transient_magics.catalog").joinpath("prices.csv").read_text(encoding="utf-8")
+    own = file.read_text(encoding="utf-8").splitlines()[1:] if learned else []
 
     def number(cell: str) -> float | None:
         return float(cell) if cell else None
@@ -105,7 +143,7 @@ def price_table() -> tuple[PriceRow, ...]:
         PriceRow(
             row["item"], row["region"], number(row["on_demand"]), number(row["transient"]), row["as_of"], row["source"]
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in csv.DictReader([*text.splitlines(), *own])
     )
 
 
@@ -128,14 +166,14 @@ def _n1_quote(vcpus: float, memory_gb: float, place: str, column: str) -> _Quote
 
 def _quote(item: str, place: str, column: str) -> _Quote:
     """The newest price of an item in the region of `place`, else in the nearest region that has one."""
-    known = _newest(item, column)
+    known = _newest(item, column, *_learned())
     if not known:
         raise DeclarationError(f"No price of {item} is known", fix="What it costs cannot be told beforehand.")
     return known[nearest(place, known)]
 
 
-@cache
-def _newest(item: str, column: str) -> dict[str, _Quote]:
+@lru_cache(maxsize=256)
+def _newest(item: str, column: str, file: Path, learned: int) -> dict[str, _Quote]:
     """The newest price of an item by region."""
     return {
         row.region: _Quote(dollars, row.region, row.as_of)
@@ -158,16 +196,16 @@ def _vm_price(place: str, on_demand: _Quote, transient: _Quote) -> VmPrice:
     return VmPrice(on_demand.dollars, transient.dollars, source, *dates)
 
 
-@cache
-def _by_item() -> dict[str, tuple[PriceRow, ...]]:
+@lru_cache(maxsize=2)
+def _by_item(file: Path, learned: int) -> dict[str, tuple[PriceRow, ...]]:
     items: dict[str, tuple[PriceRow, ...]] = {}
-    for row in price_table():
+    for row in _table(file, learned):
         items[row.item] = (*items.get(row.item, ()), row)
     return items
 
 
 def _rows(item: str) -> Iterable[PriceRow]:
-    return _by_item().get(item, ())
+    return _by_item(*_learned()).get(item, ())
 
 
 def _year(row: PriceRow) -> str:

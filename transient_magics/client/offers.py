@@ -22,6 +22,7 @@ from ..catalog import (
     worker_price,
     zones_with,
 )
+from .programs import ask
 from .text import table
 
 _WIDTH = 79
@@ -50,8 +51,13 @@ class Offers:
         return str(self)
 
 
-def catalog(gpu: str | None = None) -> Offers:
-    """All GPUs with their machines and prices, or the zones, prices and limits of one. Raises DeclarationError."""
+def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
+    """All GPUs with their machines and prices, or the zones, prices and limits of one. Raises DeclarationError.
+
+    With a project Google is asked for today's prices first, and they are kept. Raises CloudError then.
+    """
+    if project:
+        ask("live_prices", "Asking for today's prices", project)
     return Offers(accelerator(gpu.lower()).name if gpu else "")
 
 

@@ -255,7 +255,10 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _flag("--all", "every cluster"),
         ),
         "sweep": (_PROJECT,),
-        "catalog": (_word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),),
+        "catalog": (
+            _word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),
+            _flag("--project", "ask Google for today's prices first, with this project's right to", str),
+        ),
         "export": (
             _RUN,
             _word("folder", "FOLDER", "where the model goes; new or empty", completes="path"),

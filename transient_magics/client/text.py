@@ -298,6 +298,9 @@ def event_words(event: Event) -> str:
         case events.ClusterZonesFound():
             found = "; ".join(f"{kind.upper()} in {', '.join(zones)}" for kind, zones in event.zones.items())
             return f"Compute Engine offers other zones than the catalog: {found}"
+        case events.ClusterPriced():
+            rates = f"{money(event.hourly)} per hour, {money(event.on_demand_hourly)} on demand"
+            return f"Google's prices of today count: {rates}"
         case events.ClusterReady():
             return f"the cluster is ready: {count(event.workers, 'worker')} after {render_duration(event.seconds)}"
         case events.ClusterDeleting():

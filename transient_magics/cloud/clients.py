@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
+
 
 class Clients:
     """One client per service. With an `endpoint`, no credentials are looked for and no proxy is used."""
@@ -14,8 +16,10 @@ class Clients:
     def __init__(self, endpoint: str | None, *, connections: int) -> None:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import compute_v1
+        from requests import Session
         from requests.adapters import HTTPAdapter
 
+        self.billing: Any = Session()  # a price list, which has no client among those that we have
         given: dict[str, Any] = {}
         if endpoint:
             # The universe is fixed too, or an environment variable could make the credentials look foreign.
@@ -23,8 +27,11 @@ class Clients:
             given["credentials"] = AnonymousCredentials()
         else:
             import google.auth
+            from google.auth.transport.requests import AuthorizedSession
 
             given["credentials"], _ = google.auth.default(scopes=["https://www.googleapis.com/auth/compute"])
+            reading, _ = google.auth.default(scopes=[BILLING_SCOPE])
+            self.billing = AuthorizedSession(reading, max_refresh_attempts=1)
         self.instances = compute_v1.InstancesClient(**given)
         self.operations = compute_v1.ZoneOperationsClient(**given)
         self.global_operations = compute_v1.GlobalOperationsClient(**given)
@@ -47,11 +54,13 @@ class Clients:
             session.mount("https://", pool)
             if endpoint:
                 session.trust_env = False
+        self.billing.trust_env = not endpoint
 
     def close(self) -> None:
         """Give the connections back."""
         for client in self._all():
             client.transport.close()
+        self.billing.close()
 
     def _all(self) -> tuple[Any, ...]:
-        return tuple(filter(None, vars(self).values()))
+        return tuple(each for each in vars(self).values() if each is not None and each is not self.billing)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import stamina
 
+from ..catalog import PriceRow
 from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
 from .advice import CapacityAdvice, Shape
 from .bulk import BulkInsert
@@ -24,6 +25,7 @@ from .examine import Examination, Finding
 from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
+from .skus import list_prices
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
 
@@ -89,6 +91,10 @@ class ComputeEngine:
     async def zones_with(self, shape: Shape) -> frozenset[str]:
         """The zones that have the GPU of `shape`, or its machine type if it has no GPU attached."""
         return await zones_with(self._calls, self.project, shape)
+
+    async def list_prices(self, day: str) -> list[PriceRow]:
+        """Google's list prices of today (`day`) in all regions, as rows of the catalog's table. Raises CloudError."""
+        return await list_prices(self._calls, self.project, self.endpoint, day)
 
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
         """Make the VM and return it once it is RUNNING.

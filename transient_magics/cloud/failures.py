@@ -35,6 +35,7 @@ _GONE = ("notFound", "RESOURCE_NOT_FOUND")
 _EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 REQUIRES_OS_LOGIN = "compute.requireOsLogin"
 _POLICY = re.compile(r"constraints?/(compute\.[A-Za-z.]*[A-Za-z])")
+_SERVICE = re.compile(r"/apis/api/([a-z]+\.googleapis\.com)/")
 _LOGIN = "Type `gcloud auth application-default login` in a terminal and try again."
 
 
@@ -123,8 +124,10 @@ def _by_code(
     if policy := _POLICY.search(message):
         return _forbidden_by_policy(policy[1], said, where, project)
     if code in _DISABLED or "it is disabled" in message:
-        command = f"gcloud services enable compute.googleapis.com --project {project}"
-        what = f"The Compute Engine API is not enabled in project {project}"
+        service = (_SERVICE.search(message) or ["", "compute.googleapis.com"])[1]
+        command = f"gcloud services enable {service} --project {project}"
+        name = "Compute Engine API" if service.startswith("compute.") else f"API {service}"
+        what = f"The {name} is not enabled in project {project}"
         return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
     if status == 401:
         return CredentialsError("Google did not accept the credentials", where=where, fix=_LOGIN)

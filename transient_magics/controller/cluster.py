@@ -19,6 +19,7 @@ from ..errors import CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..spec import ClusterSpec
 from ..version import VERSION
+from . import live_prices
 from .access import Access
 from .advice import Adviser
 from .choice import choose, to_be_chosen
@@ -115,10 +116,14 @@ class Controller:
             log.warning("%s", error)
 
     async def _prepare(self, access: Access) -> None:
-        """Once each, before the first VM: the zones that have the GPUs, the same image for all."""
+        """Once each, before the first VM: today's prices, the zones that have the GPUs, the same image for all."""
         spec = self._state.spec
         if spec is None or self._state.vms or self._state.phase == "deleting":
             return
+        if "prices" not in self._prepared and (priced := await live_prices.find(spec, access.engine)):
+            self._recorder.record(priced)
+            spec = ClusterSpec.from_dict(priced.spec)
+        self._prepared.add("prices")
         if "zones" not in self._prepared and (found := await find(spec, access.engine)):
             self._recorder.record(found)
         self._prepared.add("zones")

@@ -16,7 +16,7 @@ from ..cloud import Finding, VmRequest
 from ..errors import CloudError
 from ..journal import events, replay
 from ..spec import ClusterSpec
-from . import advice
+from . import advice, live_prices
 from .access import Access
 from .choice import choose, to_be_chosen
 from .core import RequestVm, Situation, decide
@@ -42,6 +42,9 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
             await access.reopen()
             known: list[events.Event] = []
             try:
+                if priced := await live_prices.find(spec, access.engine):
+                    known.append(priced)
+                    spec = ClusterSpec.from_dict(priced.spec)
                 if found := await find(spec, access.engine):
                     known.append(found)
                     spec = ClusterSpec.from_dict(found.spec)

@@ -2,8 +2,7 @@
 
 Asked once, before the first VM, about GPUs whose zones the user left to us. The answer is an event of the journal, so
 that all controllers of the cluster go by the same zones. Zones that the catalog does not know have the catalog's price
-of the nearest region: Compute Engine's API tells where things are, not what they cost (Cloud Billing's does, through
-another library and with another right).
+of the nearest region, unless Google's of today are known (`live_prices`).
 """
 
 from __future__ import annotations

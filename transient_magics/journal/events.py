@@ -110,6 +110,18 @@ class ClusterZonesFound(Event):
     spec: Mapping[str, Any]
 
 
+@_event("cluster.priced")
+class ClusterPriced(Event):
+    """Google's prices are others than those the cluster was declared with; `spec`: the declaration with them.
+
+    `hourly` and `on_demand_hourly` are US dollars for the whole cluster.
+    """
+
+    hourly: float
+    on_demand_hourly: float
+    spec: Mapping[str, Any]
+
+
 @_event("cluster.deleting")
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""

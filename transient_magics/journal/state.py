@@ -210,7 +210,8 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
 
 @_rule(e.ClusterResized)
 @_rule(e.ClusterZonesFound)
-def _(state: ClusterState, event: e.ClusterResized | e.ClusterZonesFound) -> ClusterState:
+@_rule(e.ClusterPriced)
+def _(state: ClusterState, event: e.ClusterResized | e.ClusterZonesFound | e.ClusterPriced) -> ClusterState:
     return replace(state, spec=ClusterSpec.from_dict(event.spec))
 
 

@@ -1,0 +1,104 @@
+"""What Google asks for GPUs and machines today, from the list of SKUs of its Cloud Billing API.
+
+Compute Engine's own API names no prices. A SKU is the price of one part (a GPU, a core or a GiB of memory of a machine
+family) in some regions; which part, only its description says. SKUs that we do not rent are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..catalog import ACCELERATORS, PriceRow
+
+if TYPE_CHECKING:
+    from .calls import Calls
+
+SOURCE = "cloud-billing"
+HOST = "https://cloudbilling.googleapis.com"
+_PATH = "/v1/services/6F81-5844-456A/skus"  # Compute Engine's number among Google's services
+_PAGE = 5000
+_MOST_PAGES = 50
+_SPOT = "Spot Preemptible "
+_GPU = re.compile(rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in ")
+_PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|G2|A2|A3) Instance (Core|Ram) running in ")
+_COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
+_NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
+
+Part = tuple[str, str]
+"""A GPU's name and nothing, or a machine family and `Core` or `Ram`."""
+
+
+async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str) -> list[PriceRow]:
+    """Google's list prices, of `day` (2026-01-31), for all regions; some dozen requests. Raises CloudError."""
+    skus: list[Mapping[str, Any]] = []
+    token = ""
+    session = calls.clients.billing
+    for _ in range(_MOST_PAGES):
+        query = {"pageSize": _PAGE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
+
+        def ask(query: Mapping[str, Any] = query) -> dict[str, Any]:
+            from google.api_core import exceptions
+
+            headers = {} if endpoint else {"x-goog-user-project": project}
+            answer = session.get(f"{endpoint or HOST}{_PATH}", params=query, headers=headers, timeout=30.0)
+            if answer.status_code != 200:
+                raise exceptions.from_http_response(answer)
+            return answer.json()
+
+        page = await calls.call("Cloud Billing", ask)
+        skus += page.get("skus", [])
+        if not (token := page.get("nextPageToken", "")):
+            break
+    return price_rows(skus, day)
+
+
+def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
+    """Rows for the catalog's table of prices: GPUs, the machines that come with one, N1's vCPUs and memory."""
+    found: dict[str, dict[Part, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for sku in skus:
+        column = _COLUMNS.get(sku["category"]["usageType"])
+        part, dollars = _part(sku["description"]), _hourly(sku)
+        if column and part and dollars:
+            for region in sku.get("serviceRegions", ()):
+                found[region][part][column] = dollars
+    return [
+        PriceRow(item, region, prices.get("on_demand"), prices.get("transient"), day, SOURCE)
+        for region in sorted(found)
+        for item, prices in sorted(_items(found[region]).items())
+    ]
+
+
+def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """By item of the catalog and column, what one hour costs in one region."""
+    items = {name: dict(prices) for (name, part), prices in parts.items() if not part}
+    vcpu, memory = parts.get(("N1 Predefined", "Core")), parts.get(("N1 Predefined", "Ram"))
+    if vcpu and memory:
+        items |= {"n1-vcpu": dict(vcpu), "n1-gb": dict(memory)}
+    for gpu in ACCELERATORS.values():
+        family = gpu.machine_type.partition("-")[0].upper()
+        core, ram = parts.get((family, "Core"), {}), parts.get((family, "Ram"), {})
+        if gpu.bundled and (both := core.keys() & ram.keys()):
+            items[gpu.machine_type] = {each: gpu.vcpus * core[each] + gpu.memory_gb * ram[each] for each in both}
+    return items
+
+
+def _part(description: str) -> Part | None:
+    if gpu := _GPU.match(description):
+        name = _NAMES.get(gpu[1], gpu[1].lower())
+        return (name, "") if name in ACCELERATORS else None
+    part = _PART.match(description)
+    return (part[1], part[2]) if part else None
+
+
+def _hourly(sku: Mapping[str, Any]) -> float:
+    """Dollars per hour of one unit without discounts; 0 where it is sold otherwise."""
+    if not sku.get("pricingInfo"):
+        return 0.0
+    expression = sku["pricingInfo"][-1]["pricingExpression"]
+    if expression.get("usageUnit") not in ("h", "GiBy.h") or not expression.get("tieredRates"):
+        return 0.0
+    price = expression["tieredRates"][0]["unitPrice"]
+    return int(price.get("units", 0)) + price.get("nanos", 0) / 1e9
