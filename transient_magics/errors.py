@@ -51,6 +51,10 @@ class JournalError(TransientError):
     """A journal cannot be read or written."""
 
 
+class PlanningError(TransientError):
+    """What the figures at hand cannot answer: too few of them, or none that fit the question."""
+
+
 class CloudError(TransientError):
     """Compute Engine refused or failed."""
 

@@ -339,6 +339,7 @@ class Controller:
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:
             raise ClusterError(f"{name} is not running yet")
+        self._recorder.record(events.VmPreemptionAsked(vm=name, seconds=seconds))
         await self._fleet.preempt(vm, seconds)
 
     def _resize(self, wanted: ClusterSpec) -> None:
