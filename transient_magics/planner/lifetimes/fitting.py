@@ -21,6 +21,7 @@ from .observations import CAPPED_BY, Observations
 from .parametric import Bathtub, Capped, EarlyThenSteady, ParametricModel, Weibull
 
 _IMPOSSIBLE = 1e12
+_AGAIN = 2
 _FARTHEST = 30.0  # of the search's numbers, which are logarithms or log-odds
 _Vector = NDArray[np.float64]
 
@@ -58,9 +59,9 @@ class _Family:
 
 
 def _bathtub(free: _Vector) -> Bathtub:
-    within = [float(least + (most - least) * special.expit(x)) for x, (least, most) in zip(free, _BOUNDS, strict=False)]
-    steady = float(np.exp(free[4])) if len(free) > 4 else 0.0
-    return Bathtub(*within, steady, CAPPED_BY)
+    share = special.expit(free[:4])
+    a, b, tau1, tau2 = (float(least + (most - least) * x) for x, (least, most) in zip(share, _BOUNDS, strict=True))
+    return Bathtub(a, b, tau1, tau2, float(np.exp(free[4])) if len(free) > 4 else 0.0, CAPPED_BY)
 
 
 _BOUNDS = ((0.0, 1.0), (20.0, 28.0), (0.01, 20.0), (0.05, 5.0))
@@ -106,11 +107,13 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
 
     mean = max(observed.watched_hours / max(observed.events, 1), 1e-3)
     options = {"maxiter": 3000, "maxfev": 3000, "xatol": 1e-5, "fatol": 1e-6}
-    tried = [
-        optimize.minimize(loss, np.array(start, float), method="Nelder-Mead", options=options)
-        for start in family.starts(mean)
-    ]
-    best = min(tried, key=lambda each: each.fun)
+
+    def search(start: Sequence[float] | _Vector) -> optimize.OptimizeResult:
+        return optimize.minimize(loss, np.array(start, float), method="Nelder-Mead", options=options)
+
+    best = min((search(start) for start in family.starts(mean)), key=lambda each: each.fun)
+    for _ in range(_AGAIN):  # a simplex that has collapsed at an edge is spread out anew
+        best = search(best.x)
     if best.fun >= _IMPOSSIBLE:
         raise PlanningError(
             f"No {formula} lifetime fits these observations", fix="Use the observed survival: --fit km."

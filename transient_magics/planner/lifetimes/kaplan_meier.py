@@ -46,8 +46,11 @@ class KaplanMeier:
     def band(self, hours: NDArray[np.float64], level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Between which shares the true one lies at each age, with probability `level`."""
         low, high = self._bounds(level)
-        inside = np.asarray(hours) < self.end
-        return np.where(inside, self._read(low, hours), 0.0), np.where(inside, self._read(high, hours), 0.0)
+        inside, born = np.asarray(hours) < self.end, np.asarray(hours) > 0
+        sure = np.where(born, 0.0, 1.0)
+        return np.where(inside & born, self._read(low, hours), sure), np.where(
+            inside & born, self._read(high, hours), sure
+        )
 
     def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         """Greenwood's variance of the share at each age."""

@@ -72,8 +72,8 @@ class Observations:
 
     @property
     def grouped(self) -> bool:
-        """Whether some revocations are known by the hour only."""
-        return bool(np.any(self.seen & ~self.exact))
+        """Whether some revocations before the cap are known by the hour only."""
+        return bool(np.any(self.seen & ~self.exact & (self.lower < CAP_HOURS)))
 
     @property
     def vms(self) -> int:

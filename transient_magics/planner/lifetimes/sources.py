@@ -124,7 +124,7 @@ def _published(question: Question) -> Source:
     seen = Observations.together([Observations.hourly(each.launched, each.revoked) for each in chosen])
     return Source(
         f"Published lifetimes of preemptible VMs, {question.words}",
-        "2018 and 2019 (CM-DARE, ICDCS 2020; ICAC'19)",
+        "2018 and 2019; CM-DARE, ICDCS 2020, and ICAC'19",
         seen,
         tuple(caveats),
         seen,
@@ -149,7 +149,8 @@ def _file(path: Path, question: Question) -> Source:
         observed = observed.without_cap()
         caveats.append("No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted.")
     fix = "Without --gpu and --region there may be more." if question.gpu or question.region else ""
-    return Source(f"{path.name}, {question.words}", "", observed, tuple(caveats), fix=fix)
+    which = f", {question.words}" if question.gpu or question.region else ""
+    return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix)
 
 
 def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:

@@ -13,7 +13,7 @@ from .change import Change, compare
 from .fitting import Fit, fit, formulas
 from .kaplan_meier import KaplanMeier
 from .model import LifetimeModel
-from .observations import CAPPED_BY, LEAST_EVENTS, enough
+from .observations import CAP_HOURS, CAPPED_BY, LEAST_EVENTS, enough
 from .sources import Question, Source, found
 
 _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 12.0, 18.0, 24.0, 48.0, 96.0, 192.0, 384.0, 768.0)
@@ -48,7 +48,8 @@ class Study:
 
     def hazard(self) -> list[tuple[float, float, float]]:
         """Revocations per hour of a VM's life, between two ages each: (from age, to age, hazard)."""
-        edges = [*(edge for edge in _EDGES if edge < self.watched), self.watched]
+        end = min(self.watched, CAP_HOURS) if self.question.capped else self.watched
+        edges = [*(edge for edge in _EDGES if edge < end), end]
         return [(low, high, self._rate(low, high)) for low, high in pairwise(edges)]
 
     def _rate(self, low: float, high: float) -> float:
