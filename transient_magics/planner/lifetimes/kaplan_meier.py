@@ -17,6 +17,8 @@ from scipy import stats
 from .observations import Observations
 from .sampling import from_table
 
+_NODES = 40
+
 
 @dataclass(frozen=True)
 class KaplanMeier:
@@ -51,6 +53,14 @@ class KaplanMeier:
         return np.where(inside & born, self._read(low, hours), sure), np.where(
             inside & born, self._read(high, hours), sure
         )
+
+    def alive_of(self, vms: int, age: float, level: float = 0.9) -> tuple[int, int]:
+        """Of so many other VMs, how many live longer than an age in hours: between which numbers, with probability
+        `level`. Chance among them counts, and what is not known about the share (as in `band`)."""
+        quantiles = (np.arange(_NODES) + 0.5) / _NODES
+        shares = [float(self.band(np.array([age]), abs(1 - 2 * part))[0 if part < 0.5 else 1][0]) for part in quantiles]
+        chance = stats.binom.cdf(np.arange(vms + 1)[:, None], vms, np.array(shares)).mean(axis=1)
+        return int(np.searchsorted(chance, (1 - level) / 2)), int(np.searchsorted(chance, (1 + level) / 2))
 
     def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         """Greenwood's variance of the share at each age."""
