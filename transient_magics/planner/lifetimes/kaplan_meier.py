@@ -47,19 +47,13 @@ class KaplanMeier:
 
     def band(self, hours: NDArray[np.float64], level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Between which shares the true one lies at each age, with probability `level`."""
-        low, high = self._bounds(level)
-        inside, born = np.asarray(hours) < self.end, np.asarray(hours) > 0
-        sure = np.where(born, 0.0, 1.0)
-        return np.where(inside & born, self._read(low, hours), sure), np.where(
-            inside & born, self._read(high, hours), sure
-        )
+        return self._quantile(hours, (1 - level) / 2), self._quantile(hours, (1 + level) / 2)
 
     def alive_of(self, vms: int, age: float, level: float = 0.9) -> tuple[int, int]:
         """Of so many other VMs, how many live longer than an age in hours: between which numbers, with probability
         `level`. Chance among them counts, and what is not known about the share (as in `band`)."""
-        quantiles = (np.arange(_NODES) + 0.5) / _NODES
-        shares = [float(self.band(np.array([age]), abs(1 - 2 * part))[0 if part < 0.5 else 1][0]) for part in quantiles]
-        chance = stats.binom.cdf(np.arange(vms + 1)[:, None], vms, np.array(shares)).mean(axis=1)
+        shares = self._quantile(np.array(age), (np.arange(_NODES) + 0.5) / _NODES)
+        chance = stats.binom.cdf(np.arange(vms + 1)[:, None], vms, shares).mean(axis=1)
         return int(np.searchsorted(chance, (1 - level) / 2)), int(np.searchsorted(chance, (1 + level) / 2))
 
     def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,18 +93,15 @@ class KaplanMeier:
         terms = np.divide(ended, at_risk * remaining, out=np.zeros_like(ended), where=remaining > 0)
         return np.append(0.0, np.cumsum(terms))
 
-    def _bounds(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        _, shares = self.steps
-        z = stats.norm.ppf((1 + level) / 2)
-        inner = (shares > 0) & (shares < 1)
-        logarithm = np.log(np.where(inner, shares, 0.5))
-        width = np.exp(z * np.sqrt(self._greenwood) / np.abs(logarithm))
-        none_ended = ((1 - level) / 2) ** (1 / max(self.observed.vms, 1))
-        low = np.where(inner, np.exp(logarithm * width), np.where(shares >= 1, none_ended, 0.0))
-        high = np.where(inner, np.exp(logarithm / width), shares)
-        for place in np.flatnonzero(shares == 0):  # all gone: as uncertain as just before
-            high[place] = high[place - 1]
-        return np.minimum.accumulate(low), high
+    def _quantile(self, hours: NDArray[np.float64], part: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Below which share the true one lies with the probability `part`, at each age."""
+        shares, low = self.survival(hours), np.asarray(part) < 0.5
+        least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
+        logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
+        spread = np.exp(-stats.norm.ppf(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
+        none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / max(self.observed.vms, 1)), 1.0)
+        found = np.where(shares < 1, np.exp(logarithm * spread), none_ended)
+        return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)
 
     def _read(self, values: NDArray[np.float64], hours: NDArray[np.float64]) -> NDArray[np.float64]:
         ages = self.steps[0]
