@@ -51,8 +51,8 @@ class JournalError(TransientError):
     """A journal cannot be read or written."""
 
 
-class PlanningError(TransientError):
-    """What the figures at hand cannot answer: too few of them, or none that fit the question."""
+class PlanError(TransientError):
+    """What is known does not carry a plan, or what planning needs is not installed."""
 
 
 class CloudError(TransientError):

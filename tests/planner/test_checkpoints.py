@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transient_magics.errors import PlanningError
+from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Plan, Planner, keep, risk, trusted_hours, young_daly
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Bathtub, Capped, EarlyThenSteady, Weibull
@@ -121,9 +121,9 @@ def test_what_is_expected_is_what_happens(age: float) -> None:
 
 
 def test_work_that_no_vm_can_do_is_refused() -> None:
-    with pytest.raises(PlanningError, match="No VM lives long enough"):
+    with pytest.raises(PlanError, match="No VM lives long enough"):
         Planner(Capped(Weibull(5.0), 0.5), 4, 0.6, 0.1)
-    with pytest.raises(PlanningError, match="some work"):
+    with pytest.raises(PlanError, match="some work"):
         Planner(PUBLISHED, 0, 0.1, 0.1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from transient_magics.catalog import published as tables
-from transient_magics.errors import PlanningError
+from transient_magics.errors import PlanError
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
@@ -169,7 +169,7 @@ def test_spot_vms_have_no_wall(observed: Observations) -> None:
 
 def test_too_few_revocations_are_refused_and_thirty_are_not() -> None:
     few = Observations.of([1.0] * 100, [True] * 29 + [False] * 71)
-    with pytest.raises(PlanningError, match="29 revocations of 100 VMs say too little"):
+    with pytest.raises(PlanError, match="29 revocations of 100 VMs say too little"):
         enough(few, "a test")
     enough(Observations.of([1.0] * 31, [True] * 30 + [False]), "a test")
 

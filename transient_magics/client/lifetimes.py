@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PlanningError
+from ..errors import PlanError
 from ..spec import render_duration
 from .text import count, number, table
 
@@ -148,7 +148,7 @@ class Lifetimes:
         )
         if age + work > self.study.watched and not self.study.question.capped:
             what = f"The job would end at the age of {number(age + work)} h, and nobody watched VMs beyond"
-            raise PlanningError(f"{what} {number(self.study.watched)} h", where="--job", fix="Plan a shorter one.")
+            raise PlanError(f"{what} {number(self.study.watched)} h", where="--job", fix="Plan a shorter one.")
         planner = Planner(self.model, work, cost, restart)
         best, none = planner.plan(age), planner.every(work, age)
         _, revoked = self.study.counts
@@ -173,7 +173,8 @@ class Lifetimes:
         return said
 
     def __str__(self) -> str:
-        parts = [self.title, f"{self.counted}.", "", *_survival(self.rows), "", *_formulas(self.fits), ""]
+        title = textwrap.wrap(self.title, _WIDTH)
+        parts = [*title, f"{self.counted}.", "", *_survival(self.rows), "", *_formulas(self.fits), ""]
         return "\n".join([*parts, *(line for note in self.notes for line in textwrap.wrap(note, _WIDTH))])
 
     def __repr__(self) -> str:
@@ -195,7 +196,7 @@ def lifetimes(
 
     `source`: `own` (your VMs on Compute Engine), `emulated`, `published`, or a CSV file; by default your own where they
     are enough, else the published ones. `fit`: formulas to fit (all that make sense). `job` and what follows, in
-    seconds: plan work that is lost with its VM. Raises PlanningError, below 30 revocations or without NumPy and SciPy,
+    seconds: plan work that is lost with its VM. Raises PlanError, below 30 revocations or without NumPy and SciPy,
     and DeclarationError.
     """
     from ..planner.lifetimes.sources import Question

@@ -11,7 +11,7 @@ from typing import Any
 from ..client import Lifetimes
 from ..client.lifetimes import LEVEL
 from ..client.text import number
-from .twin import COLOURS, FAINT, FONT, escape
+from .twin import CELL, COLOURS, FAINT, FONT, escape
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 44, 8, 560, 190
 _BARS_TOP, _BARS = _TOP + _HEIGHT + 34, 44
@@ -110,15 +110,14 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
 
 def _legend(fits: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> str:
     best = min((each["aic"] for each in fits), default=0.0)
-    cell = "<td style='text-align:left'>"
     rows = [
-        f"<tr>{cell}<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
-        f"{cell}AIC above best{cell}KS distance{cell}parameters, in hours"
+        f"<tr>{CELL}<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
+        f"{CELL}AIC above best{CELL}KS distance{CELL}parameters, in hours"
     ]
     for each in fits:
         values = ", ".join(f"{escape(name)} {number(value)}" for name, value in each["parameters"].items())
         rows.append(
-            f"<tr>{cell}<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
-            f"{cell}{each['aic'] - best:.1f}{cell}{each['distance']:.3f}{cell}{values}"
+            f"<tr>{CELL}<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
+            f"{CELL}{each['aic'] - best:.1f}{CELL}{each['distance']:.3f}{CELL}{values}"
         )
     return f"<table cellpadding=3 style='font-size:12px;margin:2px 0'>{''.join(rows)}</table>"

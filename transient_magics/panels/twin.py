@@ -22,7 +22,7 @@ TONES = {
 }  # fmt: skip
 _EVENTS = 5
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
-_CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
+CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
 FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
 FAINT = "opacity:.7"
 
@@ -49,7 +49,7 @@ def html(view: Mapping[str, Any]) -> str:
 
 def offer_html(offered: Mapping[str, Any]) -> str:
     """The twin of the declare panel: one offer, by the line that makes it."""
-    rows = "".join("<tr>" + "".join(_CELL + escape(cell) for cell in row) for row in offered["rows"])
+    rows = "".join("<tr>" + "".join(CELL + escape(cell) for cell in row) for row in offered["rows"])
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in offered["facts"])
     notes = "".join(f"<div>{escape(each)}</div>" for each in offered["notes"])
     return (
@@ -103,11 +103,11 @@ def _chart(chart: Mapping[str, Any]) -> str:
 def _vms(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = "".join(
         "<tr>"
-        + "".join(_CELL + escape(row[name]) for name in ("name", "machine", "zone"))
-        + f"{_CELL}{_dot(row['state'])}{escape(row['words'])}"
+        + "".join(CELL + escape(row[name]) for name in ("name", "machine", "zone"))
+        + f"{CELL}{_dot(row['state'])}{escape(row['words'])}"
         for row in list(rows)[:12]
     )
-    head = "".join(f"{_CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "State"))
+    head = "".join(f"{CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "State"))
     return f"<table cellpadding=3 style='font-size:13px;margin:4px 0'><tr>{head}{lines}</table>" if lines else ""
 
 

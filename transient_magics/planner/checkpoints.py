@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PlanningError
+from ..errors import PlanError
 from .lifetimes.model import LifetimeModel
 
 _PIECES = 200
@@ -54,7 +54,7 @@ class Planner:
 
     `cost`: what a checkpoint takes; `restart`: what passes until lost work goes on from its last checkpoint, on a fresh
     VM; `piece`: the work between two moments at which a checkpoint may be (a minute, or a 200th of the work).
-    Raises PlanningError for work that cannot be planned, or that no VM lives long enough to do a piece of.
+    Raises PlanError for work that cannot be planned, or that no VM lives long enough to do a piece of.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Planner:
         as_published: bool = False,
     ) -> None:
         if not (0 < work < math.inf and 0 <= cost < math.inf and 0 <= restart < math.inf):
-            raise PlanningError("A plan needs some work, and costs that are not below zero")
+            raise PlanError("A plan needs some work, and costs that are not below zero")
         count = max(1, round(work / (piece or max(1 / 60, work / _PIECES))))
         self._piece, self._cost, self._restart, self._published = work / count, cost, restart, as_published
         self._ages = np.arange(0.0, _FURTHEST + self._piece, self._piece)
@@ -129,7 +129,7 @@ class Planner:
         best = float((well[:, 0] + failing).min())
         if not math.isfinite(best):
             what = "No VM lives long enough for a piece of this work and its checkpoint"
-            raise PlanningError(what, fix="Save more cheaply, or use VMs on demand.")
+            raise PlanError(what, fix="Save more cheaply, or use VMs on demand.")
         return best
 
     def _chances(self, model: LifetimeModel, lengths: _Array) -> tuple[_Array, _Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from ...errors import PlanningError
+from ...errors import PlanError
 from .kaplan_meier import KaplanMeier
 from .model import LifetimeModel
 from .observations import CAPPED_BY, Observations
@@ -94,7 +94,7 @@ def formulas(*, capped: bool) -> tuple[str, ...]:
 def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives beyond 25 hours.
 
-    Raises PlanningError where the formula cannot describe the observations at all.
+    Raises PlanError where the formula cannot describe the observations at all.
     """
     family = _FAMILIES[formula]
 
@@ -115,9 +115,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     for _ in range(_AGAIN):  # a simplex that has collapsed at an edge is spread out anew
         best = search(best.x)
     if best.fun >= _IMPOSSIBLE:
-        raise PlanningError(
-            f"No {formula} lifetime fits these observations", fix="Use the observed survival: --fit km."
-        )
+        raise PlanError(f"No {formula} lifetime fits these observations", fix="Use the observed survival: --fit km.")
     formula_model = family.build(best.x)
     model = Capped(formula_model, CAPPED_BY) if capped and not family.wall else formula_model
     return Fit(model, formula_model.parameters, -float(best.fun), distance(model, KaplanMeier(observed)))

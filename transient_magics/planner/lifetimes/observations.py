@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import PlanningError
+from ...errors import PlanError
 
 LEAST_EVENTS = 30
 """Revocations below which nothing is fitted: of 30, a share of one half is known to within 15 of 100 only."""
@@ -124,9 +124,9 @@ class Observations:
 
 
 def enough(observed: Observations, about: str, fix: str = "") -> Observations:
-    """The observations, if they have revocations to learn from. Raises PlanningError below 30."""
+    """The observations, if they have revocations to learn from. Raises PlanError below 30."""
     if observed.events < LEAST_EVENTS:
         seen = f"{observed.events} revocation{'' if observed.events == 1 else 's'} of {observed.vms} VMs"
         what = f"{seen} say too little about how long VMs live: it takes {LEAST_EVENTS}"
-        raise PlanningError(what, where=about, fix=fix)
+        raise PlanError(what, where=about, fix=fix)
     return observed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...catalog import published
 from ...catalog import region as region_of
-from ...errors import DeclarationError, PlanningError
+from ...errors import DeclarationError, PlanError
 from ...spec.grammar import nearest
 from .change import LATEST
 from .observations import CAP_HOURS, CAPPED_BY, Observations
@@ -61,7 +61,7 @@ class Source:
 def found(source: str, question: Question) -> Source:
     """What a source has about the VMs in question: one of NAMES, or the path of a CSV file.
 
-    Raises DeclarationError for a file that cannot be read, PlanningError where the source has nothing of the kind.
+    Raises DeclarationError for a file that cannot be read, PlanError where the source has nothing of the kind.
     """
     if source in ("own", "emulated"):
         return _own(question, emulated=source == "emulated")
@@ -76,7 +76,7 @@ def _own(question: Question, *, emulated: bool) -> Source:
     other = f" {'On Compute Engine' if emulated else 'On the emulator'} there were {others} more." if others else ""
     if not chosen:
         what = f"No {question.provisioning_model} VM of your own ({question.words}) has run {where}"
-        raise PlanningError(what + other, fix="The published ones: --source published.")
+        raise PlanError(what + other, fix="The published ones: --source published.")
     caveats = []
     if emulated:
         caveats.append("Emulated: they follow the weather that was set, and are never mixed with Compute Engine's.")
@@ -110,7 +110,7 @@ def _published(question: Question) -> Source:
     if not chosen:
         known = sorted({each.region for each in of_gpu}) if of_gpu else sorted({each.gpu for each in tables})
         what = f"Nobody published lifetimes of {question.words}"
-        raise PlanningError(what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}.")
+        raise PlanError(what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}.")
     caveats = [
         "Preemptible VMs of 2018 and 2019, known by the hour: a worked example, no forecast for today's.",
         "Many went in the same minute; they count as independent, which makes the band too narrow.",
@@ -142,7 +142,7 @@ def _file(path: Path, question: Question) -> Source:
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--source", fix=fix) from None
     rows = _rows(path.name, text, question)
     if not rows:
-        raise PlanningError(f"{path.name} has no VM that is {question.words}")
+        raise PlanError(f"{path.name} has no VM that is {question.words}")
     observed = Observations.of([hours for hours, _ in rows], [revoked for _, revoked in rows])
     caveats = []
     if not question.capped and CAP_HOURS <= max(hours for hours, _ in rows) <= CAPPED_BY:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...errors import DeclarationError, PlanningError
+from ...errors import DeclarationError, PlanError
 from .change import Change, compare
 from .fitting import Fit, fit, formulas
 from .kaplan_meier import KaplanMeier
@@ -69,7 +69,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     The source: `own`, `emulated`, `published` or a CSV file; by default the user's own VMs on Compute Engine where they
     are enough, else the published ones.
 
-    Raises PlanningError where there are fewer than 30 revocations, DeclarationError for what cannot be meant.
+    Raises PlanError where there are fewer than 30 revocations, DeclarationError for what cannot be meant.
     """
     sensible = formulas(capped=question.capped)
     if walled := [name for name in chosen if name not in sensible]:
@@ -86,7 +86,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
 def _own_or_published(question: Question) -> Source:
     try:
         own = found("own", question)
-    except PlanningError:
+    except PlanError:
         return found("published", question)
     return own if own.observed.without_cap().events >= LEAST_EVENTS else found("published", question)
 
