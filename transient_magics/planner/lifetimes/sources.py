@@ -35,10 +35,9 @@ class Question:
         """Whether the VMs end at 24 hours."""
         return self.provisioning_model == "preemptible"
 
-    @property
-    def words(self) -> str:
-        """As `K80 in us-west1`."""
-        gpu = self.gpu.upper() if self.gpu else "all GPUs"
+    def words(self, every: str = "of every kind") -> str:
+        """As `K80 in us-west1`; `every`: where no GPU is meant in particular."""
+        gpu = self.gpu.upper() if self.gpu else every
         return f"{gpu}{f' in {self.region}' if self.region else ''}"
 
 
@@ -75,7 +74,7 @@ def _own(question: Question, *, emulated: bool) -> Source:
     where = "on the emulator" if emulated else "on Compute Engine"
     other = f" {'On Compute Engine' if emulated else 'On the emulator'} there were {others} more." if others else ""
     if not chosen:
-        what = f"No {question.provisioning_model} VM of your own ({question.words}) has run {where}"
+        what = f"No {question.provisioning_model} VM of your own ({question.words()}) has run {where}"
         raise PlanError(what + other, fix="The published ones: --source published.")
     caveats = []
     if emulated:
@@ -85,7 +84,7 @@ def _own(question: Question, *, emulated: bool) -> Source:
             caveats.append(f"Their clock ran up to {rate:,.0f} times as fast: a second's delay counts {delay:.2g} h.")
     dates = [time.strftime("%Y-%m-%d", time.localtime(life.started)) for life in (chosen[0], chosen[-1])]
     return Source(
-        f"Your own {question.provisioning_model} VMs {where}, {question.words}",
+        f"Your own {question.provisioning_model} VMs {where}, {question.words()}",
         " to ".join(dict.fromkeys(dates)),
         _observed(chosen),
         tuple(caveats),
@@ -109,7 +108,7 @@ def _published(question: Question) -> Source:
     chosen = [each for each in of_gpu if question.region in (None, each.region)]
     if not chosen:
         known = sorted({each.region for each in of_gpu}) if of_gpu else sorted({each.gpu for each in tables})
-        what = f"Nobody published lifetimes of {question.words}"
+        what = f"Nobody published lifetimes of {question.words()}"
         raise PlanError(what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}.")
     caveats = [
         "Preemptible VMs of 2018 and 2019, known by the hour: a worked example, no forecast for today's.",
@@ -123,7 +122,7 @@ def _published(question: Question) -> Source:
     own = [life for life in own_lives() if not life.emulated and _fits(life, question)]
     seen = Observations.together([Observations.hourly(each.launched, each.revoked) for each in chosen])
     return Source(
-        f"Published lifetimes of preemptible VMs, {question.words}",
+        f"Published lifetimes of preemptible VMs, {question.words('all GPUs')}",
         "2018 and 2019; CM-DARE, ICDCS 2020, and ICAC'19",
         seen,
         tuple(caveats),
@@ -142,14 +141,14 @@ def _file(path: Path, question: Question) -> Source:
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--source", fix=fix) from None
     rows = _rows(path.name, text, question)
     if not rows:
-        raise PlanError(f"{path.name} has no VM that is {question.words}")
+        raise PlanError(f"{path.name} has no VM that is {question.words()}")
     observed = Observations.of([hours for hours, _ in rows], [revoked for _, revoked in rows])
     caveats = []
     if not question.capped and CAP_HOURS <= max(hours for hours, _ in rows) <= CAPPED_BY:
         observed = observed.without_cap()
         caveats.append("No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted.")
     fix = "Without --gpu and --region there may be more." if question.gpu or question.region else ""
-    which = f", {question.words}" if question.gpu or question.region else ""
+    which = f", {question.words()}" if question.gpu or question.region else ""
     return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix)
 
 
