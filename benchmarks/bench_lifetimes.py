@@ -15,6 +15,7 @@ import numpy as np
 
 from transient_magics.catalog import published
 from transient_magics.planner.checkpoints import Planner, young_daly
+from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas, log_likelihood
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.observations import Observations
@@ -29,6 +30,8 @@ FITS = {
     "n1-highcpu-16": (0.4227, 24.453, 1.060, 0.784, 0.957), "n1-highcpu-32": (0.6905, 25.623, 0.782, 1.227, 0.974),
 }  # fmt: skip
 PUBLISHED = Bathtub(0.4137, 24.0, 0.9, 0.76)
+TRUTH = EarlyThenSteady(0.25, 1.0, 0.012)
+AGES = (1, 2, 4, 8, 12, 20)
 MINUTE = 1 / 60
 RATIOS = (1.0884584, 1.0640838, 1.0496623, 1.0401750, 1.0335624)
 BY_AGE = {0: 249.6420063, 1: 246.5809298, 2: 244.0849495, 8: 241.0068589, 12: 241.0014515, 16: 241.2641622}
@@ -55,23 +58,39 @@ def halves(seen: Observations, random: np.random.Generator) -> tuple[Observation
     return each.some(order[: len(order) // 2]), each.some(order[len(order) // 2 :])
 
 
-def covered(seen: Observations, ages: list[float], splits: int, random: np.random.Generator) -> tuple[int, int]:
-    """How often the share alive in one half was in the 90 % interval learned from the other, of how many times."""
+def covered(learned: Observations, held_out: Observations) -> tuple[int, int]:
+    """How often the share alive of those held out was in the 90 % interval learned from the others, of how many."""
     inside = asked = 0
-    for _ in range(splits):
-        learned, held_out = (KaplanMeier(half) for half in halves(seen, random))
-        for age in ages:
-            share, spread = float(held_out.survival(np.array(age))), float(held_out.variance(np.array([age]))[0])
-            if spread > 0:
-                vms = round(share * (1 - share) / spread)  # as many as would say so without censoring
-                low, high = learned.alive_of(vms, age)
-                inside, asked = inside + (low <= round(share * vms) <= high), asked + 1
+    model, truth = KaplanMeier(learned), KaplanMeier(held_out)
+    for age in AGES:
+        share, spread = float(truth.survival(np.array(age))), float(truth.variance(np.array([age]))[0])
+        if spread > 0:
+            vms = round(share * (1 - share) / spread)  # as many as would say so without censoring
+            low, high = model.alive_of(vms, age)
+            inside, asked = inside + (low <= round(share * vms) <= high), asked + 1
     return inside, asked
 
 
-def simulated(random: np.random.Generator, vms: int) -> Observations:
-    """Of VMs that live as EarlyThenSteady says, and whose users delete them at random moments."""
-    lived = EarlyThenSteady(0.25, 1.0, 0.012).sample(random, vms)
+def by_date(lines: list[dict[str, str]]) -> None:
+    print("Hold-out by date: learned from the earlier half, checks of the later one that were inside, and the alarm")
+    for kind in FITS:
+        several = sorted(
+            (row for row in lines if kind in ("", row["machine_type"])), key=lambda row: row["insert_time"]
+        )
+        middle = len(several) // 2
+        earlier, later = (observed(part).without_cap() for part in (several[:middle], several[middle:]))
+        inside, asked = covered(earlier, later)
+        change = compare(KaplanMeier(earlier), earlier, later)
+        assert change
+        print(
+            f"  {kind or 'all':14} {inside} of {asked}   {change.revoked} revoked, {change.expected:.1f} expected, "
+            f"chance {change.chance:.1e}{'   ALARM' if change.alarm else ''}"
+        )
+
+
+def simulated(random: np.random.Generator, vms: int, truth: EarlyThenSteady = TRUTH) -> Observations:
+    """Of VMs whose users delete them at random moments."""
+    lived = truth.sample(random, vms)
     watched = random.uniform(0.5, 30, vms)
     return Observations.of(np.minimum(lived, watched), lived <= watched)
 
@@ -92,7 +111,7 @@ def calibration(lines: list[dict[str, str]], splits: int) -> None:
             sets[f"HPDC 2020, {name}"] = [kind] * splits
     total = np.zeros(2)
     for name, several in sets.items():
-        found = np.sum([covered(seen, [1, 2, 4, 8, 12, 20], 1, random) for seen in several], axis=0)
+        found = np.sum([covered(*halves(seen, random)) for seen in several], axis=0)
         total += found if not name.startswith("simulated") else 0
         print(f"  {name:28} {found[0] / found[1]:6.1%} of {found[1]}")
     print(f"  {'all that is real':28} {total[0] / total[1]:6.1%} of {total[1]:.0f}")
@@ -105,6 +124,21 @@ def calibration(lines: list[dict[str, str]], splits: int) -> None:
                 model = fit(formula, learned, capped=False).model
                 scores.setdefault(formula, []).append(log_likelihood(model, held_out) / held_out.events)  # type: ignore[arg-type]
         print(f"  {name:28} " + ", ".join(f"{formula} {np.mean(score):.3f}" for formula, score in scores.items()))
+
+
+def alarms(trials: int) -> None:
+    random = np.random.default_rng(11)
+    print(f"The alarm, 30 new VMs against 150 known ones: how often it goes ({FALSE_ALARMS:.0%} if nothing changed)")
+    for name, after in {
+        "nothing changed": TRUTH, "three times the steady hazard": EarlyThenSteady(0.25, 1.0, 0.036),
+        "twice as many go early": EarlyThenSteady(0.5, 1.0, 0.012), "both": EarlyThenSteady(0.5, 1.0, 0.036),
+    }.items():  # fmt: skip
+        heard = 0
+        for _ in range(trials):
+            known, new = simulated(random, 150), simulated(random, 30, after)
+            change = compare(KaplanMeier(known), known, new)
+            heard += bool(change and change.alarm)
+        print(f"  {name:30} {heard / trials:6.1%} of {trials}")
 
 
 def goldens(lines: list[dict[str, str]]) -> None:
@@ -164,6 +198,9 @@ def main() -> None:
     goldens(lines)
     overheads(lines)
     calibration(lines, 20 if options.quick else 100)
+    if lines:
+        by_date(lines)
+    alarms(200 if options.quick else 2000)
 
 
 if __name__ == "__main__":

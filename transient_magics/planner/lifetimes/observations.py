@@ -17,6 +17,7 @@ from ...errors import PlanError
 
 LEAST_EVENTS = 30
 """Revocations below which nothing is fitted: of 30, a share of one half is known to within 15 of 100 only."""
+_SHORTEST = 1e-3  # some seconds: below that nobody measures, and densities that are infinite at 0 run away
 CAP_HOURS = 24.0
 """Compute Engine ends preemptible VMs at this age; Spot VMs it does not."""
 CAPPED_BY = 25.0
@@ -39,7 +40,7 @@ class Observations:
         cls, hours: Sequence[float] | NDArray[np.float64], revoked: Sequence[bool] | NDArray[np.bool_]
     ) -> Observations:
         """From ages at which VMs ended, or were seen last where they were not `revoked`."""
-        age = np.maximum(np.asarray(hours, float), 1e-6)
+        age = np.maximum(np.asarray(hours, float), _SHORTEST)
         return cls(age, np.where(np.asarray(revoked, bool), age, np.inf), np.ones_like(age))
 
     @classmethod
