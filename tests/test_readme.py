@@ -58,11 +58,12 @@ def test_every_make_target_that_it_names_exists() -> None:
     assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets
 
 
-def test_every_magic_line_that_it_shows_is_understood() -> None:
-    lines = re.findall(r"^%transient_cluster (.*)$", "\n".join(blocks("text") + blocks("python")), re.MULTILINE)
+@pytest.mark.parametrize("verb", ["cluster", "lifetimes"])
+def test_every_magic_line_that_it_shows_is_understood(verb: str) -> None:
+    lines = re.findall(rf"^%transient_{verb}\b(.*)$", "\n".join(blocks("text") + blocks("python")), re.MULTILINE)
     assert lines
     for line in lines:
-        assert arguments.parse("cluster", arguments.split(line), called="%transient_cluster").verb
+        assert arguments.parse(verb, arguments.split(line), called=f"%transient_{verb}").verb
 
 
 def test_every_weather_that_it_shows_can_be_set() -> None:

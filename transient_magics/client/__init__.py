@@ -8,6 +8,7 @@ from .clusters import Declaration, Preview, attach, cluster, clusters, declare, 
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
+from .lifetimes import Lifetimes, lifetimes
 from .offers import Offers, catalog
 from .runs import run, runs, train
 from .weather import Weather
@@ -18,6 +19,7 @@ __all__ = [
     "Declaration",
     "Follower",
     "ImageList",
+    "Lifetimes",
     "Offers",
     "Preview",
     "Result",
@@ -32,6 +34,7 @@ __all__ = [
     "delete_image",
     "follower",
     "images",
+    "lifetimes",
     "preview",
     "run",
     "runs",

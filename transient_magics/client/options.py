@@ -19,15 +19,15 @@ from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
-PROGRAM_VERBS = ("cluster", "train", "export", "tensorboard", "weather", "image", "emulator", "catalog")
+PROGRAM_VERBS = ("cluster", "train", "export", "tensorboard", "weather", "lifetimes", "image", "emulator", "catalog")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option (`flags` begin with '-') or one word by position.
 
-    `completes` names what completes its value: `gpu`, `zone`, `cluster`, `worker`, `run`, `image`, `path`, or
-    nothing.
+    `completes` names what completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `image`, `path`,
+    or nothing.
     """
 
     name: str
@@ -272,6 +272,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _OF_CLUSTER,
         ),
         "weather": _weather(),
+        "lifetimes": _lifetimes(),
         "image": (_word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
         "image build": _build(),
         "image list": (_PROJECT,),
@@ -419,6 +420,45 @@ def _weather() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+def _lifetimes() -> tuple[Option, ...]:
+    duration, formulas = _duration, ("exponential", "weibull", "early", "bathtub4", "bathtub5")
+    return (
+        _flag("--gpu", "VMs with this GPU, or cpu (all GPUs)", _gpu, completes="gpu"),
+        _flag("--region", "VMs in this region (all)", _region, completes="region"),
+        _flag("--source", "own: your VMs on Compute Engine; emulated: those on the emulator; published: preemptible "
+              "VMs of 2018 and 2019; or a CSV file with lifetime_hours, and perhaps revoked (1 or 0), gpu, zone (own "
+              "where they are enough, else published)", str, choices=("own", "emulated", "published"),
+              metavar="SOURCE|FILE.csv"),
+        _flag("--provisioning-model", "spot: without a time limit; preemptible: 24 h at most (spot)",
+              **_choice("--provisioning-model", ("spot", "preemptible"))),
+        _flag("--fit", f"which formulas to fit: {', '.join(formulas)}; bathtubs to preemptible VMs only (all)",
+              many="extend", **{**_choice("--fit", formulas), "metavar": "FORMULA"}),
+        _flag("--job", "plan work of that length that is lost with its VM: when to save, which VM to trust",
+              duration("--job", "h"), metavar="TIME"),
+        _flag("--age", "of the VM on which the job would begin (0: a fresh one)", duration("--age", "h"),
+              metavar="TIME"),
+        _flag("--checkpoint-cost", "what a checkpoint of the job takes (1m)", duration("--checkpoint-cost", "m"),
+              metavar="TIME"),
+        _flag("--restart", "what passes until a lost job goes on from its last checkpoint (5m)",
+              duration("--restart", "m"), metavar="TIME"),
+    )  # fmt: skip
+
+
+def _gpu(text: str) -> str:
+    from ..catalog import accelerator
+
+    return accelerator(text.strip().lower()).name
+
+
+def _region(text: str) -> str:
+    from ..catalog import ZONES, region
+
+    regions = {region(zone) for zone in ZONES}
+    if (place := text.strip().lower()) not in regions:
+        raise DeclarationError(f"'{text}' is no region that we know", where="--region", fix=nearest(place, regions))
+    return place
+
+
 def _check_declare(values: dict[str, Any], called: str) -> None:
     from ..catalog import ACCELERATORS, ZONES
     from ..spec import parse_groups
@@ -453,6 +493,13 @@ def _check_delete(values: dict[str, Any], called: str) -> None:
         raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
 
 
+def _check_lifetimes(values: dict[str, Any], called: str) -> None:
+    if "job" not in values and (
+        lonely := next((key for key in ("age", "checkpoint_cost", "restart") if key in values), "")
+    ):
+        raise DeclarationError(f"--{lonely.replace('_', '-')} is about a job", fix=f"For example: {called} --job 4h")
+
+
 def _check_catalog(values: dict[str, Any], called: str) -> None:
     from ..catalog import ACCELERATORS
 
@@ -468,6 +515,7 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "train": _check_train,
     "delete": _check_delete,
     "catalog": _check_catalog,
+    "lifetimes": _check_lifetimes,
 }
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
@@ -493,6 +541,7 @@ DESCRIPTIONS = {
     "image delete": "Delete an image. VMs that booted from it are left alone.",
     "export": "Write the model of a run's last checkpoint as a SavedModel. The cluster may be gone.",
     "tensorboard": "Write a run's metrics and events for TensorBoard; again: what is new.",
+    "lifetimes": "How long transient VMs live: survival as observed, formulas fitted to it, which to trust how long.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {

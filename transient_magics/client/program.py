@@ -26,6 +26,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
        transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
        transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
+       transient lifetimes [options]         how long transient VMs live: your own, published ones, or a file's
        transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train
        transient emulator [options]          run the emulator of Compute Engine alone
        transient catalog [GPU]               GPUs, machines, zones and prices
@@ -239,6 +240,12 @@ def _weather(command: Command) -> None:
     print(cluster(values.pop("name", None)).weather(**values))
 
 
+def _lifetimes(command: Command) -> None:
+    from . import lifetimes
+
+    print(lifetimes(**command.values))
+
+
 def _image_build(command: Command) -> None:
     from . import build_image
 
@@ -291,6 +298,7 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "sweep": _sweep,
     "catalog": _catalog,
     "weather": _weather,
+    "lifetimes": _lifetimes,
     "image build": _image_build,
     "image list": _image_list,
     "image delete": _image_delete,

@@ -316,6 +316,9 @@ def event_words(event: Event) -> str:
             return f"{event.vm} boots"
         case events.VmReady():
             return f"{event.vm} is ready"
+        case events.VmPreemptionAsked():
+            later = f" in {render_duration(event.seconds)}" if event.seconds else ""
+            return f"{event.vm} is to be taken back{later}: asked by the user"
         case events.VmPreemptionNotice():
             return f"{event.vm} will be taken back in 30 s"
         case events.VmRevoked():

@@ -353,6 +353,7 @@ class Controller:
         if vm.state == "leaving":
             return  # a command that lost its answer on the way comes twice
         assert self._fleet
+        self._recorder.record(events.VmPreemptionAsked(vm=name, seconds=seconds))
         await self._fleet.preempt(vm, seconds)
 
     def _resize(self, wanted: ClusterSpec) -> None:

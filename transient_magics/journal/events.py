@@ -195,6 +195,14 @@ class VmReady(Event):
     vm: str
 
 
+@_event("vm.preemption_asked")
+class VmPreemptionAsked(Event):
+    """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no revocation of its own."""
+
+    vm: str
+    seconds: float = 0.0
+
+
 @_event("vm.preemption_notice")
 class VmPreemptionNotice(Event):
     """Compute Engine announced that it takes the VM back; some 30 s are left. `noticed` is the VM's own clock, ns."""

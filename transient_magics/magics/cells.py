@@ -77,6 +77,17 @@ class TransientMagics(Magics):
         return self._obey(command, lambda: client.cluster(values.pop("name", None)).weather(**values))
 
     @line_magic
+    def transient_lifetimes(self, line: str) -> Any:
+        """How long transient VMs live: your own, published ones, or those of a file.
+
+        %transient_lifetimes [options]              for example: %transient_lifetimes --gpu k80 --source published
+
+        `%transient_lifetimes -h` lists the options.
+        """
+        command = arguments.parse("lifetimes", self._words(line), called="%transient_lifetimes")
+        return self._obey(command, lambda: client.lifetimes(**command.values))
+
+    @line_magic
     def transient_image(self, line: str) -> Any:
         """Images that VMs boot from ready to train: bake, list and delete them.
 

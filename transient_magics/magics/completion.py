@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from .. import places
-from ..catalog import ACCELERATORS, ZONES, zones_with
+from ..catalog import ACCELERATORS, ZONES, region, zones_with
 from ..client import arguments, options
 from ..client.images import build_names
 from ..client.options import Option
 from ..journal import read, replay
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|transient_weather|transient_image|train)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|image)|train)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
@@ -44,7 +44,7 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 def candidates(magic: str, before: str, token: str) -> list[str]:
     """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
     words = before.split()
-    verb = "weather" if magic == "transient_weather" else "train"
+    verb = {"transient_weather": "weather", "transient_lifetimes": "lifetimes"}.get(magic, "train")
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":
@@ -103,6 +103,8 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
             return _spec(before)
         case "zone":
             return list(ZONES)
+        case "region":
+            return sorted({region(zone) for zone in ZONES})
         case "cluster":
             return _clusters()
         case "worker":

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, ImageList, Preview, Run
+from ..client import Cluster, ImageList, Lifetimes, Preview, Run
 from ..client.handles import set_display
 from ..errors import TransientError
 from .answers import images_html, preview_html, preview_text
@@ -18,7 +18,7 @@ from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
-_LINE_NAMES = ("transient_weather", "transient_image")
+_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_image")
 
 
 def load(shell: Any) -> None:
@@ -39,6 +39,7 @@ def load(shell: Any) -> None:
         shell.display_formatter.ipython_display_formatter.for_type(handle, panels.show_handle)
     shell.display_formatter.formatters["text/html"].for_type(Preview, preview_html)
     shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
+    shell.display_formatter.formatters["text/html"].for_type(Lifetimes, panels.lifetimes_html)
     shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)

@@ -45,7 +45,7 @@ _REVOKED: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {
 WAVES = 0.25
 """The share of a pool that one wave takes, on average. In the ICAC'19 data, of two VMs of one zone, GPU and campaign of
 which one is revoked the other goes within the same five minutes in 6.0 % of the cases (72 of 1206 pairs, GPUs only); in
-the process of `revocations` that is the square of this share."""
+the emulator's process of revocations that is the square of this share."""
 
 # (GPU, transient, coast): seconds in PROVISIONING, in STAGING, from RUNNING until SSH answers; deviation of the sum.
 _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
@@ -124,6 +124,11 @@ class Lifetimes:
 
     def _alive(self, age: float) -> float:
         return 1 - self.fraction(age)
+
+
+def tables() -> list[Lifetimes]:
+    """Every table that was published."""
+    return [Lifetimes(gpu, region, *counts) for (gpu, region), counts in _REVOKED.items()]
 
 
 def lifetimes(gpu: str, region: str) -> Lifetimes:

@@ -1,0 +1,205 @@
+"""Models of lifetimes: survival and samples agree, censored VMs count, and published fits come out as published."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from transient_magics.catalog import published as tables
+from transient_magics.errors import PlanError
+from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
+from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas
+from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
+from transient_magics.planner.lifetimes.model import LifetimeModel
+from transient_magics.planner.lifetimes.observations import CAP_HOURS, Observations, enough
+from transient_magics.planner.lifetimes.parametric import Bathtub, Capped, EarlyThenSteady, Weibull
+
+from ..catalog.published import published
+
+DRAWS = 4000
+hours = st.floats(0.01, 40.0)
+
+
+@st.composite
+def seen(draw: st.DrawFn) -> Observations:
+    """A few VMs, some revoked and some not; or hourly counts."""
+    if draw(st.booleans()):
+        ended = draw(st.lists(st.integers(0, 4), min_size=2, max_size=24))
+        return Observations.hourly(sum(ended) + draw(st.integers(1, 9)), [int(each) for each in np.cumsum(ended)])
+    lives = draw(st.lists(st.tuples(hours, st.booleans()), min_size=1, max_size=30))
+    return Observations.of([each for each, _ in lives], [revoked for _, revoked in lives])
+
+
+models = st.one_of(
+    st.builds(Weibull, st.floats(0.5, 200), st.floats(0.3, 3)),
+    st.builds(EarlyThenSteady, st.floats(0.01, 0.9), st.floats(0.05, 10), st.floats(0.001, 0.5)),
+    st.builds(
+        Bathtub, st.floats(0.1, 0.6), st.floats(23.5, 25), st.floats(0.3, 4), st.floats(0.1, 1.2), st.just(0.004)
+    ),
+    st.builds(Capped, st.builds(Weibull, st.floats(5, 200)), st.just(24.0)),
+    st.builds(KaplanMeier, seen(), st.sampled_from([24.0, math.inf])),
+)
+
+
+@given(models, st.lists(hours, min_size=2, max_size=12))
+def test_survival_begins_at_one_and_never_rises(model: LifetimeModel, ages: list[float]) -> None:
+    alive = model.survival(np.sort(np.append(0.0, ages)))
+    assert alive[0] == 1
+    assert np.all(np.diff(alive) <= 1e-12)
+    assert np.all((alive >= 0) & (alive <= 1))
+
+
+@given(models, st.integers(0, 2**32), st.floats(0, 12), st.floats(0.1, 20))
+@settings(max_examples=60, deadline=None)
+def test_samples_live_on_from_their_age_as_survival_says(
+    model: LifetimeModel, seed: int, age: float, more: float
+) -> None:
+    now, later = model.survival(np.array([age, age + more]))
+    drawn = model.sample(np.random.default_rng(seed), (2, DRAWS), np.full((2, DRAWS), age))
+    assert drawn.shape == (2, DRAWS)
+    assert np.all(drawn > age)
+    if now > 0:
+        alive = int(np.sum(drawn > age + more))
+        assert stats.binomtest(alive, 2 * DRAWS, min(max(later / now, 1e-12), 1 - 1e-12)).pvalue > 1e-9
+
+
+@given(st.lists(hours, min_size=1, max_size=40))
+def test_without_censoring_survival_is_the_share_that_lived_longer(lives: list[float]) -> None:
+    observed = KaplanMeier(Observations.of(lives, [True] * len(lives)))
+    ages = np.unique(lives)
+    expected = [(np.array(lives) > age).mean() for age in ages]
+    assert observed.survival(ages) == pytest.approx(expected, abs=1e-12)
+
+
+@given(seen())
+def test_the_band_holds_the_share_and_widens_with_its_level(observed: Observations) -> None:
+    model, ages = KaplanMeier(observed), np.linspace(0, 45, 30)
+    (low, high), (lower, higher) = model.band(ages, 0.8), model.band(ages, 0.95)
+    alive = model.survival(ages)
+    assert np.all((lower <= low + 1e-12) & (low <= alive + 1e-12))
+    assert np.all((alive <= high + 1e-12) & (high <= higher + 1e-12))
+
+
+def test_a_worked_example_with_its_greenwood_band() -> None:
+    """The leukaemia patients of Freireich (1963), as in every textbook: 21 under 6-MP, in weeks."""
+    weeks = [6, 6, 6, 7, 10, 13, 16, 22, 23, 6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
+    model = KaplanMeier(Observations.of(weeks, [True] * 9 + [False] * 12))
+    assert model.survival(np.array([6.0, 7, 10, 13, 16, 22, 23])) == pytest.approx(
+        [0.857, 0.807, 0.753, 0.690, 0.627, 0.538, 0.448], abs=5e-4
+    )
+    assert np.sqrt(model.variance(np.array([23.0]))) == pytest.approx([0.1346], abs=1e-4)
+    low, high = model.band(np.array([23.0]), 0.95)
+    assert (low[0], high[0]) == pytest.approx((0.188, 0.680), abs=1e-3)
+
+
+@given(st.lists(st.tuples(hours, st.booleans()), min_size=3, max_size=40).filter(lambda each: any(r for _, r in each)))
+@settings(max_examples=30, deadline=None)
+def test_the_exponential_s_mean_is_the_hours_watched_by_revocation(lives: list[tuple[float, bool]]) -> None:
+    observed = Observations.of([each for each, _ in lives], [revoked for _, revoked in lives])
+    found = fit("exponential", observed, capped=False).parameters["mean"]
+    assert found == pytest.approx(sum(each for each, _ in lives) / sum(revoked for _, revoked in lives), rel=1e-3)
+
+
+def test_parameters_are_found_again_although_half_of_the_vms_were_deleted_before() -> None:
+    random = np.random.default_rng(1)
+    lived, watched = EarlyThenSteady(0.3, 1.5, 0.02).sample(random, 4000), random.uniform(0, 30, 4000)
+    observed = Observations.of(np.minimum(lived, watched), lived <= watched)
+    best, *others = sorted(
+        (fit(name, observed, capped=False) for name in formulas(capped=False)), key=lambda each: each.aic
+    )
+    assert best.name == "early, then steady"
+    assert best.parameters == pytest.approx({"early": 0.3, "tau": 1.5, "steady": 0.02}, rel=0.25)
+    assert best.distance < 0.03 < min(each.distance for each in others)
+    assert fit("weibull", observed, capped=False).parameters["shape"] < 1
+
+
+def test_hours_instead_of_moments_change_little() -> None:
+    random = np.random.default_rng(2)
+    lived = EarlyThenSteady(0.3, 2.0, 0.02).sample(random, 3000)
+    exact = Observations.of(np.minimum(lived, 24.0), lived <= 24)
+    hourly = Observations.hourly(3000, [int((lived <= hour).sum()) for hour in range(1, 25)])
+    ages = np.arange(1.0, 25)
+    assert KaplanMeier(hourly).survival(ages) == pytest.approx(KaplanMeier(exact).survival(ages), abs=1e-12)
+    assert hourly.each().some(np.arange(3000)).events == hourly.events == exact.events
+    ours, theirs = (fit("early", each, capped=False).parameters for each in (exact, hourly))
+    assert ours == pytest.approx(theirs, rel=0.1)
+
+
+def test_published_tables_are_told_as_they_stand() -> None:
+    for table in tables.tables():
+        model = KaplanMeier(Observations.hourly(table.launched, table.revoked))
+        ages = np.array([0.5, 1, 2.5, 12, 23.25, 24, 100])
+        assert 1 - model.survival(ages) == pytest.approx([table.fraction(age * 3600) for age in ages], abs=1e-12)
+
+
+def test_the_published_fits_of_the_bathtub() -> None:
+    rows = published("preemption/goog_preemption_lifetimes.csv")
+    lived = np.array([float(row["lifetime_s"]) / 3600 for row in rows])
+    revoked = np.array([row["end_kind"] == "preempted" for row in rows])
+    kind = np.array([row["machine_type"] for row in rows])
+    for which, golden in {
+        "": (0.4137, 24.453, 0.950, 0.767, 0.968), "n1-highcpu-2": (0.2654, 24.042, 1.711, 0.754, 0.954),
+        "n1-highcpu-8": (0.3106, 24.184, 1.276, 0.582, 0.961), "n1-highcpu-32": (0.6905, 25.623, 0.782, 1.227, 0.974),
+    }.items():  # fmt: skip
+        model, r2 = as_published(lived[revoked & ((kind == which) | (which == ""))])
+        assert (*model.parameters.values(), r2) == pytest.approx(golden, rel=2e-3)
+    observed = Observations.of(lived, revoked)
+    dead = 1 - KaplanMeier(observed).survival(np.array([1, 3, 6, 12, 20, 23.9]))
+    assert dead == pytest.approx([0.149, 0.232, 0.276, 0.318, 0.367, 0.386], abs=5e-4), "they left out the censored"
+    capped = {name: fit(name, observed.with_cap(), capped=True) for name in ("weibull", "bathtub4", "bathtub5")}
+    assert capped["bathtub5"].aic < capped["bathtub4"].aic < capped["weibull"].aic
+    middle = capped["bathtub5"].model.survival(np.array([8.0, 12.0]))
+    assert 0.02 < 1 - middle[1] / middle[0] < 0.07, "4.6 % of those alive at 8 h went by 12 h"
+
+
+@given(seen())
+def test_spot_vms_have_no_wall(observed: Observations) -> None:
+    free = observed.without_cap()
+    assert free.end <= CAP_HOURS
+    assert free.vms == observed.vms
+    model = KaplanMeier(free)
+    ages = np.array([24.0, 30, 300])
+    assert np.all(model.survival(ages) == model.survival(np.array(CAP_HOURS)))
+
+
+def test_too_few_revocations_are_refused_and_thirty_are_not() -> None:
+    few = Observations.of([1.0] * 100, [True] * 29 + [False] * 71)
+    with pytest.raises(PlanError, match="29 revocations of 100 VMs say too little"):
+        enough(few, "a test")
+    enough(Observations.of([1.0] * 31, [True] * 30 + [False]), "a test")
+
+
+def test_the_alarm_is_rarely_false_and_hears_a_change() -> None:
+    random = np.random.default_rng(3)
+    truth, changed = EarlyThenSteady(0.3, 1.0, 0.02), EarlyThenSteady(0.7, 1.0, 0.08)
+
+    def lives(model: LifetimeModel, vms: int) -> Observations:
+        lived, watched = model.sample(random, vms), random.uniform(2, 24, vms)
+        return Observations.of(np.minimum(lived, watched), lived <= watched)
+
+    alarms = {"same": 0, "other": 0}
+    for _ in range(400):
+        known = lives(truth, 150)
+        for name, model in (("same", truth), ("other", changed)):
+            change = compare(KaplanMeier(known), known, lives(model, 30))
+            alarms[name] += bool(change and change.alarm)
+    assert alarms["same"] / 400 <= 2.5 * FALSE_ALARMS
+    assert alarms["other"] / 400 > 0.8
+
+
+def test_other_vms_fall_into_their_interval_as_often_as_it_says() -> None:
+    random = np.random.default_rng(4)
+    truth, inside, asked = EarlyThenSteady(0.3, 1.0, 0.02), 0, 0
+    for _ in range(100):
+        lived, watched = truth.sample(random, 150), random.uniform(1, 30, 150)
+        model = KaplanMeier(Observations.of(np.minimum(lived, watched), lived <= watched))
+        others = truth.sample(random, 60)
+        for age in (1.0, 4.0, 12.0, 20.0):
+            low, high = model.alive_of(60, age)
+            inside, asked = inside + (low <= int((others > age).sum()) <= high), asked + 1
+    assert 0.85 <= inside / asked <= 0.95

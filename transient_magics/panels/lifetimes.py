@@ -1,0 +1,123 @@
+"""How lifetimes look in a notebook: survival with its band, the fitted formulas, the hazard, and what to bear in mind.
+
+Plain HTML and SVG like the twins of the panels: no script, no style sheet, colours that read on light and dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..client import Lifetimes
+from ..client.lifetimes import LEVEL
+from ..client.text import number
+from .twin import CELL, COLOURS, FAINT, FONT, escape
+
+_LEFT, _TOP, _WIDTH, _HEIGHT = 44, 8, 560, 190
+_BARS_TOP, _BARS = _TOP + _HEIGHT + 34, 44
+_TOTAL_WIDTH, _TOTAL_HEIGHT = _LEFT + _WIDTH + 24, _BARS_TOP + _BARS + 20
+_FIT_COLOURS = ("#cf8a00", "#2a9d5c", "#8a5fc8", "#cf4436", "#8b8f94")
+_TICKS = (0.1, 0.25, 0.5, 1, 2, 4, 6, 12, 24, 48, 96, 192)
+
+_Points = Sequence[tuple[float, float]]
+
+
+def lifetimes_html(answer: Lifetimes) -> str:
+    """The figure with its tables, as HTML."""
+    drawing = answer.drawing
+    names = list(drawing["fits"])
+    colours = dict(zip(names, _FIT_COLOURS, strict=False))
+    changed = f"<div style='color:{COLOURS['bad']}'>● the latest VMs live otherwise</div>" if answer.alarm else ""
+    notes = "".join(f"<div>{escape(note)}</div>" for note in answer.notes)
+    return (
+        f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>{changed}"
+        f"{_figure(drawing, colours)}{_legend(answer.fits, colours)}"
+        f"<div style='{FAINT};font-size:12px;margin-top:4px'>{notes}</div></div>"
+    )
+
+
+def _figure(drawing: Mapping[str, Any], colours: Mapping[str, str]) -> str:
+    end = drawing["end"]
+    place = _Scale(end)
+    steps = drawing["stepwise"]
+    band = place.path([*_level(drawing["low"], end, steps), *reversed(_level(drawing["high"], end, steps))])
+    fits = "".join(
+        f"<path d='{place.path(curve)}' fill='none' stroke='{colours[name]}' stroke-width='1.2' stroke-dasharray='5'/>"
+        for name, curve in drawing["fits"].items()
+    )
+    observed = place.path(_level(drawing["observed"], end, steps))
+    return (
+        f"<svg viewBox='0 0 {_TOTAL_WIDTH} {_TOTAL_HEIGHT}' width='{_TOTAL_WIDTH}' style='max-width:100%' role='img' "
+        f"font-size='11' fill='currentColor' aria-label='The share of VMs still alive, by age, and their hazard'>"
+        f"{_axes(place)}<path d='{band}Z' fill='{COLOURS['busy']}' opacity='.18'/>{fits}"
+        f"<path d='{observed}' fill='none' stroke='{COLOURS['busy']}' stroke-width='2'/>{_hazard(drawing, place)}</svg>"
+    )
+
+
+class _Scale:
+    """Hours and shares as places in the drawing."""
+
+    def __init__(self, end: float) -> None:
+        self.end = end or 1.0
+
+    def x(self, hours: float) -> float:
+        return _LEFT + min(hours / self.end, 1.0) * _WIDTH
+
+    def path(self, points: Iterable[tuple[float, float]]) -> str:
+        """A line through (hours, share)."""
+        return "M" + "L".join(f"{self.x(hours):.1f} {_TOP + (1 - share) * _HEIGHT:.1f}" for hours, share in points)
+
+
+def _level(points: _Points, end: float, stepwise: bool) -> list[tuple[float, float]]:
+    """The points with the corners of steps, drawn out to the end."""
+    drawn: list[tuple[float, float]] = []
+    for hours, share in points:
+        if stepwise and drawn:
+            drawn.append((hours, drawn[-1][1]))
+        drawn.append((hours, share))
+    return [*drawn, (end, drawn[-1][1])]
+
+
+def _axes(place: _Scale) -> str:
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = _TOP + (1 - share) * _HEIGHT
+        parts.append(f"<path d='M{_LEFT} {y:.1f}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>")
+        parts.append(f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{share:.0%}</text>")
+    step = next((tick for tick in _TICKS if place.end / tick <= 8), _TICKS[-1])
+    for index in range(int(place.end / step + 1e-9) + 1):
+        x, label = place.x(index * step), f"{index * step:g}{' h' if index * step + step > place.end else ''}"
+        parts.append(f"<path d='M{x:.1f} {_TOP + _HEIGHT}v4' stroke='currentColor' opacity='.5'/>")
+        parts.append(f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' opacity='.7'>{label}</text>")
+    return "".join(parts)
+
+
+def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
+    bars = drawing["hazard"]
+    most = max((hazard for *_, hazard in bars), default=0.0) or 1.0
+    parts = []
+    for low, high, hazard in bars:
+        x, height = place.x(low), hazard / most * _BARS
+        width = max(place.x(high) - x - 1, 1)
+        parts.append(
+            f"<rect x='{x:.1f}' y='{_BARS_TOP + _BARS - height:.1f}' width='{width:.1f}' height='{height:.1f}' "
+            f"fill='{COLOURS['quiet']}'><title>{low:g} to {number(high)} h: {hazard:.2%} per hour</title></rect>"
+        )
+    said = f"revoked per hour of those alive: {most:.2%} in the highest bar"
+    label = f"<text x='{_LEFT}' y='{_BARS_TOP + _BARS + 14}' opacity='.7'>{said}</text>"
+    return "".join(parts) + label
+
+
+def _legend(fits: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> str:
+    best = min((each["aic"] for each in fits), default=0.0)
+    rows = [
+        f"<tr>{CELL}<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
+        f"{CELL}AIC above best{CELL}KS distance{CELL}parameters, in hours"
+    ]
+    for each in fits:
+        values = ", ".join(f"{escape(name)} {number(value)}" for name, value in each["parameters"].items())
+        rows.append(
+            f"<tr>{CELL}<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
+            f"{CELL}{each['aic'] - best:.1f}{CELL}{each['distance']:.3f}{CELL}{values}"
+        )
+    return f"<table cellpadding=3 style='font-size:12px;margin:2px 0'>{''.join(rows)}</table>"

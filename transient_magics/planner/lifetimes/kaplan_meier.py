@@ -1,0 +1,110 @@
+"""Survival as it was observed, without any formula: Kaplan and Meier (1958, doi 10.1080/01621459.1958.10501452).
+
+The band is Greenwood's variance on the log-log scale (Kalbfleisch and Prentice, "The Statistical Analysis of Failure
+Time Data", 2002, section 1.4), which keeps it between 0 and 1. Before the first revocation that has no width; there the
+band is the exact one of no event among so many VMs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from .observations import Observations
+from .sampling import from_table
+
+_NODES = 40
+
+
+@dataclass(frozen=True)
+class KaplanMeier:
+    """The share of VMs that live longer than an age.
+
+    Where revocations are known by the hour only, they are taken as even within it. Beyond the last age that anybody
+    watched the share stays as it is there: of VMs older than that nothing is known.
+    """
+
+    observed: Observations
+    end: float = np.inf
+    """The age in hours at which every VM ends, by contract."""
+
+    @property
+    def name(self) -> str:
+        return "Kaplan-Meier"
+
+    @cached_property
+    def steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Ages in hours, from 0 on, and the share that lives longer than each."""
+        ages, ended, at_risk = self._table
+        return np.append(0.0, ages), np.append(1.0, np.cumprod(1 - ended / at_risk))
+
+    def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(np.asarray(hours) < self.end, self._read(self.steps[1], hours), 0.0)
+
+    def band(self, hours: NDArray[np.float64], level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Between which shares the true one lies at each age, with probability `level`."""
+        return self._quantile(hours, (1 - level) / 2), self._quantile(hours, (1 + level) / 2)
+
+    def alive_of(self, vms: int, age: float, level: float = 0.9) -> tuple[int, int]:
+        """Of so many other VMs, how many live longer than an age in hours: between which numbers, with probability
+        `level`. Chance among them counts, and what is not known about the share (as in `band`)."""
+        shares = self._quantile(np.array(age), (np.arange(_NODES) + 0.5) / _NODES)
+        chance = stats.binom.cdf(np.arange(vms + 1)[:, None], vms, shares).mean(axis=1)
+        return int(np.searchsorted(chance, (1 - level) / 2)), int(np.searchsorted(chance, (1 + level) / 2))
+
+    def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Greenwood's variance of the share at each age."""
+        return self._read(self._greenwood, hours) * self.survival(hours) ** 2
+
+    def sample(
+        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
+        ages, shares = self.steps
+        if not self.observed.grouped:  # a step down is two points at one age
+            ages, shares = np.repeat(ages, 2)[1:], np.repeat(shares, 2)[:-1]
+        if np.isfinite(self.end):
+            inside = ages < self.end
+            ages = np.append(ages[inside], [self.end, self.end])
+            shares = np.append(shares[inside], [float(self.survival(np.array(np.nextafter(self.end, 0)))), 0.0])
+        return from_table(random, shape, age, ages, shares, self.survival)
+
+    @cached_property
+    def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Ages at which the share changes, how many were revoked there, and how many had reached the age."""
+        observed, seen = self.observed, self.observed.seen
+        begun = observed.lower[seen & ~observed.exact & (observed.lower > 0)]  # of the hours: level up to there
+        ages = np.unique(np.append(observed.upper[seen], begun))
+        ended = np.zeros(len(ages))
+        np.add.at(ended, np.searchsorted(ages, observed.upper[seen]), observed.count[seen])
+        last = np.where(seen, observed.upper, observed.lower)
+        order = np.argsort(last)
+        left = np.cumsum(observed.count[order][::-1])[::-1]
+        at_risk = left[np.searchsorted(last[order], ages, side="left")] if len(ages) else left[:0]
+        return ages, ended, at_risk
+
+    @cached_property
+    def _greenwood(self) -> NDArray[np.float64]:
+        _, ended, at_risk = self._table
+        remaining = at_risk - ended
+        terms = np.divide(ended, at_risk * remaining, out=np.zeros_like(ended), where=remaining > 0)
+        return np.append(0.0, np.cumsum(terms))
+
+    def _quantile(self, hours: NDArray[np.float64], part: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Below which share the true one lies with the probability `part`, at each age."""
+        shares, low = self.survival(hours), np.asarray(part) < 0.5
+        least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
+        logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
+        spread = np.exp(-stats.norm.ppf(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
+        none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / max(self.observed.vms, 1)), 1.0)
+        found = np.where(shares < 1, np.exp(logarithm * spread), none_ended)
+        return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)
+
+    def _read(self, values: NDArray[np.float64], hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        ages = self.steps[0]
+        if self.observed.grouped:
+            return np.interp(hours, ages, values)
+        return values[np.searchsorted(ages, np.asarray(hours), side="right") - 1]

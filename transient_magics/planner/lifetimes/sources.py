@@ -1,0 +1,192 @@
+"""Where lifetimes come from: the user's own journals, the published tables, or a file. Each says what it is worth."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...catalog import published
+from ...catalog import region as region_of
+from ...errors import DeclarationError, PlanError
+from ...spec.grammar import nearest
+from .change import LATEST
+from .observations import CAP_HOURS, CAPPED_BY, Observations
+from .own import Life, own_lives
+
+NAMES = ("own", "emulated", "published")
+_TRUE, _FALSE = ("1", "yes", "true", "revoked", "preempted"), ("0", "no", "false")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which VMs are meant: those with a `gpu` (the catalog's name) in a `region`, where they are given, rented as
+    `spot` or `preemptible` VMs."""
+
+    gpu: str | None = None
+    region: str | None = None
+    provisioning_model: str = "spot"
+
+    @property
+    def capped(self) -> bool:
+        """Whether the VMs end at 24 hours."""
+        return self.provisioning_model == "preemptible"
+
+    def words(self, every: str = "of every kind") -> str:
+        """As `K80 in us-west1`; `every`: where no GPU is meant in particular."""
+        gpu = self.gpu.upper() if self.gpu else every
+        return f"{gpu}{f' in {self.region}' if self.region else ''}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was observed, and what it is worth.
+
+    `latest` VMs are to be compared with `earlier` ones, where there are both; `fix`: what to do if it is too little.
+    """
+
+    title: str
+    dated: str
+    observed: Observations
+    caveats: tuple[str, ...] = ()
+    earlier: Observations | None = None
+    latest: Observations | None = None
+    fix: str = ""
+
+
+def found(source: str, question: Question) -> Source:
+    """What a source has about the VMs in question: one of NAMES, or the path of a CSV file.
+
+    Raises DeclarationError for a file that cannot be read, PlanError where the source has nothing of the kind.
+    """
+    if source in ("own", "emulated"):
+        return _own(question, emulated=source == "emulated")
+    return _published(question) if source == "published" else _file(Path(source).expanduser(), question)
+
+
+def _own(question: Question, *, emulated: bool) -> Source:
+    every = own_lives()
+    chosen = [life for life in every if life.emulated == emulated and _fits(life, question)]
+    others = sum(life.emulated != emulated and _fits(life, question) for life in every)
+    where = "on the emulator" if emulated else "on Compute Engine"
+    other = f" {'On Compute Engine' if emulated else 'On the emulator'} there were {others} more." if others else ""
+    if not chosen:
+        what = f"No {question.provisioning_model} VM of your own ({question.words()}) has run {where}"
+        raise PlanError(what + other, fix="The published ones: --source published.")
+    caveats = []
+    if emulated:
+        caveats.append("Emulated: they follow the weather that was set, and are never mixed with Compute Engine's.")
+        if (rate := max(life.rate for life in chosen)) > 1:
+            delay = rate / 3600
+            caveats.append(f"Their clock ran up to {rate:,.0f} times as fast: a second's delay counts {delay:.2g} h.")
+    dates = [time.strftime("%Y-%m-%d", time.localtime(life.started)) for life in (chosen[0], chosen[-1])]
+    return Source(
+        f"Your own {question.provisioning_model} VMs {where}, {question.words()}",
+        " to ".join(dict.fromkeys(dates)),
+        _observed(chosen),
+        tuple(caveats),
+        _observed(chosen[:-LATEST]),
+        _observed(chosen[-LATEST:]),
+        f"The published ones: --source published.{other}",
+    )
+
+
+def _fits(life: Life, question: Question) -> bool:
+    return life.of(question.gpu, question.region, question.provisioning_model)
+
+
+def _observed(lives: Sequence[Life]) -> Observations:
+    return Observations.of([life.hours for life in lives], [life.revoked for life in lives])
+
+
+def _published(question: Question) -> Source:
+    tables = published.tables()
+    of_gpu = [each for each in tables if each.gpu == question.gpu or (question.gpu is None and each.gpu != "cpu")]
+    chosen = [each for each in of_gpu if question.region in (None, each.region)]
+    if not chosen:
+        known = sorted({each.region for each in of_gpu}) if of_gpu else sorted({each.gpu for each in tables})
+        what = f"Nobody published lifetimes of {question.words()}"
+        raise PlanError(what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}.")
+    caveats = [
+        "Preemptible VMs of 2018 and 2019, known by the hour: a worked example, no forecast for today's.",
+        "Many went in the same minute; they count as independent, which makes the band too narrow.",
+    ]
+    label = "{0.region}" if question.gpu else "{0.gpu} in {0.region}"
+    shares = sorted((each.revoked[-1] / each.launched, label.format(each)) for each in chosen)
+    if len(shares) > 1:
+        (least, here), (most, there) = shares[0], shares[-1]
+        caveats.append(f"Places differ: from {least:.0%} revoked within 24 h ({here}) to {most:.0%} ({there}).")
+    own = [life for life in own_lives() if not life.emulated and _fits(life, question)]
+    seen = Observations.together([Observations.hourly(each.launched, each.revoked) for each in chosen])
+    return Source(
+        f"Published lifetimes of preemptible VMs, {question.words('all GPUs')}",
+        "2018 and 2019; CM-DARE, ICDCS 2020, and ICAC'19",
+        seen,
+        tuple(caveats),
+        seen,
+        _observed(own[-LATEST:]) if own else None,
+        "Without --region there are more." if question.region else "",
+    )
+
+
+def _file(path: Path, question: Question) -> Source:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        fix = nearest(str(path), NAMES) if not path.suffix else ""
+        raise DeclarationError(f"{path} cannot be read: {reason}", where="--source", fix=fix) from None
+    rows = _rows(path.name, text, question)
+    if not rows:
+        raise PlanError(f"{path.name} has no VM that is {question.words()}")
+    observed = Observations.of([hours for hours, _ in rows], [revoked for _, revoked in rows])
+    caveats = []
+    if not question.capped and CAP_HOURS <= max(hours for hours, _ in rows) <= CAPPED_BY:
+        observed = observed.without_cap()
+        caveats.append("No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted.")
+    fix = "Without --gpu and --region there may be more." if question.gpu or question.region else ""
+    which = f", {question.words()}" if question.gpu or question.region else ""
+    return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix)
+
+
+def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
+    """Lifetimes in hours, and whether they ended in a revocation, of the VMs in question."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    table = csv.DictReader(lines, skipinitialspace=True)
+    columns = [column.strip().lower() for column in table.fieldnames or ()]
+    table.fieldnames = columns
+    if "lifetime_hours" not in columns:
+        fix = "It needs lifetime_hours, and may have revoked (1 or 0), gpu and zone."
+        raise DeclarationError(f"{name} has no column lifetime_hours", where="--source", fix=fix)
+    wanted: dict[str, Callable[[str], bool]] = {}
+    if question.gpu:
+        wanted["gpu"] = lambda gpu: gpu.lower() == question.gpu
+    if question.region:
+        wanted["zone"] = lambda zone: region_of(zone.lower()) == question.region
+    if missing := [column for column in wanted if column not in columns]:
+        raise DeclarationError(f"{name} has no column {missing[0]} to choose by", where="--source")
+    rows = []
+    for number, row in enumerate(table, 2):
+        if all(test((row[column] or "").strip()) for column, test in wanted.items()):
+            rows.append(
+                _row(name, number, {key: (value or "").strip() for key, value in row.items() if key in columns})
+            )
+    return rows
+
+
+def _row(name: str, number: int, row: dict[str, str]) -> tuple[float, bool]:
+    try:
+        hours = float(row["lifetime_hours"])
+    except ValueError:
+        hours = math.nan
+    revoked = row.get("revoked", "1").lower()
+    if not 0 <= hours < math.inf:
+        what, fix = f"lifetime_hours must be a number from 0 on, not '{row['lifetime_hours']}'", ""
+    elif revoked not in (*_TRUE, *_FALSE):
+        what, fix = f"revoked must be 1 or 0, not '{revoked}'", "0: it lived at least so long."
+    else:
+        return hours, revoked in _TRUE
+    raise DeclarationError(f"{name}, row {number - 1}: {what}", where="--source", fix=fix)
