@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..catalog import ACCELERATORS, region, zones_with
+from ..catalog.lifetimes import LAST_HOUR, lifetimes
 from ..client import Declaration, Preview, arguments, specify, text
-from ..emulator.weather.published import LAST_HOUR, lifetimes
 from ..errors import DeclarationError
 
 MAGIC = "%transient_cluster"
