@@ -51,6 +51,10 @@ class JournalError(TransientError):
     """A journal cannot be read or written."""
 
 
+class PlanError(TransientError):
+    """What is known does not carry a plan, or what planning needs is not installed."""
+
+
 class CloudError(TransientError):
     """Compute Engine refused or failed."""
 
