@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..catalog import ACCELERATORS, region, zones_with
-from ..catalog.lifetimes import LAST_HOUR, lifetimes
+from ..catalog.published import LAST_HOUR, lifetimes
 from ..client import Declaration, Preview, arguments, specify, text
 from ..errors import DeclarationError
 

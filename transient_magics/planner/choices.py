@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..catalog import PriceList, VmPrice, default_zone, region, transfer_price
-from ..catalog.lifetimes import startup
+from ..catalog.published import startup
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.model import LifetimeModel

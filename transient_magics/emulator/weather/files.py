@@ -14,9 +14,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ... import catalog
+from ...catalog.published import HOUR
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
-from .published import HOUR
 
 _FORMS = {"lifetime_hours": {"zone", "gpu"}, "at_hours": {"count", "zone", "gpu"}}
 _LARGEST = 1_000_000

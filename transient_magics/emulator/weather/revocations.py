@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ... import catalog
+from ...catalog import published
 from ...journal.clock import Clock
-from . import chance, files, published
+from . import chance, files
 from .files import LifetimeRow, ScheduleRow
 
 _SLICE = 300.0

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import catalog
+from ...catalog import published
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
 from .. import tables, wire
-from . import files, published, reading
+from . import files, reading
 from .files import Rows
 
 STOCKOUT_DELAY = 7.0

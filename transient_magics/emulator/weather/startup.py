@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ... import catalog
-from . import chance, published
+from ...catalog import published
+from . import chance
 
 _PROVISIONING_PART = 0.3
 

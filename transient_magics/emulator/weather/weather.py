@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ... import catalog
+from ...catalog import published
 from ...errors import DeclarationError
 from ...journal.clock import Clock, rate_of
 from .. import wire
 from ..instances import Record
 from ..store import write_atomically
-from . import capacity, chance, published, startup
+from . import capacity, chance, startup
 from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow
 from .links import check_links

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...catalog.lifetimes import LAST_HOUR, lifetimes
+from ...catalog.published import LAST_HOUR, lifetimes
 
 _MIDDLE = LAST_HOUR // 2
 
