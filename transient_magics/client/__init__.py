@@ -9,6 +9,7 @@ from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
 from .offers import Offers, catalog
+from .planning import plan
 from .runs import run, runs, train
 from .weather import Weather
 
@@ -32,6 +33,7 @@ __all__ = [
     "delete_image",
     "follower",
     "images",
+    "plan",
     "preview",
     "run",
     "runs",

@@ -19,7 +19,7 @@ from ..client.options import Option
 from ..journal import read, replay
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|transient_weather|transient_image|train)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_cluster|transient_train|transient_weather|transient_image|transient_plan|train)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
@@ -44,7 +44,7 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 def candidates(magic: str, before: str, token: str) -> list[str]:
     """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
     words = before.split()
-    verb = "weather" if magic == "transient_weather" else "train"
+    verb = {"transient_weather": "weather", "transient_plan": "plan"}.get(magic, "train")
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":
@@ -109,8 +109,10 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
             return _workers(words[0]) if words else []
         case "image":
             return build_names()
+        case "workload":
+            return [*_runs(), *option.choices]
         case "run":
-            return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
+            return _runs()
     return list(option.choices)
 
 
@@ -120,6 +122,10 @@ def _spec(before: str) -> list[str]:
         gpu = re.sub(r"x\d+$", "", piece.split()[-1].removesuffix("@").lower())
         return list(zones_with(gpu) if gpu in ACCELERATORS else ZONES)
     return list(ACCELERATORS)
+
+
+def _runs() -> list[str]:
+    return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
 
 
 def _clusters() -> list[str]:

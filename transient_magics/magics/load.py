@@ -18,7 +18,7 @@ from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
-_LINE_NAMES = ("transient_weather", "transient_image")
+_LINE_NAMES = ("transient_weather", "transient_image", "transient_plan")
 
 
 def load(shell: Any) -> None:

@@ -23,6 +23,7 @@ Lifetimes = Callable[[str, str], LifetimeModel | None]
 """The lifetimes of VMs with a GPU in a region; None: they are never revoked."""
 
 _GIB = 2**30
+_MORE_SERVERS_ERROR = 0.1  # of their limit, each time their number doubles
 
 
 def immortal(gpu: str, place: str) -> LifetimeModel | None:
@@ -32,7 +33,7 @@ def immortal(gpu: str, place: str) -> LifetimeModel | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """A declaration: groups of workers (each with its zone), parameter servers beside most of them, how they are rented.
+    """A declaration: groups of workers (each with its zone), parameter servers beside most of them, how all is rented.
 
     `servers` of 0: a single worker that keeps its variables to itself, as the papers' smallest cluster.
     """
@@ -98,7 +99,8 @@ class Choice:
     def steps_per_second(self, workload: Workload) -> float:
         """The speed of the undisturbed cluster."""
         offered = sum(
-            group.count * float(worker_speed(self.step(workload, group).seconds, workload.service_seconds, self.servers))
+            group.count
+            * float(worker_speed(self.step(workload, group).seconds, workload.service_seconds, self.servers))
             for group in self.placed
         )
         return float(cluster_speed(offered, self._limit(workload)))
@@ -130,7 +132,9 @@ class Choice:
             groups=tuple(groups), steps=steps, servers=self.servers,
             server_hourly=self.prices(workload).parameter_server(self.server_cores, home) if self.servers else 0.0,
             server_startup=_startup("cpu", False, region(home)), service_seconds=workload.service_seconds,
-            scaling=workload.scaling, replace=replace, from_first_step=workload.from_first_step,
+            scaling=workload.scaling, replace=replace,
+            limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
+            from_first_step=workload.from_first_step,
         )  # fmt: skip
 
 

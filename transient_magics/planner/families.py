@@ -35,7 +35,7 @@ BATCH_SIZE = 128
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`; `error`: mean relative, of models left out."""
+    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`. `error`: mean, relative, of unseen models."""
 
     fixed: float
     per_gigaflop: float

@@ -15,7 +15,7 @@ from .workloads import Workload
 RUNS = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What `choice` takes for `train_steps` steps of `workload`. Hours from the request on, or from the first step
     where the workload is a published one; dollars with parameter servers and data transfer.
@@ -80,6 +80,13 @@ class Plan:
             good &= self.outcome.dollars <= dollars
         return float(good.mean())
 
+    def __str__(self) -> str:
+        from .words import plan_text
+
+        return plan_text(self)
+
+    __repr__ = __str__
+
     def _mean(self, what: str) -> float:
         return float(self._finished(what).mean())
 
@@ -111,7 +118,11 @@ def make_plan(
         raise PlanError("No course of this run comes to its end: its workers are revoked before they train",
                         fix="Take other VMs, or --provisioning-model standard.")  # fmt: skip
     calm = choice.course(workload, train_steps, on_demand=True)
-    calm = simulate(replace(calm, groups=tuple(replace(each, error=0.0) for each in calm.groups)), runs=64, seed=seed)
+    calm = simulate(
+        replace(calm, limit_error=0.0, groups=tuple(replace(each, error=0.0) for each in calm.groups)),
+        runs=64,
+        seed=seed,
+    )
     speed = choice.steps_per_second(workload)
     return Plan(
         choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,

@@ -29,7 +29,7 @@ _ALIKE = 1.01
 _RUNS = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Search:
     """The answer: `front` has the plans that no other beats, fastest first; `best` is the one that was asked for.
 
@@ -45,6 +45,13 @@ class Search:
     max_hours: float | None = None
     max_dollars: float | None = None
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from .words import search_text
+
+        return search_text(self)
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ def knee(front: Sequence[Plan]) -> Plan:
 
 
 def _known(workload: Workload) -> list[str]:
-    """GPUs to look at: those it was measured on, and all that can be had; a published one's prices know only its own."""
+    """GPUs to look at: those it was measured on and all that can be had; of a published one, those of its prices."""
     if workload.prices.servers:
         return [name for name in workload.prices.servers if workload.knows(name)]
     living = [name for name, entry in ACCELERATORS.items() if not entry.withdrawn and name != "cpu"]

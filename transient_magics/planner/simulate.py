@@ -63,9 +63,10 @@ class Workers:
 class Course:
     """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter servers.
 
-    `server_hourly`: dollars per hour of one server. `from_first_step`: counted from the first step, as papers count,
-    instead of from the request. `spent` dollars and `elapsed` hours lie behind. `rate`: emulated seconds in which one
-    second of work passes; lifetimes, boots and bills go by the former.
+    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
+    `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
+    and `elapsed` hours lie behind. `rate`: emulated seconds that pass in a second of work; lifetimes, boots and bills
+    go by the former.
     """
 
     groups: tuple[Workers, ...]
@@ -75,6 +76,7 @@ class Course:
     server_startup: Startup = Startup()
     service_seconds: float = 0.0
     scaling: float = SCALING
+    limit_error: float = 0.0
     sharpness: float = SHARPNESS
     replace: bool = True
     from_first_step: bool = False
@@ -141,7 +143,7 @@ class _Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """All workers of a course, place by place. `speed` has shape (runs, places), the others (places,)."""
+    """All workers of a course, place by place. Shapes: `speed` (runs, places), `limit` (runs,), the others (places,)."""
 
     speed: Array
     running: Array
@@ -150,6 +152,7 @@ class _Fleet:
     join: Array
     hourly: Array
     transfer: Array
+    limit: Array
 
     @classmethod
     def of(cls, course: Course, random: np.random.Generator, runs: int) -> _Fleet:
@@ -174,6 +177,8 @@ class _Fleet:
             places([group.join_seconds for group in course.groups]),
             places([group.hourly for group in course.groups]),
             places([group.transfer_dollars for group in course.groups]),
+            capacity(course.service_seconds, course.servers, course.scaling)
+            * np.exp(random.normal(0.0, course.limit_error, runs)),
         )
 
     @property
@@ -238,7 +243,7 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
         running, ready, end = (
             np.stack([getattr(each, name)[open_runs] for each in chain], axis=2) for name in ("running", "ready", "end")
         )
-        found = _finish(course, fleet.speed[open_runs], ready, end)
+        found = _finish(course, fleet.speed[open_runs], fleet.limit[open_runs], ready, end)
         known_until = end[:, :, -1].min(axis=1) if course.replace and not over else np.full(len(open_runs), np.inf)
         settled = (found <= known_until) if wanted < _MOST_GENERATIONS else np.ones(len(open_runs), dtype=bool)
         at = open_runs[settled]
@@ -250,7 +255,7 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
     return Outcome(course.elapsed + finish / _HOUR, course.spent + dollars, revoked)
 
 
-def _finish(course: Course, speed: Array, ready: Array, end: Array) -> Array:
+def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array) -> Array:
     """Seconds until the steps are made, one per run; infinite where they never are."""
     change = np.broadcast_to(speed[:, :, np.newaxis], ready.shape)
     times = np.concatenate([ready, end], axis=2).reshape(len(speed), -1)
@@ -259,8 +264,7 @@ def _finish(course: Course, speed: Array, ready: Array, end: Array) -> Array:
     times = np.maximum(np.take_along_axis(times, order, axis=1), 0.0)
     offered = np.cumsum(np.take_along_axis(changes, order, axis=1), axis=1)
     offered[offered < 1e-9] = 0.0  # what is left of sums that cancel out
-    limit = capacity(course.service_seconds, course.servers, course.scaling)
-    pace = cluster_speed(offered, limit, course.sharpness)
+    pace = cluster_speed(offered, limit[:, np.newaxis], course.sharpness)
     spans = np.diff(times, axis=1, append=_FAR)
     done = np.cumsum(pace * spans, axis=1)
     last = np.argmax(done >= course.steps, axis=1)[:, np.newaxis]

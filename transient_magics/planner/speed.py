@@ -39,10 +39,10 @@ def capacity(service_seconds: float, servers: int, scaling: float = SCALING) -> 
     return max(servers, 1) ** scaling / service_seconds if service_seconds > 0 else math.inf
 
 
-def cluster_speed(offered: ArrayLike, limit: float, sharpness: float = SHARPNESS) -> NDArray[np.float64]:
+def cluster_speed(offered: ArrayLike, limit: ArrayLike, sharpness: float = SHARPNESS) -> NDArray[np.float64]:
     """Steps per second of workers whose speeds sum up to `offered`, against servers that take `limit`."""
     speed = np.asarray(offered, dtype=float)
-    return speed * (1.0 + (speed / limit) ** sharpness) ** (-1.0 / sharpness)
+    return speed * (1.0 + (speed / np.asarray(limit)) ** sharpness) ** (-1.0 / sharpness)
 
 
 def bytes_per_step(parameters: float, wire: str = "fp32") -> float:

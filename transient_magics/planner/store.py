@@ -53,7 +53,7 @@ class ModelStore:
         os.replace(fresh, self.path)
 
     def workload(self, name: str, wire: str = "fp32") -> Workload:
-        """The workload that these runs are, called `name`. Raises PlanError where no stretch of them was long enough."""
+        """The workload that these runs are, called `name`. Raises PlanError where no stretch of them is long enough."""
         records = self.records()
         seen = [each for record in records.values() for each in record.observations]
         if not seen:
@@ -65,9 +65,9 @@ class ModelStore:
         parameters = max((record.parameters for record in records.values()), default=0)
         gigaflops = max((record.gigaflops for record in records.values()), default=0.0)
         cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds) for each in seen]
-        assumed = 4 * parameters / 2**20 * _SERVER_SECONDS_PER_MEGABYTE
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
-        found = fit(cells, service_seconds=min(assumed, single / 2))
+        assumed = min(4 * parameters / 2**20 * _SERVER_SECONDS_PER_MEGABYTE, single / 2)
+        found = fit(cells, service_seconds=assumed)
         error = _ONE_STRETCH_ERROR if len(cells) == 1 else max(_LEAST_ERROR, float(abs(found.errors).mean()))
         joins = [seconds for record in records.values() for seconds in record.joins]
         runs = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}"
@@ -81,6 +81,7 @@ class ModelStore:
             batch_size=round(statistics.median(batches)) if batches else 0,
             parameters=parameters, gigaflops=gigaflops, family=_family(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
+            limit_error=0.1 if found.service_seconds != assumed else 0.3,
         )  # fmt: skip
 
     def _read(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is trained, as far as its speed, its traffic and its servers go: published workloads, and the shape of one's own.
+"""What is trained, as far as speed, traffic and parameter servers go: published workloads, and the shape of one's own.
 
 A workload knows the seconds of a step on the GPUs on which it was measured. For another one `step` estimates: from its
 family's line over floating-point operations, else from the ratio of the GPUs' peak speeds. Each estimate says how far
@@ -53,6 +53,8 @@ class Workload:
     gigaflops: float = 0.0
     family: str = ""
     join_seconds: float = 0.0
+    limit_error: float = 0.3
+    """How far off, relatively, the servers' limit may be; more where several of them share the work."""
     wire: str = "fp32"
     prices: PriceList = field(default_factory=PriceList)
     from_first_step: bool = False
@@ -126,6 +128,7 @@ def _published(
         compute={gpu: Estimate(each, error, f"measured, {source}")
                  for gpu, each in zip(("k80", "p100", "v100"), seconds, strict=True)},
         gigaflops=gigaflops, family=family, join_seconds=join_seconds, prices=ICAC19, from_first_step=True,
+        limit_error=0.05,
     )  # fmt: skip
 
 
