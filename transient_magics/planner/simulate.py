@@ -143,7 +143,7 @@ class _Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """All workers of a course, place by place: `speed` has shape (runs, places), `limit` (runs,), the rest (places,)."""
+    """All workers of a course: `speed` has shape (runs, places), `limit` (runs,), everything else (places,)."""
 
     speed: Array
     running: Array
