@@ -2,7 +2,8 @@
 
 FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
 "gigaflops": X}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the cell's line as the
-notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its data passes with a note.
+notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its
+data passes with a note.
 """
 
 from __future__ import annotations
