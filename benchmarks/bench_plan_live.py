@@ -15,6 +15,7 @@ from _common import all_in, own_home, say, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
+from transient_magics.journal import bill
 from transient_magics.planner.forecast import Forecast
 
 WORKERS = 4
@@ -37,7 +38,7 @@ def once(seed: int, steps: int, hours_per_minute: float) -> list[tuple[float, fl
                 made.append((part, run.forecast()))
         result = run.wait(3600)
         state = run.state
-        total = cluster.cost().total
+        total = bill(cluster.state, state.finished_at).total
         revoked = cluster.state.revocations
         print(f"seed {seed}: {result.seconds:.0f} s, ${total:.2f}, {revoked} revocations", flush=True)
         return [judge(part, foretold, state.started_at, state.finished_at, total) for part, foretold in made]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import statistics
 import time
 from dataclasses import replace as changed
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     is (other revocations than published ones are not foreseen).
     """
     _check_installed()
+    from ..planner.forecast import CLOSING_SECONDS
     from ..planner.forecast import forecast as foretell
 
     cluster = run.cluster
@@ -100,7 +102,13 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
     lifetimes, _, risk = _risk(revocations or _weather_of(run))
-    return foretell(state, bill(state, now), now, found, _record(run), lifetimes, risk=risk)
+    store = _store(run)
+    for other in _alike(store.key):
+        if other.state.over:
+            _learn(store, other)
+    closings = [each.closing for each in store.records().values() if each.closing is not None]
+    closing = statistics.median(closings) if closings else CLOSING_SECONDS
+    return foretell(state, bill(state, now), now, found, _record(run), lifetimes, risk=risk, closing=closing)
 
 
 def forecast_line(run: Run) -> str:

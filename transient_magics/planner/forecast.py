@@ -15,7 +15,7 @@ import numpy as np
 from ..catalog import region
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
-from .choices import Lifetimes
+from .choices import NOTICE_SECONDS, Lifetimes
 from .fitting import Cell, fit
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
@@ -24,11 +24,13 @@ _RUNS = 4000
 _LEAST_ERROR = 0.02
 _YOUNG_ERROR = 0.1
 _JOIN_SECONDS = 15.0
+CLOSING_SECONDS = 10.0
+"""From a run's last step until it is over, where no run has told: a checkpoint, an evaluation, results on their way."""
 
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """Of a run at the moment `at` (seconds since 1970): when it ends, and the cluster's whole bill by then."""
+    """Of a run at the moment `at` (seconds since 1970): when it is over, and the cluster's whole bill by then."""
 
     run: str
     at: float
@@ -38,12 +40,12 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Mean seconds from then until the last step."""
+        """Mean seconds from then until the run is over."""
         return 3600 * float(self._finished("hours").mean())
 
     @property
     def finishes_at(self) -> float:
-        """The mean moment of the last step, in seconds since 1970."""
+        """The mean moment at which it is over, in seconds since 1970."""
         return self.at + self.seconds
 
     @property
@@ -73,9 +75,12 @@ class Forecast:
 
 def forecast(
     state: ClusterState, bill: Bill, now: float, run: RunState, record: Record, lifetimes: Lifetimes, *,
-    risk: str = "", seed: int = 0,
+    risk: str = "", closing: float = CLOSING_SECONDS, seed: int = 0,
 ) -> Forecast:  # fmt: skip
-    """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is too young."""
+    """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is too young.
+
+    `closing`: seconds from the last step until the run is over.
+    """
     left = run.train_steps - run.step
     if run.over or left <= 0:
         raise PlanError(f"{run.name} is {run.phase} already")
@@ -95,7 +100,9 @@ def forecast(
         steps=left,
         servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role == "ps"),
         service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
-        spent=bill.total, elapsed=1e-12, rate=state.clock.rate,
+        spent=bill.total + bill.hourly * state.clock.rate * closing / 3600, elapsed=closing / 3600,
+        rate=state.clock.rate,
+        notice_seconds=NOTICE_SECONDS,
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
     if not outcome.finished:

@@ -43,6 +43,8 @@ class Record:
     parameters: int = 0
     gigaflops: float = 0.0
     over: bool = False
+    closing: float | None = None
+    """Seconds from the last step until the run was over."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -55,7 +57,11 @@ class Record:
             observations=tuple(Observation(**each) for each in values["observations"]),
             joins=tuple(values.get("joins", ())),
             evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
-            **{key: values[key] for key in ("batch_size", "parameters", "gigaflops", "over") if key in values},
+            **{
+                key: values[key]
+                for key in ("batch_size", "parameters", "gigaflops", "over", "closing")
+                if key in values
+            },
         )
 
 
@@ -78,6 +84,7 @@ def record(
         parameters=int(model.get("parameters", 0)),
         gigaflops=float(model.get("gigaflops", 0.0)),
         over=known is not None and known.over,
+        closing=_closing(history, rows, run),
     )  # fmt: skip
 
 
@@ -114,6 +121,12 @@ def _speed(rows: Sequence[Mapping[str, Any]], since: float, until: float) -> flo
         return 0.0
     (begin, first), (end, last) = min(inside), max(inside)
     return (last - first) / (end - begin) if end > begin else 0.0
+
+
+def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float | None:
+    ends = [each.at for each in history if isinstance(each, events.TrainFinished) and each.run == run]
+    last = max((row["time"] / 1e9 for row in rows), default=0.0)
+    return max(ends[0] - last, 0.0) if ends and last else None
 
 
 def _joins(history: Sequence[Event], run: str) -> Iterable[float]:

@@ -65,8 +65,8 @@ class Course:
 
     `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
     `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
-    and `elapsed` hours lie behind. `rate`: emulated seconds that pass in a second of work; lifetimes, boots and bills
-    go by the former.
+    and `elapsed` hours are added to every course. `rate`: emulated seconds that pass in a second of work; lifetimes,
+    boots and bills go by the former. `notice_seconds`: how long a revoked VM is still there, and billed, but idle.
     """
 
     groups: tuple[Workers, ...]
@@ -83,6 +83,7 @@ class Course:
     spent: float = 0.0
     elapsed: float = 0.0
     rate: float = 1.0
+    notice_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,12 @@ def rent(lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed
 
 @dataclass(frozen=True, slots=True)
 class _Generation:
-    """One VM of each place, shape (runs, places): when it runs, takes steps and is gone, in seconds."""
+    """One VM of each place, shape (runs, places), in seconds: when it runs, takes steps, takes none, is gone."""
 
     running: Array
     ready: Array
     end: Array
+    gone: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,11 @@ class _Fleet:
         while True:
             end = running + self._lifetimes(course, random, ages) * _HOUR / course.rate
             end = np.minimum(end if lost is None else np.minimum(end, lost), _FAR)
-            yield _Generation(np.minimum(running, end), np.minimum(ready, end), end)
+            gone = np.minimum(end + course.notice_seconds, _FAR)
+            yield _Generation(np.minimum(running, end), np.minimum(ready, end), end, gone)
             if not course.replace or (end >= _FAR).all():
                 return
-            running, ready = self._start(course, random, end)
+            running, ready = self._start(course, random, gone)
             ages, lost = np.zeros_like(end), None
 
     def _first(self, course: Course, random: np.random.Generator, runs: int) -> tuple[Array, Array]:
@@ -240,15 +243,17 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
                 over = True
                 break
             chain.append(following)
-        running, ready, end = (
-            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2) for name in ("running", "ready", "end")
+        running, ready, end, gone = (
+            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2)
+            for name in ("running", "ready", "end", "gone")
         )
         found = _finish(course, fleet.speed[open_runs], fleet.limit[open_runs], ready, end)
         known_until = end[:, :, -1].min(axis=1) if course.replace and not over else np.full(len(open_runs), np.inf)
         settled = (found <= known_until) if wanted < _MOST_GENERATIONS else np.ones(len(open_runs), dtype=bool)
         at = open_runs[settled]
         finish[at] = found[settled]
-        dollars[at] = _bill(course, fleet, at, found[settled], running[settled], ready[settled], end[settled])
+        used = np.maximum(np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0)[settled]
+        dollars[at] = _bill(course, fleet, at, found[settled], running[settled], gone[settled], used)
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
         wanted *= 2
@@ -275,15 +280,16 @@ def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array
 
 
 def _bill(
-    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, ready: Array, end: Array
+    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, gone: Array, used: Array
 ) -> Array:
-    until = np.minimum(end, np.minimum(finish, _FAR)[:, np.newaxis, np.newaxis])
+    """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps."""
+    until = np.minimum(gone, np.minimum(finish, _FAR)[:, np.newaxis, np.newaxis])
     rented = np.maximum(until - np.maximum(running, 0.0), 0.0).sum(axis=2)
     vms = (rented * fleet.hourly).sum(axis=1) / _HOUR * course.rate
     begun = 0.0 if course.from_first_step or course.elapsed else course.server_startup.running / course.rate
     servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
     if not fleet.transfer.any():
         return vms + servers
-    took_part = np.maximum(until - np.maximum(ready, 0.0), 0.0).sum(axis=2) * fleet.speed[runs]
-    shares = took_part / took_part.sum(axis=1, keepdims=True)
+    made = used.sum(axis=2) * fleet.speed[runs]
+    shares = made / made.sum(axis=1, keepdims=True)
     return vms + servers + course.steps * (shares * fleet.transfer).sum(axis=1)
