@@ -18,6 +18,7 @@ from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
+_PLANS = (("plan", "Plan", panels.plan_html), ("search", "Search", panels.search_html))
 _LINE_NAMES = ("transient_weather", "transient_image", "transient_plan")
 
 
@@ -40,6 +41,11 @@ def load(shell: Any) -> None:
     shell.display_formatter.formatters["text/html"].for_type(Preview, preview_html)
     shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
     shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
+    # By name: the planner, and NumPy with it, is loaded by the first plan.
+    for place, name, show in _PLANS:
+        shell.display_formatter.formatters["text/html"].for_type_by_name(
+            f"transient_magics.planner.{place}", name, show
+        )
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)
 

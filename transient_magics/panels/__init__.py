@@ -5,6 +5,7 @@ put together. The front end is in `widgets/`.
 """
 
 from .declare import declare, show_declare
+from .plan import plan_html, search_html
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .twin import html
 from .view import view
@@ -14,6 +15,8 @@ __all__ = [
     "declare",
     "has_front_end",
     "html",
+    "plan_html",
+    "search_html",
     "show",
     "show_declare",
     "show_handle",

@@ -22,9 +22,9 @@ TONES = {
 }  # fmt: skip
 _EVENTS = 5
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
-_CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
-_FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
-_FAINT = "opacity:.7"
+CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
+FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
+FAINT = "opacity:.7"
 
 
 def escape(said: str) -> str:
@@ -44,18 +44,18 @@ def html(view: Mapping[str, Any]) -> str:
         parts.append(_cost(view))
     parts.append(_events(view["events"][:_EVENTS]))
     body = "".join(parts)
-    return f"<div style='{_FONT}'>{body}</div>"
+    return f"<div style='{FONT}'>{body}</div>"
 
 
 def offer_html(offered: Mapping[str, Any]) -> str:
     """The twin of the declare panel: one offer, by the line that makes it."""
-    rows = "".join("<tr>" + "".join(_CELL + escape(cell) for cell in row) for row in offered["rows"])
+    rows = "".join("<tr>" + "".join(CELL + escape(cell) for cell in row) for row in offered["rows"])
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in offered["facts"])
     notes = "".join(f"<div>{escape(each)}</div>" for each in offered["notes"])
     return (
-        f"<div style='{_FONT}'><code>{escape(offered['line'])}</code>"
+        f"<div style='{FONT}'><code>{escape(offered['line'])}</code>"
         f"<table cellpadding=3 style='font-size:13px;margin:4px 0'>{rows}</table>"
-        f"<div>{facts}</div><div style='{_FAINT};font-size:12px'>{notes}</div></div>"
+        f"<div>{facts}</div><div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
 
 
@@ -65,10 +65,10 @@ def _dot(state: str) -> str:
 
 def _head(view: Mapping[str, Any]) -> str:
     if view["focus"]:
-        return f"<div><b>{escape(view['focus'])}</b> <span style='{_FAINT}'>{escape(view['about'])}</span></div>"
+        return f"<div><b>{escape(view['focus'])}</b> <span style='{FAINT}'>{escape(view['about'])}</span></div>"
     return (
         f"<div><b>{escape(view['name'])}</b> {_dot(view['phase'])}{escape(view['phase_words'])} "
-        f"<span style='{_FAINT}'>{escape(view['about'])}</span></div>"
+        f"<span style='{FAINT}'>{escape(view['about'])}</span></div>"
     )
 
 
@@ -81,7 +81,7 @@ def _training(training: Mapping[str, Any]) -> str:
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID)
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
-        f"{escape(training['words'])}{bar}<div style='{_FAINT}'>{facts}</div>"
+        f"{escape(training['words'])}{bar}<div style='{FAINT}'>{facts}</div>"
         f"{''.join(_chart(each) for each in training['charts'])}</div>"
     )
 
@@ -95,7 +95,7 @@ def _chart(chart: Mapping[str, Any]) -> str:
     return (
         f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
         f"aria-label='{_escape(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
-        f"stroke-width='1.5'/>{marks}</svg><br><span style='{_FAINT}'>{escape(chart['title'])}, "
+        f"stroke-width='1.5'/>{marks}</svg><br><span style='{FAINT}'>{escape(chart['title'])}, "
         f"{chart['low']} to {chart['high']}</span></span>"
     )
 
@@ -103,11 +103,11 @@ def _chart(chart: Mapping[str, Any]) -> str:
 def _vms(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = "".join(
         "<tr>"
-        + "".join(_CELL + escape(row[name]) for name in ("name", "machine", "zone"))
-        + f"{_CELL}{_dot(row['state'])}{escape(row['words'])}"
+        + "".join(CELL + escape(row[name]) for name in ("name", "machine", "zone"))
+        + f"{CELL}{_dot(row['state'])}{escape(row['words'])}"
         for row in list(rows)[:12]
     )
-    head = "".join(f"{_CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "State"))
+    head = "".join(f"{CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "State"))
     return f"<table cellpadding=3 style='font-size:13px;margin:4px 0'><tr>{head}{lines}</table>" if lines else ""
 
 
@@ -120,9 +120,9 @@ def _cost(view: Mapping[str, Any]) -> str:
     notes = ["Emulated, nothing is billed."] if view["emulated"] else []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []
     notes += [view["ending"]] if view["ending"] else []
-    return f"<div style='margin:4px 0'>{escape(spent)} <span style='{_FAINT}'>{escape(' '.join(notes))}</span></div>"
+    return f"<div style='margin:4px 0'>{escape(spent)} <span style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> str:
     lines = "".join(f"<div>{each['clock']} {escape(each['text'])}</div>" for each in events)
-    return f"<div style='{_FAINT};font-size:12px'>{lines}</div>" if lines else ""
+    return f"<div style='{FAINT};font-size:12px'>{lines}</div>" if lines else ""

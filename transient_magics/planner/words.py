@@ -19,13 +19,20 @@ def hours(value: float) -> str:
     return f"{60 * value:.3g} min" if value < 1 else f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
 
 
+def hours_between(low: float, high: float) -> str:
+    """`12.1 to 13.5 min`, `58 min to 1.3 h`."""
+    said, until = hours(low), hours(high)
+    (number, unit), other = said.split(" "), until.split(" ")[1]
+    return f"{number} to {until}" if unit == other else f"{said} to {until}"
+
+
 def row(plan: Plan) -> tuple[str, ...]:
     """A plan in a table: time and bill with their 90 % intervals, on demand, saved, revocations, the line."""
     low, high = plan.interval("hours")
     least, most = plan.interval("dollars")
     saved = f"{plan.saved:.0%}" if plan.saved >= 0.005 else "-"
     return (
-        hours(plan.hours), f"{hours(low)} to {hours(high)}", money(plan.dollars),
+        hours(plan.hours), hours_between(low, high), money(plan.dollars),
         f"{money(least)} to {money(most)}", saved, f"{plan.revocations:.1f}" if plan.choice.transient else "-",
         plan.line,
     )  # fmt: skip
@@ -41,7 +48,7 @@ def plan_text(plan: Plan) -> str:
     counted = "from the first step" if plan.workload.from_first_step else "from the request"
     lines = [
         plan.line,
-        f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours(low)} to {hours(high)}), "
+        f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours_between(low, high)}), "
         f"{money(plan.dollars)} ({money(least)} to {money(most)}); 90 % intervals, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
         + (f"; {plan.saved:.0%} saved." if plan.saved >= 0.005 else "."),
