@@ -10,6 +10,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
 
+from transient_magics import panels
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
 from transient_magics.planner.plan import Plan
@@ -38,18 +39,17 @@ def test_a_plan_is_returned_bound_and_shown(shell: InteractiveShell) -> None:
     assert "On demand" in data["text/html"]
 
 
-def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell) -> None:
+def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     found = shell.run_cell(f"%transient_plan {LINE} --objective cost").result
     assert isinstance(found, Search)
-    data, _ = shell.display_formatter.format(found)
-    html = data["text/html"]
+    text, html = capsys.readouterr().out, panels.search_html(found)
     assert "<svg" in html
     assert "<script" not in html
     for plan in found.front:
-        assert plan.line in data["text/plain"]
+        assert plan.line in text
         assert plan.line in html
     assert html.count("<title>") == len(found.front)
-    best = next(line for line in data["text/plain"].splitlines() if line.startswith(">"))
+    best = next(line for line in text.splitlines() if line.startswith(">"))
     assert best.endswith(found.front[-1].line)
 
 

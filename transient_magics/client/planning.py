@@ -72,7 +72,13 @@ def plan(
     steps, chosen, notes = _steps(chosen, records, train_steps, target)
     lifetimes, lost, risk = _risk(revocations)
     if not spec:
-        return _search(chosen, steps, lifetimes, lost, risk, zone, objective, max_hours, max_cost, seed, notes)
+        found = _search(chosen, steps, lifetimes, lost, risk, zone, objective, max_hours, max_cost, seed, notes)
+        asked = {
+            "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
+            "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
+            "objective": objective, "revocations": revocations, "seed": seed,
+        }  # fmt: skip
+        return changed(found, asked=asked)
     choice = _choice(spec, ps, ps_cores, zone, provisioning_model)
     if not choice.transient:
         lost, risk = None, "on demand, no revocations"

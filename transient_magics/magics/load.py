@@ -18,7 +18,7 @@ from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
-_PLANS = (("plan", "Plan", panels.plan_html), ("search", "Search", panels.search_html))
+_SEARCH = ("transient_magics.planner.search", "Search")
 _LINE_NAMES = ("transient_weather", "transient_image", "transient_plan")
 
 
@@ -42,10 +42,9 @@ def load(shell: Any) -> None:
     shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
     shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
     # By name: the planner, and NumPy with it, is loaded by the first plan.
-    for place, name, show in _PLANS:
-        shell.display_formatter.formatters["text/html"].for_type_by_name(
-            f"transient_magics.planner.{place}", name, show
-        )
+    html = shell.display_formatter.formatters["text/html"]
+    html.for_type_by_name("transient_magics.planner.plan", "Plan", panels.plan_html)
+    shell.display_formatter.ipython_display_formatter.for_type_by_name(*_SEARCH, panels.show_search)
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)
 
@@ -60,6 +59,7 @@ def unload(shell: Any) -> None:
         shell.Completer.custom_matchers.remove(matcher)
     for handle in (Cluster, Run):
         shell.display_formatter.ipython_display_formatter.pop(handle, None)
+    shell.display_formatter.ipython_display_formatter.pop(".".join(_SEARCH), None)
     atexit.unregister(_warn_of_what_goes_on)
 
 

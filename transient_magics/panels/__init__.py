@@ -5,7 +5,7 @@ put together. The front end is in `widgets/`.
 """
 
 from .declare import declare, show_declare
-from .plan import plan_html, search_html
+from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .twin import html
 from .view import view
@@ -21,6 +21,7 @@ __all__ = [
     "show_declare",
     "show_handle",
     "show_run",
+    "show_search",
     "status",
     "view",
 ]

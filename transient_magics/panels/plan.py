@@ -6,16 +6,26 @@ the front with the line that declares each.
 
 from __future__ import annotations
 
+import logging
 import math
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .. import client
+from ..errors import TransientError
+from .display import live_view
+from .show import current_shell, has_front_end, publisher
 from .twin import CELL, COLOURS, FAINT, FONT, escape
 
 if TYPE_CHECKING:
     from ..planner.plan import Plan
     from ..planner.search import Search
 
+log = logging.getLogger(__name__)
+
+CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
+"""What can be changed in the panel of a search."""
 WIDTH, HEIGHT = 460, 230
 _LEFT, _BOTTOM, _ROOM = 52, 30, 12
 _TICKS = 4
@@ -42,9 +52,43 @@ def search_view(search: Search) -> dict[str, Any]:
             }
             for plan in words.shown(search)
         ],
-        "objective": search.objective,
+        "reach": {name: [min(values), max(values)] for name, values in (
+            ("hours", [point["hours"] for point in front]), ("dollars", [point["dollars"] for point in front]),
+        )},
         "notes": words.notes(search),
-    }
+    }  # fmt: skip
+
+
+def show_search(search: Search) -> None:
+    """Show a search in the cell that runs now: a panel to ask "what if" in, HTML where none is drawn, or text."""
+    shell = current_shell()
+    if not has_front_end(shell):
+        print(search)
+        return
+    publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
+    data: dict[str, Any] = {"text/plain": str(search), "text/html": search_html(search)}
+    try:
+        from .widget import PlanPanel
+    except ImportError as error:  # a kernel without ipywidgets shows the twin
+        log.info("no live panel: %s", error)
+        publish(data, update=False)
+        return
+
+    def ask(message: Mapping[str, Any]) -> None:
+        choices = message.get("choices")
+        if message.get("do") != "search" or not isinstance(choices, Mapping):
+            return
+        wanted = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
+        try:
+            found = client.plan(**wanted)
+        except TransientError as error:
+            panel.view = {**panel.view, "error": str(error), "asked": message.get("asked", 0)}
+            return
+        panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]
+
+    begun = {name: search.asked.get(name) for name in CHOICES}
+    panel = PlanPanel(ask, choices=begun, view=search_view(search))
+    publish({**data, **live_view(panel)}, update=False)
 
 
 def search_html(search: Search) -> str:

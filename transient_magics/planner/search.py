@@ -8,8 +8,9 @@ towards the corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ..catalog import ACCELERATORS, has_gpu, region, zones_with
 from ..errors import DeclarationError, PlanError
@@ -45,6 +46,8 @@ class Search:
     max_hours: float | None = None
     max_dollars: float | None = None
     notes: tuple[str, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """What `client.plan` was asked, so that it can be asked again with something else."""
 
     def __str__(self) -> str:
         from .words import search_text
