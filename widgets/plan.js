@@ -17,8 +17,13 @@ function scale(values, begin, end) {
   const back = bent === Math.log ? Math.exp : (value) => value;
   const place = (value) => begin + ((bent(value) - bent(low)) / (bent(high) - bent(low))) * (end - begin);
   place.shows = (value) => value >= low && value <= high;
-  place.ticks = [...Array(TICKS).keys()].map((index) => back(bent(low) + ((index + 0.5) / TICKS) * (bent(high) - bent(low))));
+  place.ticks = [...Array(TICKS).keys()].map((index) => rounded(back(bent(low) + ((index + 0.5) / TICKS) * (bent(high) - bent(low)))));
   return place;
+}
+
+/** To two digits, of minutes where it is less than an hour. */
+function rounded(value) {
+  return value < 1 ? Number((60 * value).toPrecision(2)) / 60 : Number(value.toPrecision(2));
 }
 
 function drawn(tag, attributes, ...children) {

@@ -132,7 +132,10 @@ def test_risk_makes_the_forecast_later_and_wider() -> None:
 def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
     with pytest.raises(PlanError, match="too few steps"):
         foretold(13)
-    history, rows = story(steps=100)
+    history, rows = story()
+    ended = events.TrainFinished(run="run-1", step=4000)
+    history = [*history, _at(ended, BEGAN + 290, len(history) + 1)]
+    assert record(history, rows, "run-1").closing == pytest.approx(31)
     state = replay(history)
     with pytest.raises(PlanError, match="already"):
         forecast(

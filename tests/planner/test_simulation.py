@@ -157,3 +157,13 @@ def test_speeds_add_up_until_the_servers_are_busy() -> None:
     assert worker_speed(0.18, 0.02, 1) == pytest.approx(5)
     assert worker_speed(0.18, 0.02, 2) > 5
     assert cluster_speed(100.0, capacity(0.0, 1)) == 100
+
+
+def test_waves_take_several_and_leave_each_lifetime_what_it_is() -> None:
+    """Of two VMs of which one is revoked the other goes at that moment in 6 % of the cases: a quarter squared."""
+    risky = course(2, steps=1e5, from_first_step=True, replace=False, workers={"lifetimes": Exponential(100.0)})
+    alone, together = simulate(risky, 20_000), simulate(replace(risky, waves=0.25), 20_000)
+    assert together.revocations.mean() == pytest.approx(alone.revocations.mean(), rel=0.03)
+    assert (together.revocations == 2).mean() > 1.1 * (alone.revocations == 2).mean()
+    sure = simulate(replace(risky, waves=1.0), 2000)
+    assert set(np.unique(sure.revocations)) == {0.0, 2.0}

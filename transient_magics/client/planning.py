@@ -145,17 +145,18 @@ def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Wo
                                fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
     if not name and not model:
         raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
+    wire = "fp32"
     if name:
-        store = _learnt_from(name)
+        store, wire = _learnt_from(name)
     else:
         store = ModelStore(model, problem, hparams_set)
         for run in _alike(store.key):
             _learn(store, run)
-    return store.workload(name or model), store.records()
+    return store.workload(name or model, wire), store.records()
 
 
-def _learnt_from(name: str) -> ModelStore:
-    """The store of the model that the run trains, with all runs of it that this machine still has."""
+def _learnt_from(name: str) -> tuple[ModelStore, str]:
+    """The store of the model that the run trains, with all runs that this machine still has; how its numbers cross."""
     from .runs import run as find_run
 
     try:
@@ -166,7 +167,7 @@ def _learnt_from(name: str) -> ModelStore:
     store = _store(found)
     for run in [*_alike(store.key), found]:
         _learn(store, run)
-    return store
+    return store, found.state.spec.get("wire", "fp32")
 
 
 def _store(run: Run) -> ModelStore:

@@ -154,8 +154,13 @@ class _Scale:
         """Values for labels, evenly apart on the page."""
         shares = [(index + 0.5) / _TICKS for index in range(_TICKS)]
         if self._log:
-            return [self.low * (self.high / self.low) ** share for share in shares]
-        return [self.low + (self.high - self.low) * share for share in shares]
+            return [_round(self.low * (self.high / self.low) ** share) for share in shares]
+        return [_round(self.low + (self.high - self.low) * share) for share in shares]
+
+
+def _round(value: float) -> float:
+    """To two digits, of minutes where it is less than an hour."""
+    return float(f"{60 * value:.2g}") / 60 if value < 1 else float(f"{value:.2g}")
 
 
 def _axes(across: _Scale, up: _Scale) -> str:

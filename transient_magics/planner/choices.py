@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..catalog import PriceList, VmPrice, default_zone, region, transfer_price
-from ..catalog.published import startup
+from ..catalog.published import WAVES, startup
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.model import LifetimeModel
@@ -137,7 +137,7 @@ class Choice:
             scaling=workload.scaling, replace=replace,
             limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
-            notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS,
+            notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..catalog import region
+from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
 from .choices import NOTICE_SECONDS, Lifetimes
@@ -21,9 +22,11 @@ from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 
 _RUNS = 4000
-_LEAST_ERROR = 0.02
+_LEAST_ERROR = 0.03
 _YOUNG_ERROR = 0.1
 _JOIN_SECONDS = 15.0
+_STALE_SECONDS = 60.0
+_CLOSING_SHAPE = 4.0  # of a gamma distribution: the closing is half as long or half as long again
 CLOSING_SECONDS = 10.0
 """From a run's last step until it is over, where no run has told: a checkpoint, an evaluation, results on their way."""
 
@@ -81,10 +84,10 @@ def forecast(
 
     `closing`: seconds from the last step until the run is over.
     """
-    left = run.train_steps - run.step
-    if run.over or left <= 0:
+    if run.over:
         raise PlanError(f"{run.name} is {run.phase} already")
     seconds, service, scaling, error = _speeds(state, run, record)
+    left = max(run.train_steps - _steps_by(now, run, record), 1)
     vms = [vm for vm in state.living if vm.role == "worker" and vm.state != "leaving"]
     if not vms:
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
@@ -100,14 +103,28 @@ def forecast(
         steps=left,
         servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role == "ps"),
         service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
-        spent=bill.total + bill.hourly * state.clock.rate * closing / 3600, elapsed=closing / 3600,
+        spent=bill.total,
         rate=state.clock.rate,
-        notice_seconds=NOTICE_SECONDS,
+        notice_seconds=NOTICE_SECONDS, waves=WAVES,
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
+    late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
+    outcome = Outcome(
+        outcome.hours + late / 3600,
+        outcome.dollars + late / 3600 * bill.hourly * state.clock.rate,
+        outcome.revocations,
+    )
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     return Forecast(run.name, now, left, outcome, risk)
+
+
+def _steps_by(now: float, run: RunState, record: Record) -> int:
+    """The steps made by now: what was told last comes seconds late, and the run went on since then."""
+    at, step = record.latest or (now, run.step)
+    step = max(step, run.step)
+    since = min(max(now - at, 0.0), _STALE_SECONDS)
+    return min(step + round(since * run.steps_per_second), run.train_steps)
 
 
 def _workers(

@@ -45,6 +45,8 @@ class Record:
     over: bool = False
     closing: float | None = None
     """Seconds from the last step until the run was over."""
+    latest: tuple[float, int] | None = None
+    """The newest metric: its moment (seconds since 1970) and the global step."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -54,6 +56,7 @@ class Record:
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
         """Read what `to_dict` wrote."""
         return cls(
+            latest=tuple(values["latest"]) if values.get("latest") else None,
             observations=tuple(Observation(**each) for each in values["observations"]),
             joins=tuple(values.get("joins", ())),
             evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
@@ -85,6 +88,7 @@ def record(
         gigaflops=float(model.get("gigaflops", 0.0)),
         over=known is not None and known.over,
         closing=_closing(history, rows, run),
+        latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
     )  # fmt: skip
 
 

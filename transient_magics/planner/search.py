@@ -14,7 +14,7 @@ from typing import Any
 
 from ..catalog import ACCELERATORS, has_gpu, region, zones_with
 from ..errors import DeclarationError, PlanError
-from ..spec import WorkerGroup
+from ..spec import WorkerGroup, render_money
 from .choices import Choice, Lifetimes, immortal
 from .plan import Plan, make_plan
 from .workloads import Workload
@@ -94,10 +94,13 @@ def search(
     ]
     allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
     if not allowed:
+        from .words import hours
+
         quickest, cheapest = min(plans, key=lambda plan: plan.hours), min(plans, key=lambda plan: plan.dollars)
         raise PlanError(
-            f"No cluster keeps within these limits: the fastest takes {quickest.hours:.3g} h for "
-            f"${quickest.dollars:.2f}, the cheapest ${cheapest.dollars:.2f} in {cheapest.hours:.3g} h",
+            f"No cluster keeps within these limits: the fastest takes {hours(quickest.hours)} for "
+            f"{render_money(quickest.dollars)}, the cheapest {render_money(cheapest.dollars)} in "
+            f"{hours(cheapest.hours)}",
             fix="Raise --max-hours or --max-cost.",
         )
     front = pareto(allowed)

@@ -6,8 +6,10 @@ of the cluster is constant between two such events, so a course needs no time st
 sorted, the offered speed is their running sum, the parameter servers bend it (`speed`), and the run is over when the
 steps add up. All courses are arrays of one computation.
 
-Parameter servers and the chief are on demand: no revocation loses more than the step in flight. A worker's revocation
-is independent of the others' here; where many go in the same minute the spread is larger than told.
+Parameter servers and the chief are on demand: no revocation loses more than the step in flight. Revocations come in
+waves: of the VMs that are there at the begin, each goes with probability `waves` at a moment that those with its GPU in
+its zone have in common, and else at one of its own. That leaves each VM's lifetime what it is, and two of them go
+together with the square of `waves`, which was measured. VMs that come later are revoked independently.
 """
 
 from __future__ import annotations
@@ -65,8 +67,9 @@ class Course:
 
     `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
     `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
-    and `elapsed` hours are added to every course. `rate`: emulated seconds that pass in a second of work; lifetimes,
+    lie behind already. `rate`: emulated seconds that pass in a second of work; lifetimes,
     boots and bills go by the former. `notice_seconds`: how long a revoked VM is still there, and billed, but idle.
+    `waves`: the share of a group that is revoked together, where it is.
     """
 
     groups: tuple[Workers, ...]
@@ -81,9 +84,9 @@ class Course:
     replace: bool = True
     from_first_step: bool = False
     spent: float = 0.0
-    elapsed: float = 0.0
     rate: float = 1.0
     notice_seconds: float = 0.0
+    waves: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +195,16 @@ class _Fleet:
     ) -> Iterator[_Generation]:
         """The VMs of every place, one after the other, for ever or until nothing is replaced."""
         running, ready = self._first(course, random, runs)
-        ages = np.maximum(-running, 0.0) * course.rate / _HOUR
+        ages, waves = np.maximum(-running, 0.0) * course.rate / _HOUR, course.waves
         while True:
-            end = running + self._lifetimes(course, random, ages) * _HOUR / course.rate
+            end = running + self._lifetimes(course, random, ages, waves) * _HOUR / course.rate
             end = np.minimum(end if lost is None else np.minimum(end, lost), _FAR)
             gone = np.minimum(end + course.notice_seconds, _FAR)
             yield _Generation(np.minimum(running, end), np.minimum(ready, end), end, gone)
             if not course.replace or (end >= _FAR).all():
                 return
             running, ready = self._start(course, random, gone)
-            ages, lost = np.zeros_like(end), None
+            ages, lost, waves = np.zeros_like(end), None, 0.0
 
     def _first(self, course: Course, random: np.random.Generator, runs: int) -> tuple[Array, Array]:
         if course.from_first_step:
@@ -218,13 +221,18 @@ class _Fleet:
         running = requested + self.running * stretch / course.rate
         return running, running + self.usable * stretch / course.rate + self.join
 
-    def _lifetimes(self, course: Course, random: np.random.Generator, ages: Array) -> Array:
+    def _lifetimes(self, course: Course, random: np.random.Generator, ages: Array, waves: float) -> Array:
         found, start = np.full(ages.shape, np.inf), 0
         for group in course.groups:
             part = slice(start, start + group.count)
             if group.lifetimes is not None:
                 chosen = ages[:, part]
                 found[:, part] = group.lifetimes.sample(random, chosen.shape, chosen)
+                if waves and group.count > 1:
+                    oldest = chosen.max(axis=1, keepdims=True)
+                    left = group.lifetimes.sample(random, oldest.shape, oldest) - oldest
+                    together = random.random(chosen.shape) < waves
+                    found[:, part] = np.where(together, chosen + left, found[:, part])
             start += group.count
         return found
 
@@ -257,7 +265,7 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
         wanted *= 2
-    return Outcome(course.elapsed + finish / _HOUR, course.spent + dollars, revoked)
+    return Outcome(finish / _HOUR, course.spent + dollars, revoked)
 
 
 def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array) -> Array:
@@ -286,7 +294,7 @@ def _bill(
     until = np.minimum(gone, np.minimum(finish, _FAR)[:, np.newaxis, np.newaxis])
     rented = np.maximum(until - np.maximum(running, 0.0), 0.0).sum(axis=2)
     vms = (rented * fleet.hourly).sum(axis=1) / _HOUR * course.rate
-    begun = 0.0 if course.from_first_step or course.elapsed else course.server_startup.running / course.rate
+    begun = 0.0 if course.from_first_step or course.spent else course.server_startup.running / course.rate
     servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
     if not fleet.transfer.any():
         return vms + servers
