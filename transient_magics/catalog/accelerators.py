@@ -3,7 +3,8 @@
 The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`). `withdrawn` GPUs run on the
 emulator only.
 `relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one parameter server),
-CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one.
+CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one. `teraflops` is the peak in single
+precision: the K80's (one of its two chips) and the P100's as CM-DARE took them, the others' by NVIDIA's data sheets.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ class Accelerator:
     withdrawn: str = ""
     alternatives: tuple[str, ...] = ()
     relative_step_seconds: float | None = None
+    teraflops: float = 0.0
 
 
 _TABLE = (
     Accelerator("cpu", "", "n1-standard-4", 4, 15),
     Accelerator(
         "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15, 12,
-        withdrawn="May 2024", alternatives=("t4", "l4"), relative_step_seconds=0.2193,
+        withdrawn="May 2024", alternatives=("t4", "l4"), relative_step_seconds=0.2193, teraflops=4.113,
     ),
-    Accelerator("p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0820),
-    Accelerator("v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0641),
-    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15, 8),
-    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15, 16),
-    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, 24, bundled=True),
-    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, 40, bundled=True),
-    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, 80, bundled=True),
-    Accelerator("h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, 80, bundled=True),
+    Accelerator("p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0820, teraflops=9.526),
+    Accelerator("v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0641, teraflops=14.1),
+    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15, 8, teraflops=5.5),
+    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15, 16, teraflops=8.1),
+    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, 24, bundled=True, teraflops=30.3),
+    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, 40, bundled=True, teraflops=19.5),
+    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, 80, bundled=True, teraflops=19.5),
+    Accelerator("h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, 80, bundled=True, teraflops=66.9),
 )  # fmt: skip
 
 ACCELERATORS: dict[str, Accelerator] = {entry.name: entry for entry in _TABLE}

@@ -49,13 +49,13 @@ def nearest(place: str, regions: Iterable[str]) -> str:
 
     def far(other: str) -> tuple[bool, bool, float, bool, str]:
         country = other.partition("-")[0] != here.partition("-")[0]
-        return other != here, continent(other) != continent(here), _degrees(here, other), country, other
+        return other != here, continent(other) != continent(here), degrees(here, other), country, other
 
     return min(regions, key=far)
 
 
-def _degrees(one: str, other: str) -> float:
-    """The angle between two regions on the globe; nothing where a region is too new to be on our map."""
+def degrees(one: str, other: str) -> float:
+    """The angle between two regions on the globe, in degrees; nothing where a region is too new to be on our map."""
     if one not in _PLACES or other not in _PLACES:
         return 0.0
     (north, east), (other_north, other_east) = _PLACES[one], _PLACES[other]

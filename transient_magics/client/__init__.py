@@ -10,6 +10,7 @@ from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
 from .lifetimes import Lifetimes, lifetimes
 from .offers import Offers, catalog
+from .planning import plan
 from .runs import run, runs, train
 from .weather import Weather
 
@@ -35,6 +36,7 @@ __all__ = [
     "follower",
     "images",
     "lifetimes",
+    "plan",
     "preview",
     "run",
     "runs",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
     from numpy import ndarray
 
+    from ..planner.forecast import Forecast
     from .weather import Weather
 
 _DISPLAY: list[Callable[[Any], Any]] = []
@@ -228,6 +229,16 @@ class Run:
     def __await__(self) -> Generator[Any, None, Result]:
         """`await run`: like `wait`, while the notebook's loop goes on."""
         return asyncio.to_thread(self.wait).__await__()
+
+    def forecast(self, revocations: str | None = None) -> Forecast:
+        """When the run ends and what its cluster will have cost by then, with intervals, given all that happened.
+
+        `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and `published` on
+        Compute Engine. Raises PlanError where it is over, or too young to tell.
+        """
+        from .planning import forecast
+
+        return forecast(self, revocations)
 
     def stop(self) -> None:
         """End the run where it stands, with a last checkpoint."""

@@ -19,7 +19,15 @@ from ..spec.grammar import nearest
 
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
-PROGRAM_VERBS = ("cluster", "train", "export", "tensorboard", "weather", "lifetimes", "image", "emulator", "catalog")
+PROGRAM_VERBS = (
+    "cluster", "train", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator", "catalog",
+)  # fmt: skip
+
+
+WORKLOADS = (
+    "icac19/resnet-32", "cmdare/resnet-15", "cmdare/resnet-32", "cmdare/shake-shake-small", "cmdare/shake-shake-big",
+)  # fmt: skip
+"""The published workloads of the planner, which is not loaded to complete their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +279,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _word("folder", "FOLDER", "where they go (the run's own)", many="?", completes="path"),
             _OF_CLUSTER,
         ),
+        "plan": _plan(),
         "weather": _weather(),
         "lifetimes": _lifetimes(),
         "image": (_word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
@@ -384,6 +393,38 @@ def _train() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+def _plan() -> tuple[Option, ...]:
+    return (
+        _word("spec", "[SPEC]", "a cluster, as k80x4; without one the catalog is searched", many="*", completes="gpu"),
+        _flag("--workload", "what is trained: a run by its name, or a published one, as icac19/resnet-32", str,
+              choices=WORKLOADS, completes="workload", metavar="NAME"),
+        _flag("--model", "or all runs of this Tensor2Tensor model ...", str),
+        _flag("--hparams-set", "... with this hyper-parameter set ...", str),
+        _flag("--problem", "... on this problem", str),
+        _flag("--train-steps", "how many steps, over all workers", _whole("--train-steps"), metavar="N"),
+        _flag("--target", 'instead of steps: "accuracy>=0.9", as runs of the workload got there', str,
+              metavar="METRIC>=VALUE"),
+        _flag("--revocations", "published: lifetimes as measured in 2019 (default); none; or how many workers are lost",
+              str, choices=("published", "none", "1"), metavar="HOW|N"),
+        _flag("--replace", "replace revoked workers (on; off where their number is given, as the papers count)",
+              negated=True),
+        _flag("--ps", "number of parameter servers; 0: one worker without any (1; searched without a SPEC)",
+              _whole("--ps", 0), metavar="N"),
+        _flag("--ps-cores", "vCPUs of each (4)", _whole("--ps-cores"), metavar="N"),
+        _flag("--zone", "for groups without one; of a search: all that it may look at", _zones, completes="zone"),
+        _flag("--provisioning-model", "how workers are rented (spot; searched without a SPEC)",
+              **_choice("--provisioning-model", ("spot", "preemptible", "standard"))),
+        _flag("--batch-size", "examples of a worker's step (as the workload was measured)", _whole("--batch-size"),
+              metavar="N"),
+        _flag("--max-hours", "only what takes no longer: 3h",
+              lambda text: parse_duration(text, "--max-hours", unit="h") / 3600, metavar="TIME"),
+        _flag("--max-cost", "only what costs no more, in US dollars", _number("--max-cost"), metavar="DOLLARS"),
+        _flag("--objective", "which of the best clusters is marked (knee)",
+              **_choice("--objective", ("knee", "time", "cost"))),
+        _OUTPUT,
+    )  # fmt: skip
+
+
 def _weather() -> tuple[Option, ...]:
     # Texts go to the emulator as they are: it alone knows what can be set.
     def several(flags: str, help: str, **more: Any) -> Option:
@@ -488,6 +529,23 @@ def _check_train(values: dict[str, Any], called: str) -> None:
             values[key] = tuple(piece for piece in pieces if piece)
 
 
+def _check_plan(values: dict[str, Any], called: str) -> None:
+    from ..catalog import ACCELERATORS, ZONES
+    from ..spec import parse_groups
+
+    values["spec"] = " ".join(values.get("spec", ()))
+    if values["spec"]:
+        parse_groups(values["spec"], ACCELERATORS, ZONES)
+    if bool(values.get("workload")) == bool(values.get("model")):
+        raise DeclarationError(
+            f"{called} needs a --workload, or --model and --problem", fix=f"For example: {called} {EXAMPLES['plan']}"
+        )
+    if ("train_steps" in values) == ("target" in values):
+        raise DeclarationError(
+            f"{called} needs --train-steps or --target", fix=f"For example: {called} {EXAMPLES['plan']}"
+        )
+
+
 def _check_delete(values: dict[str, Any], called: str) -> None:
     if bool(values.get("name")) == bool(values.get("all")):
         raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
@@ -514,11 +572,13 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "resize": _check_resize,
     "train": _check_train,
     "delete": _check_delete,
+    "plan": _check_plan,
     "catalog": _check_catalog,
     "lifetimes": _check_lifetimes,
 }
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
+    "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
 }
 DESCRIPTIONS = {
     "declare": "Declare a cluster of transient GPU servers. It is provisioned while you go on.",
@@ -542,9 +602,13 @@ DESCRIPTIONS = {
     "export": "Write the model of a run's last checkpoint as a SavedModel. The cluster may be gone.",
     "tensorboard": "Write a run's metrics and events for TensorBoard; again: what is new.",
     "lifetimes": "How long transient VMs live: survival as observed, formulas fitted to it, which to trust how long.",
+    "plan": "What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are "
+    "best. Creates nothing.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
 }
 EPILOGS = {
+    "plan": "A published workload has its own speeds and prices of 2019 and is counted from the first step.\n"
+    "A run's are what it and other runs of its model were measured at; GPUs that it never ran on are estimated.",
     "train": "Without --model, --hparams-set and --problem the code defines:\n"
     '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples\n'
     "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
+       transient plan [SPEC] [options]       what a cluster would take and cost for a run; without SPEC, the best ones
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
        transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
        transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
@@ -130,6 +131,13 @@ def _train(command: Command) -> None:
         print(f"Its results are in {run.directory}.")
 
 
+def _plan(command: Command) -> None:
+    from . import plan
+
+    _refuse_output(command)
+    print(plan(**command.values))
+
+
 def _export(command: Command) -> None:
     from . import run
 
@@ -163,9 +171,12 @@ def _list(command: Command) -> None:
 
 def _status(command: Command) -> None:
     from . import cluster
+    from .planning import forecast_line
 
-    state, now = cluster(command.values.get("name")).state, time.time()
-    print(text.status(state, bill(state, now), now))
+    chosen, now = cluster(command.values.get("name")), time.time()
+    state = chosen.state
+    foretold = forecast_line(chosen.run(state.active_run.name)) if state.active_run else ""
+    print(text.status(state, bill(state, now), now, foretold))
 
 
 def _attach(command: Command) -> None:
@@ -285,6 +296,7 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "help": _help,
     "declare": _declare,
     "train": _train,
+    "plan": _plan,
     "export": _export,
     "tensorboard": _tensorboard,
     "list": _list,

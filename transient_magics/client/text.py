@@ -10,17 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..journal import Bill, ClusterState, Event, RunState, VmState, events
 from ..spec import render_duration
+from ..spec import render_money as money
+from ..spec import render_table as table
 
 NOTICE_SECONDS = 30.0
 QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised")
 _NEAR_END_SECONDS = 3600.0
 _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
-
-
-def money(dollars: float) -> str:
-    """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
-    digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
-    return f"${dollars:,.{digits}f}" if dollars >= 0.00005 else "$0.00"
 
 
 def number(value: float | None) -> str:
@@ -157,8 +153,8 @@ def deleted_words(state: ClusterState, bill: Bill) -> str:
     return f"{state.name} is deleted, no VM is left. It cost {money(bill.total)}.{where}"
 
 
-def status(state: ClusterState, bill: Bill, now: float) -> str:
-    """All about one cluster on one screen."""
+def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> str:
+    """All about one cluster on one screen. `forecast`: when its run ends, in words."""
     spec = state.spec
     if spec is None:
         return "Declared a moment ago; its controller is starting."
@@ -168,6 +164,8 @@ def status(state: ClusterState, bill: Bill, now: float) -> str:
         lines.append(f"Trouble: {state.trouble}")
     if run := state.run:
         lines.append(f"{run.name}  {run_words(run)}")
+        if forecast:
+            lines.append(forecast)
         if run.checkpoint_step is not None:
             lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
         if run.shipped:
@@ -206,15 +204,6 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
         "per hour": money(bill.hourly),
         "where": ("emulated" if spec.emulated else str(spec.project)) if spec else "",
     }
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text, as wide as they must be."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *rows)
-    ]
 
 
 def event_line(event: Event, *, dated: bool = False) -> str:

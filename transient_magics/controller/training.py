@@ -329,6 +329,7 @@ def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
 async def check(folder: Path) -> str:
     """Build one step of the run's graph in a subprocess on this machine; the reason why it cannot be, or nothing.
 
+    What it counts of the model is written into the folder, as `model.json`.
     Where TensorFlow is not installed here the VMs' own attempt is the check.
     """
     from importlib.util import find_spec
@@ -354,6 +355,8 @@ async def check(folder: Path) -> str:
             answer = json.loads(line)
         except ValueError:
             continue
+        if model := answer.get("model"):  # what plans reckon with
+            (folder / "model.json").write_text(json.dumps(model))
         return "" if answer.get("ok") else str(answer.get("error") or "The check failed")
     tail = errors.decode(errors="replace").strip().splitlines()
     return f"The check ended without an answer: {tail[-1] if tail else f'exit code {process.returncode}'}"

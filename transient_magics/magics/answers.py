@@ -43,12 +43,13 @@ class Listing(Sequence[Cluster]):
 class Snapshot:
     """How a cluster was at one moment."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, forecast: str = "") -> None:
         self.state = state
         self._at = time.time()
+        self._forecast = forecast
 
     def __repr__(self) -> str:
-        return text.status(self.state, bill(self.state, self._at), self._at)
+        return text.status(self.state, bill(self.state, self._at), self._at, self._forecast)
 
     def _repr_html_(self) -> str:
         return panels.html(panels.view(self.state, bill(self.state, self._at), self._at))

@@ -16,6 +16,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from .. import client, panels
 from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
 from ..client.arguments import Command
+from ..client.planning import forecast_line
 from ..client.watch import watch
 from ..errors import CellError, ClusterError, DeclarationError
 from .answers import Listing, Snapshot
@@ -88,6 +89,17 @@ class TransientMagics(Magics):
         return self._obey(command, lambda: client.lifetimes(**command.values))
 
     @line_magic
+    def transient_plan(self, line: str) -> Any:
+        """What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are best.
+
+        %transient_plan [SPEC] --workload WORKLOAD --train-steps N [options]
+
+        `%transient_plan -h` lists the options. Nothing is created.
+        """
+        command = arguments.parse("plan", self._words(line), called="%transient_plan")
+        return self._obey(command, lambda: self._plan(command))
+
+    @line_magic
     def transient_image(self, line: str) -> Any:
         """Images that VMs boot from ready to train: bake, list and delete them.
 
@@ -98,6 +110,12 @@ class TransientMagics(Magics):
         """
         command = arguments.parse("image", self._words(line), called="%transient_image")
         return self._obey(command, lambda: _IMAGE_VERBS[command.verb](command))
+
+    def _plan(self, command: Command) -> Any:
+        found = client.plan(**command.values)
+        if command.output:
+            self._shell.push({command.output: found}, interactive=False)
+        return found
 
     def _train(self, line: str, body: str | None, name: str) -> Any:
         line, body, continued = _continued(line, body)
@@ -169,7 +187,9 @@ class TransientMagics(Magics):
         return Listing(client.clusters(all=command.values.get("all", False)))
 
     def _status(self, command: Command) -> Snapshot:
-        return Snapshot(client.cluster(command.values.get("name")).state)
+        cluster = client.cluster(command.values.get("name"))
+        state = cluster.state
+        return Snapshot(state, forecast_line(cluster.run(state.active_run.name)) if state.active_run else "")
 
     def _attach(self, command: Command) -> Cluster:
         cluster = client.attach(command.values.get("name"), command.values.get("project"))

@@ -19,7 +19,7 @@ from ..client.options import Option
 from ..journal import read, replay
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|image)|train)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|plan|image)|train)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
@@ -44,7 +44,9 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 def candidates(magic: str, before: str, token: str) -> list[str]:
     """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
     words = before.split()
-    verb = {"transient_weather": "weather", "transient_lifetimes": "lifetimes"}.get(magic, "train")
+    verb = {"transient_weather": "weather", "transient_lifetimes": "lifetimes", "transient_plan": "plan"}.get(
+        magic, "train"
+    )
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":
@@ -111,8 +113,10 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
             return _workers(words[0]) if words else []
         case "image":
             return build_names()
+        case "workload":
+            return [*_runs(), *option.choices]
         case "run":
-            return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
+            return _runs()
     return list(option.choices)
 
 
@@ -122,6 +126,10 @@ def _spec(before: str) -> list[str]:
         gpu = re.sub(r"x\d+$", "", piece.split()[-1].removesuffix("@").lower())
         return list(zones_with(gpu) if gpu in ACCELERATORS else ZONES)
     return list(ACCELERATORS)
+
+
+def _runs() -> list[str]:
+    return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
 
 
 def _clusters() -> list[str]:

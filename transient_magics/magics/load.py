@@ -18,7 +18,8 @@ from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
-_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_image")
+_SEARCH = ("transient_magics.planner.search", "Search")
+_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image")
 
 
 def load(shell: Any) -> None:
@@ -41,6 +42,10 @@ def load(shell: Any) -> None:
     shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
     shell.display_formatter.formatters["text/html"].for_type(Lifetimes, panels.lifetimes_html)
     shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
+    # By name: the planner, and NumPy with it, is loaded by the first plan.
+    html = shell.display_formatter.formatters["text/html"]
+    html.for_type_by_name("transient_magics.planner.plan", "Plan", panels.plan_html)
+    shell.display_formatter.ipython_display_formatter.for_type_by_name(*_SEARCH, panels.show_search)
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)
 
@@ -55,6 +60,7 @@ def unload(shell: Any) -> None:
         shell.Completer.custom_matchers.remove(matcher)
     for handle in (Cluster, Run):
         shell.display_formatter.ipython_display_formatter.pop(handle, None)
+    shell.display_formatter.ipython_display_formatter.pop(".".join(_SEARCH), None)
     atexit.unregister(_warn_of_what_goes_on)
 
 

@@ -6,6 +6,7 @@ put together. The front end is in `widgets/`.
 
 from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
+from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .twin import html
 from .view import view
@@ -16,10 +17,13 @@ __all__ = [
     "has_front_end",
     "html",
     "lifetimes_html",
+    "plan_html",
+    "search_html",
     "show",
     "show_declare",
     "show_handle",
     "show_run",
+    "show_search",
     "status",
     "view",
 ]

@@ -91,3 +91,11 @@ class DeclarePanel(Panel):
     menu = traitlets.Dict().tag(sync=True)
     choices = traitlets.Dict().tag(sync=True)
     offer = traitlets.Dict().tag(sync=True)
+
+
+class PlanPanel(Panel):
+    """A search of the catalog. `choices`: what it began with; `view`: what was found for the latest ones."""
+
+    _esm = assets.module("plan.js")
+    choices = traitlets.Dict().tag(sync=True)
+    view = traitlets.Dict().tag(sync=True)

@@ -1,8 +1,9 @@
 """Build one training step of a run and throw it away: `python -m transient_magics.runtime.check --run FOLDER`.
 
-FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true}` or `{"ok": false, "error":
-"sentence", "line": N}`, where N is the cell's line as the notebook counts it, or null. No data is needed and nothing is
-trained; a problem whose vocabulary is only made with its data passes with a note.
+FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
+"gigaflops": X}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the cell's line as the
+notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its
+data passes with a note.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .trainable import define
 from .usercode import cell_line, told
 
 
-def check(folder: RunFolder, spec: RunSpec) -> str:
-    """Raise what is wrong with the run; the answer is a note on what could not be checked, or empty."""
+def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
+    """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or the `model`'s size."""
     with tempfile.TemporaryDirectory() as nothing:
         directory = spec.data_dir or nothing
         trainable = define(folder, spec, directory)
@@ -35,9 +36,8 @@ def check(folder: RunFolder, spec: RunSpec) -> str:
         except Exception as error:
             if directory not in str(error):
                 raise
-            return f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
-    check_graph(trainable, spec.batching)
-    return ""
+            return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
+    return {"model": check_graph(trainable, spec.batching)}
 
 
 def answer(folder: RunFolder) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def answer(folder: RunFolder) -> dict[str, Any]:
     try:
         spec = folder.spec()
         offset = spec.line_offset
-        note = check(folder, spec)
+        found = check(folder, spec)
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the answer
         traceback.print_exc()
         known = told(error, offset)
@@ -56,7 +56,7 @@ def answer(folder: RunFolder) -> dict[str, Any]:
             "error": known.what if isinstance(known, CellError) else str(known),
             "line": cell_line(cause, offset),
         }
-    return {"ok": True, **({"note": note} if note else {})}
+    return {"ok": True, **found}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .storage import cluster_store, own_bucket, parse_bucket, run_store
 from .training import TrainSpec, check_model
-from .units import parse_duration, parse_interval, parse_name, render_duration
+from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
 
 __all__ = [
     "EMULATED_PROJECT",
@@ -28,5 +28,7 @@ __all__ = [
     "parse_name",
     "render_duration",
     "render_groups",
+    "render_money",
+    "render_table",
     "run_store",
 ]

@@ -1,9 +1,10 @@
-"""Durations (`90s 30m 24h 2d`), intervals (`500` steps or `5m`) and names, from text to numbers and back."""
+"""Durations (`90s 30m 24h 2d`), intervals (`500` steps or `5m`), names, money and tables: text to values and back."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from ..errors import DeclarationError
 
@@ -54,3 +55,18 @@ def parse_name(text: str, option: str) -> str:
             fix="Use a-z, 0-9 and '-', a letter first and no '-' last, 40 characters at most.",
         )
     return name
+
+
+def render_money(dollars: float) -> str:
+    """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
+    digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
+    return f"${dollars:,.{digits}f}" if dollars >= 0.00005 else "$0.00"
+
+
+def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text, as wide as they must be."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]

@@ -20,6 +20,7 @@ from typing import Any
 from ..graph_mode import tensorflow
 from ..trainable import Objective, Pairs, Trainable
 from .accumulate import Accumulators
+from .count import count
 from .wire import narrow_gradients
 
 
@@ -91,11 +92,13 @@ def pushed(objective: Objective, accumulators: Accumulators, share: Any, wire: s
     return tf.group(accumulators.push(_sent(objective.pairs, share, wire)), *updates)
 
 
-def check_graph(trainable: Trainable, batching: str = "uniform") -> None:
-    """Build one training step on placeholders, and throw it away. Raises whatever the model raises."""
-    with tensorflow().Graph().as_default():
+def check_graph(trainable: Trainable, batching: str = "uniform") -> dict[str, float]:
+    """Build one training step on placeholders, and throw it away; its size (count.py). Raises what the model raises."""
+    with tensorflow().Graph().as_default() as graph:
         trainable.prepare()
-        training_graph(trainable, trainable.placeholders(batching))
+        features = trainable.placeholders(batching)
+        training_graph(trainable, features)
+    return count(graph, features)
 
 
 def _staleness(pairs: Pairs, global_step: Any, began: Any) -> Any:

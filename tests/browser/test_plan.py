@@ -1,0 +1,59 @@
+"""The panel of a search in a real JupyterLab: what if, and from a cluster to the next cell's line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .conftest import Lab
+from .test_panel import shots
+
+__all__ = ["shots"]
+pytestmark = pytest.mark.browser
+
+
+def sources(page: Page) -> list[str]:
+    """What stands in the notebook's cells."""
+    return page.evaluate(
+        "() => jupyterapp.shell.currentWidget.content.model.sharedModel.cells.map(each => each.source)"
+    )
+
+
+def test_a_cluster_is_picked_for_the_next_cell(lab: Lab, shots: Path) -> None:
+    search = "%transient_plan --workload icac19/resnet-32 --train-steps 64000"
+    lab.notebook("plan", "%load_ext transient_magics", search, "print('mine')")
+    page = lab.open("plan")
+    lab.run_all(page)
+    panel = page.get_by_role("region", name="Plan a cluster")
+    expect(panel).to_contain_text("64,000 steps of icac19/resnet-32", timeout=90_000)
+    rows = panel.get_by_role("row")
+    before = rows.count()
+    assert before > 3
+    page.wait_for_timeout(300)
+    page.screenshot(path=shots / "plan.png")
+
+    best = panel.locator("button.transient-primary")
+    line = best.inner_text()
+    best.click()
+    expect(panel.get_by_role("status")).to_contain_text("next cell")
+    assert sources(page) == ["%load_ext transient_magics", search, line, "print('mine')"]
+    fastest = panel.locator("tbody button").first.inner_text()
+    panel.locator(".transient-plan-point, .transient-plan-best").first.focus()
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("status")).to_contain_text("next cell")
+    assert sources(page) == ["%load_ext transient_magics", search, fastest, "print('mine')"]
+
+    panel.get_by_label("marked").select_option("cost")
+    expect(panel.locator("tbody tr:last-child button.transient-primary")).to_be_visible(timeout=60_000)
+    panel.get_by_label("At most, dollars").fill("0.3")
+    expect(panel).to_contain_text("at most $")
+    expect(rows).not_to_have_count(before, timeout=60_000)
+    panel.get_by_label("At most, hours").fill("0")
+    expect(panel.get_by_role("alert")).to_contain_text("No cluster keeps within these limits", timeout=60_000)
+    page.screenshot(path=shots / "plan-limits.png")
+    panel.get_by_label("At most, hours").fill("1")
+    panel.get_by_label("Steps").fill("1")
+    expect(panel).to_contain_text("640,000 steps of icac19/resnet-32", timeout=60_000)
+    expect(panel.get_by_role("alert")).to_be_hidden()

@@ -1,0 +1,134 @@
+"""Plans as they are asked for: in Python and in a terminal, of published workloads and of runs; what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import transient_magics as tm
+from tests.panels import stories
+from tests.planner.test_learning import BEGAN, story
+from transient_magics import places
+from transient_magics.client import arguments
+from transient_magics.errors import DeclarationError, PlanError
+from transient_magics.journal import Journal
+from transient_magics.planner.plan import Plan
+
+PUBLISHED = {"workload": "icac19/resnet-32", "train_steps": 64_000}
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    return tmp_path
+
+
+def trained(name: str = "demo") -> None:
+    """A cluster that trained run-1 as `story` tells."""
+    history, rows = story()
+    folder = places.private(places.cluster(name))
+    run = places.private(folder / "runs" / "run-1")
+    (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / "model.json").write_text(json.dumps({"parameters": 20_162, "gigaflops": 0.0015}))
+    with Journal(folder / "journal.jsonl") as journal:
+        for event in history:
+            journal.append(event)
+
+
+def test_a_plan_is_what_the_surface_promises() -> None:
+    plan = tm.plan("k80x2+p100", workload="icac19/resnet-32", train_steps=64_000, ps=1, revocations=0)
+    assert isinstance(plan, Plan)
+    low, high = plan.interval("hours", 0.9)
+    assert low < plan.hours < high
+    assert 0 < plan.dollars < plan.on_demand_dollars
+    assert plan.line == "%transient_cluster k80x2+p100"
+    assert plan.within(hours=high) == pytest.approx(0.95, abs=0.01)
+    assert "64,000 steps of icac19/resnet-32" in str(plan)
+    with pytest.raises(PlanError, match="interval"):
+        plan.interval("minutes")
+
+
+def test_a_run_of_ones_own_is_planned_with_what_it_was_measured_at() -> None:
+    trained()
+    plan = tm.plan("k80x2", workload="run-1", train_steps=7200, revocations="none")
+    assert isinstance(plan, Plan)
+    assert plan.steps_per_second == pytest.approx(4, rel=0.02)
+    assert plan.hours > 0.5  # half an hour of steps, and the start of the VMs
+    wide = tm.plan("t4x2", workload="run-1", train_steps=7200, revocations="none")
+    assert isinstance(wide, Plan)
+    assert (wide.interval("hours")[1] - wide.interval("hours")[0]) > 3 * (
+        plan.interval("hours")[1] - plan.interval()[0]
+    )
+
+
+def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:
+    trained()
+    tm.plan("k80x2", workload="run-1", train_steps=100)
+    places.cluster("demo").rename(home / "elsewhere")
+    names = {"model": "resnet", "problem": "image_digits", "hparams_set": "resnet_digits"}
+    plan = tm.plan("k80x2", train_steps=100, **names)  # type: ignore[arg-type]
+    assert isinstance(plan, Plan)
+    assert plan.workload.parameters == 20_162
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"workload": "icac19/resnet", "train_steps": 5}, "Did you mean icac19/resnet-32"),
+        ({"workload": "run-7", "train_steps": 5}, "no run run-7"),
+        ({"train_steps": 5}, "needs a workload"),
+        ({"workload": "icac19/resnet-32"}, "either the steps or a target"),
+        ({**PUBLISHED, "spec": "k80x4", "revocations": "some"}, "how many workers are lost"),
+        ({**PUBLISHED, "spec": "k80x4", "revocations": 4}, "leave none of 4"),
+        ({**PUBLISHED, "spec": "k80x4@us-east4-a"}, "us-east4-a has no K80"),
+        ({**PUBLISHED, "spec": "k80x4", "ps": 0}, "Several workers need a parameter server"),
+        ({**PUBLISHED, "spec": "cpux4"}, "not known"),
+        ({"workload": "icac19/resnet-32", "target": "accuracy>=0.9"}, "no curve here"),
+    ],
+)
+def test_a_mistake_is_one_sentence(asked: dict[str, object], said: str) -> None:
+    with pytest.raises((DeclarationError, PlanError)) as error:
+        tm.plan(**asked)  # type: ignore[arg-type]
+    assert said in str(error.value)
+
+
+def test_options_are_read_as_the_client_takes_them() -> None:
+    command = arguments.parse("plan", arguments.split(
+        "k80x2 + p100 --workload icac19/resnet-32 --train-steps 64000 --max-hours 90m --max-cost $3 --no-replace --ps 2"
+    ))  # fmt: skip
+    assert command.values == {
+        "spec": "k80x2 + p100", "workload": "icac19/resnet-32", "train_steps": 64_000, "max_hours": 1.5,
+        "max_cost": 3.0, "replace": False, "ps": 2,
+    }  # fmt: skip
+    assert isinstance(tm.plan(**command.values), Plan)
+    for line, said in [
+        ("k80x4 --train-steps 5", "needs a --workload"),
+        ("k80x4 --workload run-1", "--train-steps or --target"),
+        ("k80y4 --workload run-1 --train-steps 5", "column 1"),
+        ("--workload a/b --train-steps 5 --objective speed", "--objective cannot be"),
+    ]:
+        with pytest.raises(DeclarationError) as error:
+            arguments.parse("plan", arguments.split(line))
+        assert said in str(error.value)
+
+
+def test_the_program_prints_the_plan() -> None:
+    program = [sys.executable, "-m", "transient_magics.client.program", "plan"]
+    words = ["k80x4", "--workload", "icac19/resnet-32", "--train-steps", "64000", "--revocations", "1"]
+    said = subprocess.run([*program, *words], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == "%transient_cluster k80x4"
+    assert "1 revocation, not replaced" in said
+    refused = subprocess.run([*program, "k80x4"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+
+
+def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PlanError, match=r"transient-magics\[planning\]"):
+        tm.plan("k80x4", **PUBLISHED)  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""`%transient_plan` in a shell: what it returns, shows, binds and completes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
+
+from transient_magics import panels
+from transient_magics.errors import DeclarationError
+from transient_magics.magics.completion import candidates
+from transient_magics.planner.plan import Plan
+from transient_magics.planner.search import Search
+
+LINE = "--workload icac19/resnet-32 --train-steps 64000"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[InteractiveShell]:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    shell = InteractiveShell()
+    shell.run_cell("%load_ext transient_magics")
+    yield shell
+    shell.run_cell("%unload_ext transient_magics")
+    assert "transient_plan" not in shell.magics_manager.magics["line"]
+
+
+def test_a_plan_is_returned_bound_and_shown(shell: InteractiveShell) -> None:
+    found = shell.run_cell(f"%transient_plan k80x4 {LINE} --revocations none -o p").result
+    assert isinstance(found, Plan)
+    assert shell.user_ns["p"] is found
+    data, _ = shell.display_formatter.format(found)
+    assert "<code>%transient_cluster k80x4</code>" in data["text/html"]
+    assert data["text/plain"] == str(found)
+    assert "On demand" in data["text/html"]
+
+
+def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    found = shell.run_cell(f"%transient_plan {LINE} --objective cost").result
+    assert isinstance(found, Search)
+    text, html = capsys.readouterr().out, panels.search_html(found)
+    assert "<svg" in html
+    assert "<script" not in html
+    for plan in found.front:
+        assert plan.line in text
+        assert plan.line in html
+    assert html.count("<title>") == len(found.front)
+    best = next(line for line in text.splitlines() if line.startswith(">"))
+    assert best.endswith(found.front[-1].line)
+
+
+def test_a_mistake_fails_the_cell_with_one_line(shell: InteractiveShell) -> None:
+    error = shell.run_cell("%transient_plan k80x4 --workload icac19/resnet-32").error_in_exec
+    assert isinstance(error, DeclarationError)
+    assert len(error._render_traceback_()) == 1
+
+
+def test_what_tab_offers(shell: InteractiveShell) -> None:
+    assert "icac19/resnet-32" in candidates("transient_plan", "k80x4 --workload ", "")
+    assert candidates("transient_plan", "--objective ", "") == ["knee", "time", "cost"]
+    assert "k80" in candidates("transient_plan", "", "")
+    assert {"--target", "--no-replace"} <= set(candidates("transient_plan", "k80x4 ", "--"))
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "planning.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    said = "".join(str(output) for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert "k80x4  0 lost: 0.97 h" in said
+    assert "<svg" in said

@@ -1,0 +1,188 @@
+"""What runs of one's own teach: step times, joins, steps to a target; and what is foretold of a run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.panels import stories
+from transient_magics.errors import DeclarationError, PlanError
+from transient_magics.journal import Event, bill, events, replay
+from transient_magics.planner.choices import immortal
+from transient_magics.planner.efficiency import ExamplesModel, Target, need, noise_scale
+from transient_magics.planner.forecast import Forecast, forecast
+from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.measured import Record, record
+from transient_magics.planner.store import ModelStore
+
+BEGAN = 1_000_000.0
+
+
+def story(steps: int = 4000, *, revoked: bool = True) -> tuple[list[Event], list[dict[str, Any]]]:
+    """Four workers of two steps a second; after 100 s one of them is revoked, 40 s later its replacement joins."""
+    spec = stories.declaration("demo", declared_at=BEGAN)
+    told: list[tuple[float, Event]] = [
+        (0, events.ClusterDeclared(spec=spec.to_dict())),
+        (0, stories.requested("ps-0", 0)),
+    ]
+    for index in range(4):
+        vm = f"worker-{index}"
+        told += [(0, stories.requested(vm, index)), (5, events.VmRunning(vm=vm, address="10.0.0.2")),
+                 (8, events.VmReady(vm=vm))]  # fmt: skip
+    told += [(8, events.VmRunning(vm="ps-0", address="10.0.0.1")), (8, events.VmReady(vm="ps-0"))]
+    told += [(10, events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": steps})),
+             (12, events.TrainStarted(run="run-1", step=0))]  # fmt: skip
+    told += [(20, events.WorkerJoined(run="run-1", worker=f"worker-{n}", number=n, active=n + 1)) for n in range(4)]
+    if revoked:
+        told += [
+            (120, events.WorkerLeft(run="run-1", worker="worker-0", number=0, reason="revoked", active=3)),
+            (120, events.VmRevoked(vm="worker-0", signal="notice")),
+            (120, stories.requested("worker-4", 0, replaces="worker-0")),
+            (130, events.VmRunning(vm="worker-4", address="10.0.0.9")),
+            (148, events.VmReady(vm="worker-4")),
+            (160, events.WorkerJoined(run="run-1", worker="worker-4", number=4, active=4)),
+        ]
+    rows, step = [], 0.0
+    for second in range(20, 260):
+        active = 3 if revoked and 120 <= second < 160 else 4
+        step += 2.0 * active
+        rows.append({"time": int((BEGAN + second) * 1e9), "worker": "worker-1", "step": int(step), "batch_size": 32})
+        if second % 10 == 0:
+            told.append((second, events.TrainProgress(run="run-1", step=int(step), loss=1.0,
+                                                      steps_per_second=2.0 * active, active=active)))  # fmt: skip
+    told.sort(key=lambda each: each[0])
+    return [_at(event, BEGAN + second, seq) for seq, (second, event) in enumerate(told, 1)], rows
+
+
+def _at(event: Event, at: float, seq: int) -> Event:
+    from dataclasses import replace
+
+    return replace(event, time=int(at * 1e9), seq=seq)
+
+
+def test_stretches_between_changes_are_observed() -> None:
+    history, rows = story()
+    found = record(history, rows, "run-1", {"parameters": 100, "gigaflops": 0.5})
+    assert [dict(each.workers) for each in found.observations] == [{"k80": 4}, {"k80": 3}, {"k80": 4}]
+    assert [each.steps_per_second for each in found.observations] == pytest.approx([8, 6, 8], rel=0.02)
+    assert found.joins == pytest.approx((12.0,))
+    assert (found.batch_size, found.parameters, found.over) == (32, 100, False)
+    assert Record.from_dict(found.to_dict()) == found
+
+
+def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> None:
+    store = ModelStore("resnet", "image_digits", directory=tmp_path)
+    with pytest.raises(PlanError, match="long enough"):
+        store.workload("run-1")
+    history, rows = story()
+    store.learn("demo/run-1@1", record(history, rows, "run-1", {"parameters": 20_162}))
+    store.learn("demo/run-2@2", record(history, rows, "run-1"))
+    store.learn("demo/run-2@2", record(history, rows, "run-1"))
+    again = ModelStore("resnet", "image_digits", directory=tmp_path)
+    assert list(again.records()) == ["demo/run-1@1", "demo/run-2@2"]
+    workload = again.workload("run-1")
+    assert workload.step("k80").seconds == pytest.approx(0.5, rel=0.02)
+    assert workload.step("k80").source == "measured in 2 runs"
+    assert (workload.batch_size, workload.join_seconds, workload.parameters) == (32, pytest.approx(12), 20_162)
+    assert not workload.step("t4").measured
+    assert ModelStore("resnet", "other", directory=tmp_path).records() == {}
+    store.path.write_text("{")
+    with pytest.raises(PlanError, match="Delete that file"):
+        again.records()
+
+
+def foretold(until: float, *, lifetimes: Any = immortal, revoked: bool = True) -> Forecast:
+    history, rows = story(revoked=revoked)
+    now = BEGAN + until
+    past = [event for event in history if event.at <= now]
+    state = replay(past)
+    seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
+    return forecast(state, bill(state, now), now, state.runs["run-1"], seen, lifetimes)
+
+
+def test_a_run_is_foretold_from_what_its_workers_reach() -> None:
+    calm = foretold(110, revoked=False)
+    left = 4000 - 8 * 91
+    assert calm.steps_left == left
+    assert calm.seconds == pytest.approx(left / 8, rel=0.03)
+    hourly = 4 * 0.256 + 0.143
+    assert calm.dollars == pytest.approx((110 - 5 + calm.seconds) * hourly / 3600, rel=0.03)
+    low, high = calm.interval("seconds")
+    assert low < calm.seconds < high
+
+
+def test_what_is_on_its_way_is_reckoned_with() -> None:
+    """30 s after a revocation three train, and the fourth is 10 s from its first step."""
+    soon = foretold(150)
+    made = 8 * 100 + 6 * 31
+    assert soon.seconds == pytest.approx((4000 - made + 10 * 2) / 8, rel=0.05)
+
+
+def test_risk_makes_the_forecast_later_and_wider() -> None:
+    calm, risky = foretold(110, revoked=False), foretold(110, revoked=False, lifetimes=PublishedLifetimes)
+    assert risky.seconds >= calm.seconds
+    assert "finishes in" in str(risky)
+    with pytest.raises(PlanError, match="An interval"):
+        risky.interval("hours")
+
+
+def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
+    with pytest.raises(PlanError, match="too few steps"):
+        foretold(13)
+    history, rows = story()
+    ended = events.TrainFinished(run="run-1", step=4000)
+    history = [*history, _at(ended, BEGAN + 290, len(history) + 1)]
+    assert record(history, rows, "run-1").closing == pytest.approx(31)
+    state = replay(history)
+    with pytest.raises(PlanError, match="already"):
+        forecast(
+            state, bill(state, BEGAN + 300), BEGAN + 300, state.runs["run-1"], record(history, rows, "run-1"), immortal
+        )
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_the_noise_scale_does_not_depend_on_the_workers(workers: int) -> None:
+    """Gradients with a noise scale of 4: mean 1, variance 4 per example."""
+    random, batch = np.random.default_rng(0), 8
+    noise = random.normal(0, np.sqrt(4 / batch / 100), (20_000, workers, 100))
+    gradients = 0.1 + noise
+    local, aggregated = (gradients**2).sum(axis=2).mean(), (gradients.mean(axis=1) ** 2).sum(axis=1).mean()
+    assert noise_scale(local, aggregated, batch, workers) == pytest.approx(4, rel=0.05)
+
+
+def reaching(batch: int, step: int) -> Record:
+    return Record((), evaluations=((step - 100, {"accuracy": 0.8}), (step + 100, {"accuracy": 1.0})), batch_size=batch)
+
+
+def test_examples_to_a_target() -> None:
+    target = Target.parse(" accuracy >= 0.9 ")
+    assert target.reached(reaching(32, 1000).evaluations) == pytest.approx(1000)
+    assert Target.parse("loss<=0.5").reached([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == pytest.approx(9)
+    found = need([reaching(32, 1000), reaching(32, 1200), reaching(64, 900)], target, 32)
+    assert found.examples == pytest.approx(32 * 1100)
+    assert "2 runs" in found.source
+    with pytest.raises(DeclarationError, match=r"accuracy>=0\.9"):
+        Target.parse("accuracy > 0.9")
+    with pytest.raises(PlanError, match="--eval-every"):
+        need([Record((), batch_size=32)], target, 32)
+
+
+def test_another_batch_is_predicted_only_where_the_line_holds() -> None:
+    target = Target.parse("accuracy>=0.9")
+    grows = [reaching(batch, round((20_000 + 50 * batch) / batch)) for batch in (32, 64, 128, 256)]
+    assert need(grows, target, 100).examples == pytest.approx(25_000, rel=0.02)
+    with pytest.raises(PlanError, match="outside"):
+        need(grows, target, 512)
+    with pytest.raises(PlanError, match="mini-batch sizes"):
+        need(grows[:2], target, 100)
+    u_shaped = ExamplesModel.fit([32, 64, 128, 256], [40_000, 22_000, 23_000, 39_000])
+    with pytest.raises(PlanError, match="R²"):
+        u_shaped.predict(100)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))

@@ -1,0 +1,169 @@
+"""The simulation against what can be reckoned by hand, and against a plain one that takes one course at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
+from transient_magics.planner.speed import capacity, cluster_speed, worker_speed
+
+HOUR = 3600.0
+
+
+class Exponential:
+    """Memoryless lifetimes, for tests only."""
+
+    name = "exponential"
+
+    def __init__(self, hours: float) -> None:
+        self.hours = hours
+
+    def survival(self, hours: np.ndarray) -> np.ndarray:
+        return np.exp(-np.asarray(hours) / self.hours)
+
+    def sample(self, random: np.random.Generator, shape: Any, age: Any = 0.0) -> np.ndarray:
+        return np.asarray(age) + random.exponential(self.hours, shape)
+
+
+def course(count: int = 4, *, steps: float = 14_400, **more: Any) -> Course:
+    """Workers of one step a second for a dollar an hour (three on demand): four of them take an hour."""
+    group = Workers(count, 1.0, hourly=1.0, on_demand_hourly=3.0, **more.pop("workers", {}))
+    return Course((group,), steps, server_hourly=0.5, **more)
+
+
+def test_without_chance_time_and_bill_are_exact() -> None:
+    outcome = simulate(course(from_first_step=True), runs=5)
+    assert outcome.hours == pytest.approx(1.0)
+    assert outcome.dollars == pytest.approx(4 * 1.0 + 0.5)
+    assert (outcome.revocations == 0).all()
+
+
+def test_start_up_is_waited_for_and_billed_from_running_on() -> None:
+    slow = course(workers={"startup": Startup(600, 240), "join_seconds": 60}, server_startup=Startup(300, 0))
+    outcome = simulate(slow, runs=1)
+    assert outcome.hours[0] == pytest.approx(1 + 900 / HOUR)
+    assert outcome.dollars[0] == pytest.approx(4 * (1 + 300 / HOUR) + 0.5 * (1 + 600 / HOUR))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_lost_workers_are_missed_from_their_moment_on(lost: int) -> None:
+    """One of n lost at a moment u of the run, evenly: n - 1 make the rest, which adds 1 / 2(n - 1) in the mean."""
+    outcome = simulate(course(from_first_step=True, replace=False), runs=20_000, revocations=lost)
+    assert (outcome.revocations == lost).all()
+    assert outcome.finished == 1
+    if lost == 1:
+        assert outcome.hours.mean() == pytest.approx(1 + 1 / 6, abs=0.005)
+        # The three do all that the fourth leaves undone: as many hours of workers are paid, and the server's are more.
+        assert outcome.dollars == pytest.approx(4.0 + 0.5 * outcome.hours)
+    assert outcome.hours.min() >= 1
+
+
+def test_a_run_that_loses_all_its_workers_never_ends() -> None:
+    outcome = simulate(course(from_first_step=True, replace=False), runs=50, revocations=4)
+    assert np.isinf(outcome.hours).all()
+    assert outcome.finished == 0
+
+
+def plainly(one: Course, random: np.random.Generator) -> tuple[float, float]:
+    """The same course, second by second of events, for one run."""
+    group = one.groups[0]
+    boot = group.startup.running + group.startup.usable + group.join_seconds
+    vms = []
+    for _ in range(group.count):
+        requested = 0.0
+        while requested < 2e5:
+            running = requested + group.startup.running
+            end = running + float(group.lifetimes.sample(random, 1)[0]) * HOUR if group.lifetimes else np.inf
+            vms.append((running, requested + boot, end))
+            requested = end
+    moments = sorted({moment for vm in vms for moment in vm if moment < 2e5})
+    done, now = 0.0, 0.0
+    for moment in moments:
+        speed = sum(ready <= now < end for _, ready, end in vms)
+        if done + speed * (moment - now) >= one.steps:
+            break
+        done, now = done + speed * (moment - now), moment
+    finish = now + (one.steps - done) / sum(ready <= now < end for _, ready, end in vms)
+    paid = sum(max(0.0, min(end, finish) - running) for running, _, end in vms)
+    return finish / HOUR, (paid * group.hourly + finish * one.server_hourly) / HOUR
+
+
+def test_it_agrees_with_a_plain_simulation() -> None:
+    risky = course(steps=4 * 14_400, workers={"lifetimes": Exponential(1.0), "startup": Startup(120, 60)})
+    outcome = simulate(risky, runs=4000)
+    random = np.random.default_rng(1)
+    hours, dollars = np.array([plainly(risky, random) for _ in range(400)]).T
+    assert outcome.hours.mean() == pytest.approx(hours.mean(), rel=0.01)
+    assert outcome.dollars.mean() == pytest.approx(dollars.mean(), rel=0.015)
+    assert outcome.hours.std() == pytest.approx(hours.std(), rel=0.2)
+    assert outcome.revocations.mean() == pytest.approx(4 * outcome.hours.mean(), rel=0.05)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 12), st.floats(0.3, 50), st.floats(0.0, 0.2), st.integers(0, 9))
+def test_more_risk_never_makes_a_run_faster(count: int, hours: float, service: float, seed: int) -> None:
+    calm = course(count, service_seconds=service)
+    risky = replace(calm, groups=(replace(calm.groups[0], lifetimes=Exponential(hours)),))
+    assert simulate(risky, 20, seed).hours.mean() >= simulate(calm, 20, seed).hours.mean() - 1e-9
+
+
+def test_in_the_middle_of_a_run_only_what_is_left_counts() -> None:
+    wall = PublishedLifetimes("k80", "us-east1")  # nearly half died within the first hour, none later
+    young = course(workers={"lifetimes": wall, "ages": (0.01,) * 4, "ready_in": (0.0,) * 4})
+    old = course(workers={"lifetimes": wall, "ages": (2.0,) * 4, "ready_in": (0.0,) * 4}, spent=7.0)
+    assert simulate(young, 2000).revocations.mean() > 1.5
+    calm = simulate(old, 200)
+    assert (calm.revocations == 0).all()
+    assert calm.hours == pytest.approx(1.0)
+    assert calm.dollars == pytest.approx(7.0 + 4.5)
+
+
+def test_emulated_time_passes_faster_for_vms_than_for_work() -> None:
+    slow = course(workers={"lifetimes": Exponential(10.0)}, from_first_step=True)
+    fast = replace(slow, rate=60.0)
+    assert simulate(fast, 2000).revocations.mean() > 30 * simulate(slow, 2000).revocations.mean()
+    assert simulate(replace(course(from_first_step=True), rate=60.0), 1).dollars[0] == pytest.approx(60 * 4.5)
+
+
+def test_sampled_lifetimes_are_those_of_the_table() -> None:
+    model, random = PublishedLifetimes("k80", "us-west1"), np.random.default_rng(0)
+    hours = np.array([1.0, 3.0, 12.0, 24.0, 48.0])
+    for age in (0.0, 2.5, 30.0):
+        drawn = model.sample(random, 40_000, age)
+        assert (drawn > age).all()
+        alive = np.minimum(model.survival(hours) / model.survival(np.array(age)), 1.0)
+        assert (drawn[:, np.newaxis] > np.maximum(hours, age)).mean(axis=0) == pytest.approx(alive, abs=0.01)
+    assert model.survival(np.array([0.0, 3.0])) == pytest.approx([1.0, 1 - 7 / 48])
+
+
+def test_places_that_are_filled_again_are_mostly_in_use() -> None:
+    revoked, up = rent(Exponential(10.0), Startup(1800, 1800), 500, 30)
+    assert revoked == pytest.approx(500 * 720 / 10.5, rel=0.03)  # half an hour of each life is yet to be booted
+    assert up == pytest.approx(9.5 / 10.5, abs=0.01)
+
+
+def test_speeds_add_up_until_the_servers_are_busy() -> None:
+    limit = capacity(0.02, 1)
+    assert limit == pytest.approx(50)
+    assert cluster_speed([1.0, 10.0], limit) == pytest.approx([1.0, 10.0], rel=1e-3)
+    assert cluster_speed(1000.0, limit) == pytest.approx(50, rel=1e-3)
+    assert worker_speed(0.18, 0.02, 1) == pytest.approx(5)
+    assert worker_speed(0.18, 0.02, 2) > 5
+    assert cluster_speed(100.0, capacity(0.0, 1)) == 100
+
+
+def test_waves_take_several_and_leave_each_lifetime_what_it_is() -> None:
+    """Of two VMs of which one is revoked the other goes at that moment in 6 % of the cases: a quarter squared."""
+    risky = course(2, steps=1e5, from_first_step=True, replace=False, workers={"lifetimes": Exponential(100.0)})
+    alone, together = simulate(risky, 20_000), simulate(replace(risky, waves=0.25), 20_000)
+    assert together.revocations.mean() == pytest.approx(alone.revocations.mean(), rel=0.03)
+    assert (together.revocations == 2).mean() > 1.1 * (alone.revocations == 2).mean()
+    sure = simulate(replace(risky, waves=1.0), 2000)
+    assert set(np.unique(sure.revocations)) == {0.0, 2.0}

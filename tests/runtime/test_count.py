@@ -1,0 +1,26 @@
+"""The size of a model as the check counts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT
+from tests.runtime.test_training import DECLARATION, DIGITS
+
+pytestmark = pytest.mark.training
+
+
+def test_resnet_32_is_counted_as_it_was_published(tmp_path: Path) -> None:
+    """CM-DARE counts 1,857,722 parameters and 1.6587 GFLOPs on CIFAR-10's images."""
+    cell = DIGITS.replace("[8, 8, 1]", "[32, 32, 3]").replace("num_channels = 1", "num_channels = 3")
+    (tmp_path / "cell.py").write_text(cell)
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "hparams_set": "resnet_cifar_32"}))
+    program = [sys.executable, "-m", "transient_magics.runtime.check", "--run", str(tmp_path)]
+    answer = json.loads(subprocess.run(program, capture_output=True, check=False, cwd=PROJECT).stdout)
+    assert answer["model"]["parameters"] == 1_857_722
+    assert answer["model"]["gigaflops"] == pytest.approx(1.6587, rel=0.01)

@@ -1,0 +1,291 @@
+"""Numbers before money: plans of clusters that are not declared yet, and forecasts of runs that go on.
+
+What the user names becomes what the planner reckons with: a workload (published, or learnt from runs of one's own), a
+cluster, and lifetimes. NumPy and SciPy are loaded when the first of these is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import replace as changed
+from typing import TYPE_CHECKING, Any
+
+from ..catalog import ACCELERATORS, ZONES, check_zone, default_zone
+from ..errors import ClusterError, DeclarationError, PlanError, TransientError, UnreachableError
+from ..journal import bill, metrics
+from ..spec import WorkerGroup, parse_groups
+from ..spec.grammar import nearest
+
+if TYPE_CHECKING:
+    from ..planner.choices import Lifetimes
+    from ..planner.forecast import Forecast
+    from ..planner.measured import Record
+    from ..planner.plan import Plan
+    from ..planner.search import Search
+    from ..planner.store import ModelStore
+    from ..planner.workloads import Workload
+    from .handles import Run
+
+RISKS = ("published", "none")
+"""Which revocations can be reckoned with, besides a count of them."""
+
+
+def plan(
+    spec: str = "",
+    *,
+    workload: str = "",
+    train_steps: int | None = None,
+    target: str | None = None,
+    ps: int = 1,
+    ps_cores: int = 4,
+    zone: tuple[str, ...] = (),
+    provisioning_model: str = "spot",
+    revocations: int | str = "published",
+    replace: bool | None = None,
+    batch_size: int | None = None,
+    max_hours: float | None = None,
+    max_cost: float | None = None,
+    objective: str = "knee",
+    model: str = "",
+    problem: str = "",
+    hparams_set: str = "",
+    seed: int = 0,
+) -> Plan | Search:
+    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog.
+
+    `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
+    name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
+    `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, `none`,
+    or how many workers are lost; `replace` them or not (default: yes, but not for a count, as the papers count).
+    `ps` of 0: a single worker without a parameter server. `max_cost` in US dollars.
+    Raises DeclarationError, ClusterError or PlanError.
+    """
+    from ..planner.plan import make_plan
+
+    chosen, records = _workload(workload, model, problem, hparams_set)
+    if batch_size:
+        chosen = chosen.with_batch(batch_size)
+    steps, chosen, notes = _steps(chosen, records, train_steps, target)
+    lifetimes, lost, risk = _risk(revocations)
+    if not spec:
+        found = _search(chosen, steps, lifetimes, lost, risk, zone, objective, max_hours, max_cost, seed, notes)
+        asked = {
+            "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
+            "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
+            "objective": objective, "revocations": revocations, "seed": seed,
+        }  # fmt: skip
+        return changed(found, asked=asked)
+    choice = _choice(spec, ps, ps_cores, zone, provisioning_model)
+    if not choice.transient:
+        lost, risk = None, "on demand, no revocations"
+    replaced = (lost is None) if replace is None else replace
+    if lost and not replaced:
+        risk += ", not replaced"
+    found = make_plan(choice, chosen, steps, lifetimes, lost=lost, replaced=replaced, risk=risk, seed=seed, notes=notes)
+    if max_hours or max_cost:
+        share = found.within(max_hours, max_cost)
+        found = changed(found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits."))
+    return found
+
+
+def forecast(run: Run, revocations: str | None = None) -> Forecast:
+    """When a run that goes on ends, and what its cluster will have cost. Raises PlanError where that cannot be told.
+
+    `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the emulator what its weather
+    is (other revocations than published ones are not foreseen).
+    """
+    from ..planner.forecast import CLOSING_SECONDS
+    from ..planner.forecast import forecast as foretell
+
+    cluster = run.cluster
+    state, now = cluster.state, time.time()
+    found = state.runs.get(run.name)
+    if found is None:
+        raise PlanError(f"{run.name} is not known to {cluster.name} yet")
+    lifetimes, _, risk = _risk(revocations or _weather_of(run))
+    store = _store(run)
+    for other in _alike(store.key):
+        if other.state.over:
+            _learn(store, other)
+    closings = [each.closing for each in store.records().values() if each.closing is not None]
+    closing = statistics.median(closings) if closings else CLOSING_SECONDS
+    return foretell(state, bill(state, now), now, found, _record(run), lifetimes, risk=risk, closing=closing)
+
+
+def forecast_line(run: Run) -> str:
+    """`run-1 finishes in ...` for a run that goes on; nothing where that cannot be told."""
+    if run.state.phase != "running":
+        return ""
+    try:
+        return f"{run.name} {forecast(run)}."
+    except TransientError:  # too young, or NumPy is not installed: the status says enough without
+        return ""
+
+
+def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Workload, dict[str, Record]]:
+    """The workload, and what its own runs tell."""
+    from ..planner.store import ModelStore
+    from ..planner.workloads import PUBLISHED, published
+
+    if name and (found := published(name)):
+        return found, {}
+    if name and "/" in name:
+        raise DeclarationError(f"'{name}' is no published workload", where="--workload",
+                               fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
+    if not name and not model:
+        raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
+    wire = "fp32"
+    if name:
+        store, wire = _learnt_from(name)
+    else:
+        store = ModelStore(model, problem, hparams_set)
+        for run in _alike(store.key):
+            _learn(store, run)
+    return store.workload(name or model, wire), store.records()
+
+
+def _learnt_from(name: str) -> tuple[ModelStore, str]:
+    """The store of the model that the run trains, with all runs that this machine still has; how its numbers cross."""
+    from .runs import run as find_run
+
+    try:
+        found = find_run(name)
+    except ClusterError as error:
+        raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
+                               fix="For example: icac19/resnet-32.") from error  # fmt: skip
+    store = _store(found)
+    for run in [*_alike(store.key), found]:
+        _learn(store, run)
+    return store, found.state.spec.get("wire", "fp32")
+
+
+def _store(run: Run) -> ModelStore:
+    from ..planner.store import ModelStore
+
+    spec = run.state.spec
+    if spec.get("model"):
+        return ModelStore(spec["model"], spec.get("problem", ""), spec.get("hparams_set", ""))
+    import hashlib
+
+    cell = (run.directory / "cell.py").read_bytes()
+    return ModelStore(f"cell-{hashlib.sha256(cell).hexdigest()[:12]}", "")
+
+
+def _alike(key: dict[str, str]) -> list[Run]:
+    from .runs import runs
+
+    return [run for run in runs() if all(run.state.spec.get(name, "") == value for name, value in key.items())]
+
+
+def _learn(store: ModelStore, run: Run) -> None:
+    """Keep what the run tells, unless it is known to its end."""
+    identity = f"{run.cluster.name}/{run.name}@{run.state.declared_at:.0f}"
+    known = store.records().get(identity)
+    if known is None or not known.over:
+        found = _record(run)
+        if found.observations or found.evaluations:
+            store.learn(identity, found)
+
+
+def _record(run: Run) -> Record:
+    from ..planner.measured import record
+
+    try:
+        counted = json.loads((run.directory / "model.json").read_text())
+    except (OSError, ValueError):
+        counted = None
+    rows = metrics.read(run.directory / "metrics.jsonl")
+    return record(run.cluster.events(), rows, run.name, counted)
+
+
+def _steps(
+    workload: Workload, records: dict[str, Record], train_steps: int | None, target: str | None
+) -> tuple[int, Workload, list[str]]:
+    """How many steps are to be made; the steps' own uncertainty is added to that of their seconds."""
+    if (train_steps is None) == (target is None):
+        raise DeclarationError("A plan needs either the steps or a target",
+                               fix='--train-steps 64000, or --target "accuracy>=0.9".')  # fmt: skip
+    if train_steps is not None:
+        if train_steps < 1:
+            raise DeclarationError("A run has at least one step", where="--train-steps")
+        return train_steps, workload, []
+    from ..planner.efficiency import Target, need
+
+    wanted = Target.parse(target or "")
+    if not records:
+        raise PlanError(f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
+                        fix="Plan with --train-steps, or with a run of yours that got there.")  # fmt: skip
+    found = need(records.values(), wanted, workload.batch_size)
+    compute = {
+        gpu: changed(each, error=(each.error**2 + found.error**2) ** 0.5) for gpu, each in workload.compute.items()
+    }
+    notes = [
+        f"Steps to {wanted}: {found.source}. How many workers made them is not reckoned with, nor "
+        "their gradients' noise: runs do not measure it yet."
+    ]
+    return max(1, round(found.examples / workload.batch_size)), changed(workload, compute=compute), notes
+
+
+def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
+    """Lifetimes, or how many workers are lost, and both in words. Raises DeclarationError."""
+    from ..planner.choices import immortal
+    from ..planner.lifetimes.published import PublishedLifetimes
+
+    text = str(revocations).strip().lower()
+    if text.isdigit():
+        count = int(text)
+        said = "no revocation" if count == 0 else f"{count} revocation{'' if count == 1 else 's'}"
+        return immortal, count, said
+    if text == "none":
+        return immortal, 0, "no revocation"
+    if text == "published":
+        return PublishedLifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
+    raise DeclarationError(f"'{revocations}' are no revocations", where="--revocations",
+                           fix=f"Write {', '.join(RISKS)}, or how many workers are lost.")  # fmt: skip
+
+
+def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str) -> Any:
+    from ..planner.choices import Choice
+
+    groups = parse_groups(spec, ACCELERATORS, ZONES)
+    if ps == 0 and sum(group.count for group in groups) > 1:
+        raise DeclarationError("Several workers need a parameter server", where="--ps")
+    if not 0 <= ps <= 16:
+        raise DeclarationError("A cluster has up to 16 parameter servers", where="--ps")
+    if model not in ("spot", "preemptible", "standard"):
+        raise DeclarationError(f"'{model}' is no provisioning model", where="--provisioning-model")
+    home = zone[0] if zone else default_zone([group.accelerator for group in groups])
+    for group in groups:
+        check_zone(group.zone or home, group.accelerator)
+    placed = tuple(
+        WorkerGroup(each.accelerator, each.count, each.zone or (zone[0] if zone else None)) for each in groups
+    )
+    return Choice(placed, ps, ps_cores, model)
+
+
+def _search(
+    workload: Workload, steps: int, lifetimes: Lifetimes, lost: int | None, risk: str, zones: tuple[str, ...],
+    objective: str, max_hours: float | None, max_cost: float | None, seed: int, notes: list[str],
+) -> Search:  # fmt: skip
+    from ..planner.search import search
+
+    if lost:
+        raise DeclarationError("A number of revocations is of one cluster", where="--revocations",
+                               fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
+    return search(
+        workload, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zones,
+        risk=risk, seed=seed, notes=notes,
+    )  # fmt: skip
+
+
+def _weather_of(run: Run) -> str:
+    spec = run.cluster.state.spec
+    if spec is None or not spec.emulated:
+        return "published"
+    try:
+        set_to = run.cluster.weather().settings.get("revocations")
+    except (ClusterError, UnreachableError):
+        return "none"
+    return "published" if set_to == "published" else "none"

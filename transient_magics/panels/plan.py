@@ -1,0 +1,220 @@
+"""What a plan or a search of the catalog looks like: a snapshot for the page, and its static twin as HTML.
+
+The scatter has every cluster that was simulated (faint), the front with its 90 % intervals, and the knee; the table has
+the front with the line that declares each.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import client
+from ..errors import TransientError
+from .display import live_view
+from .show import current_shell, has_front_end, publisher
+from .twin import CELL, COLOURS, FAINT, FONT, escape
+
+if TYPE_CHECKING:
+    from ..planner.plan import Plan
+    from ..planner.search import Search
+
+log = logging.getLogger(__name__)
+
+CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
+"""What can be changed in the panel of a search."""
+WIDTH, HEIGHT = 460, 230
+_LEFT, _BOTTOM, _ROOM = 52, 30, 12
+_TICKS = 4
+
+
+def search_view(search: Search) -> dict[str, Any]:
+    """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals), `rows`, `notes`."""
+    from ..planner import words
+
+    front = [_point(plan, search) for plan in search.front]
+    first = search.front[0]
+    return {
+        "title": f"{first.train_steps:,} steps of {first.workload.name}",
+        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost",
+        "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
+        "front": front,
+        "header": [name.capitalize() for name in words.HEADER],
+        "rows": [
+            {
+                "cells": list(words.row(plan)),
+                "line": plan.line,
+                "best": plan is search.best,
+                "knee": plan is search.knee,
+            }
+            for plan in words.shown(search)
+        ],
+        "reach": {name: [min(values), max(values)] for name, values in (
+            ("hours", [point["hours"] for point in front]), ("dollars", [point["dollars"] for point in front]),
+        )},
+        "notes": words.notes(search),
+    }  # fmt: skip
+
+
+def show_search(search: Search) -> None:
+    """Show a search in the cell that runs now: a panel to ask "what if" in, HTML where none is drawn, or text."""
+    shell = current_shell()
+    if not has_front_end(shell):
+        print(search)
+        return
+    publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
+    data: dict[str, Any] = {"text/plain": str(search), "text/html": search_html(search)}
+    try:
+        from .widget import PlanPanel
+    except ImportError as error:  # a kernel without ipywidgets shows the twin
+        log.info("no live panel: %s", error)
+        publish(data, update=False)
+        return
+
+    def ask(message: Mapping[str, Any]) -> None:
+        choices = message.get("choices")
+        if message.get("do") != "search" or not isinstance(choices, Mapping):
+            return
+        wanted = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
+        try:
+            found = client.plan(**wanted)
+        except TransientError as error:
+            panel.view = {**panel.view, "error": str(error), "asked": message.get("asked", 0)}
+            return
+        panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]
+
+    begun = {name: search.asked.get(name) for name in CHOICES}
+    panel = PlanPanel(ask, choices=begun, view=search_view(search))
+    publish({**data, **live_view(panel)}, update=False)
+
+
+def search_html(search: Search) -> str:
+    """The twin of a search."""
+    view = search_view(search)
+    notes = "".join(f"<div>{escape(each)}</div>" for each in view["notes"])
+    return (
+        f"<div style='{FONT};overflow-x:auto'>"
+        f"<div><b>{escape(view['title'])}</b> <span style='{FAINT}'>{escape(view['about'])}</span>"
+        f"</div>{scatter(view)}{_table(view)}<div style='{FAINT};font-size:12px'>{notes}</div></div>"
+    )
+
+
+def plan_html(plan: Plan) -> str:
+    """The twin of one cluster's plan."""
+    first, *rest = str(plan).splitlines()
+    lines = "".join(f"<div>{escape(each)}</div>" for each in rest[:3])
+    notes = "".join(f"<div>{escape(each)}</div>" for each in rest[3:])
+    return (
+        f"<div style='{FONT}'><code>{escape(first)}</code>{lines}"
+        f"<div style='{FAINT};font-size:12px'>{notes}</div></div>"
+    )
+
+
+def scatter(view: Mapping[str, Any]) -> str:
+    """Time against cost as SVG: faint dots, the front with error bars, a ring around the knee."""
+    front = view["front"]
+    across = _Scale([each for point in front for each in point["hours_interval"]], _LEFT, WIDTH - _ROOM)
+    up = _Scale([each for point in front for each in point["dollars_interval"]], HEIGHT - _BOTTOM, _ROOM)
+    parts = [_axes(across, up)]
+    for point in view["points"]:
+        if across.shows(point["hours"]) and up.shows(point["dollars"]):
+            x, y = across(point["hours"]), up(point["dollars"])
+            parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2' fill='{COLOURS['quiet']}' opacity='.45'/>")
+    path = "L".join(f"{across(point['hours']):.1f} {up(point['dollars']):.1f}" for point in front)
+    parts.append(f"<path d='M{path}' fill='none' stroke='{COLOURS['busy']}' opacity='.5'/>")
+    parts += [_mark(point, across, up) for point in front]
+    return (
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;"
+        f"max-width:100%' aria-label='Time against cost'>{''.join(parts)}</svg>"
+    )
+
+
+class _Scale:
+    """From values to coordinates, by their logarithm where they span more than a factor of five."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float) -> None:
+        low, high = min(values), max(values)
+        margin = 0.06 * (high - low) or 0.1 * high or 1.0
+        self.low, self.high = max(low - margin, 0.5 * low), high + margin
+        self._begin, self._end = begin, end
+        self._log = self.low > 0 and self.high / self.low > 5
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (math.log(each) if self._log else each for each in (self.low, self.high, value))
+        return self._begin + (value - low) / (high - low) * (self._end - self._begin)
+
+    def shows(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    @property
+    def ticks(self) -> list[float]:
+        """Values for labels, evenly apart on the page."""
+        shares = [(index + 0.5) / _TICKS for index in range(_TICKS)]
+        if self._log:
+            return [_round(self.low * (self.high / self.low) ** share) for share in shares]
+        return [_round(self.low + (self.high - self.low) * share) for share in shares]
+
+
+def _round(value: float) -> float:
+    """To two digits, of minutes where it is less than an hour."""
+    return float(f"{60 * value:.2g}") / 60 if value < 1 else float(f"{value:.2g}")
+
+
+def _axes(across: _Scale, up: _Scale) -> str:
+    from ..planner.words import hours
+    from ..spec import render_money
+
+    style = "font:11px system-ui,sans-serif"
+    bottom = HEIGHT - _BOTTOM
+    lines = f"<path d='M{_LEFT} {_ROOM}V{bottom}H{WIDTH - _ROOM}' fill='none' stroke='currentColor' opacity='.4'/>"
+    below = "".join(
+        f"<text x='{across(tick):.0f}' y='{bottom + 16}' text-anchor='middle' style='{style}' fill='currentColor' "
+        f"opacity='.7'>{hours(tick)}</text>"
+        for tick in across.ticks
+    )
+    beside = "".join(
+        f"<text x='{_LEFT - 6}' y='{up(tick) + 4:.0f}' text-anchor='end' style='{style}' fill='currentColor' "
+        f"opacity='.7'>{render_money(tick)}</text>"
+        for tick in up.ticks
+    )
+    return lines + below + beside
+
+
+def _mark(point: Mapping[str, Any], across: _Scale, up: _Scale) -> str:
+    x, y = across(point["hours"]), up(point["dollars"])
+    (left, right), (low, high) = map(across, point["hours_interval"]), map(up, point["dollars_interval"])
+    colour = COLOURS["good"] if point["best"] else COLOURS["busy"]
+    ring = f"<circle cx='{x:.1f}' cy='{y:.1f}' r='8' fill='none' stroke='{colour}'/>" if point["knee"] else ""
+    return (
+        f"<g><title>{escape(point['words'])}</title><path d='M{left:.1f} {y:.1f}H{right:.1f}M{x:.1f} {low:.1f}"
+        f"V{high:.1f}' stroke='{colour}' opacity='.6'/><circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{colour}'/>"
+        f"{ring}</g>"
+    )
+
+
+def _point(plan: Plan, search: Search) -> dict[str, Any]:
+    from ..planner.words import hours
+    from ..spec import render_money
+
+    return {
+        "hours": plan.hours, "hours_interval": list(plan.interval("hours")),
+        "dollars": plan.dollars, "dollars_interval": list(plan.interval("dollars")),
+        "best": plan is search.best, "knee": plan is search.knee, "line": plan.line,
+        "words": f"{plan.line}: {hours(plan.hours)}, {render_money(plan.dollars)}",
+    }  # fmt: skip
+
+
+def _table(view: Mapping[str, Any]) -> str:
+    head = "".join(f"{CELL}<b>{escape(name)}</b>" for name in ("", *view["header"]))
+    rows = []
+    for row in view["rows"]:
+        mark = f"<span style='color:{COLOURS['good']}'>●</span>" if row["best"] else ""
+        *cells, line = row["cells"]
+        said = "".join(CELL + escape(cell) for cell in cells)
+        rows.append(f"<tr>{CELL}{mark}{said}{CELL}<code>{escape(line)}</code>")
+    return (
+        f"<table cellpadding=3 style='font-size:13px;margin:4px 0;white-space:nowrap'><tr>{head}{''.join(rows)}</table>"
+    )

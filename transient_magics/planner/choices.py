@@ -1,0 +1,146 @@
+"""A cluster that could be declared, and the course that a workload would take on it.
+
+Zones, prices, start-up times and what traffic costs come from the catalog; lifetimes from whoever asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..catalog import PriceList, VmPrice, default_zone, region, transfer_price
+from ..catalog.published import WAVES, startup
+from ..catalog.regions import degrees
+from ..spec import WorkerGroup, render_groups
+from .lifetimes.model import LifetimeModel
+from .simulate import Course, Startup, Workers
+from .speed import capacity, cluster_speed, distance_seconds, round_trip_milliseconds, worker_speed
+from .workloads import Estimate, Workload
+
+Lifetimes = Callable[[str, str], LifetimeModel | None]
+"""The lifetimes of VMs with a GPU in a region; None: they are never revoked."""
+
+NOTICE_SECONDS = 30.0
+"""How long before its end Compute Engine tells a VM that it is revoked; its worker leaves at once."""
+_GIB = 2**30
+_MORE_SERVERS_ERROR = 0.1  # of their limit, each time their number doubles
+
+
+def immortal(gpu: str, place: str) -> LifetimeModel | None:
+    """Lifetimes of VMs that nobody revokes."""
+    return None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A declaration: groups of workers (each with its zone), parameter servers beside most of them, how all is rented.
+
+    `servers` of 0: a single worker that keeps its variables to itself, as the papers' smallest cluster.
+    """
+
+    groups: tuple[WorkerGroup, ...]
+    servers: int = 1
+    server_cores: int = 4
+    provisioning: str = "spot"
+
+    @property
+    def transient(self) -> bool:
+        """Whether workers may be revoked."""
+        return self.provisioning != "standard"
+
+    @cached_property
+    def placed(self) -> tuple[WorkerGroup, ...]:
+        """The groups, each with a zone: its own, else the catalog's best for all that name none."""
+        kinds = [group.accelerator for group in self.groups if not group.zone]
+        zone = default_zone(kinds) if kinds else ""
+        return tuple(WorkerGroup(each.accelerator, each.count, each.zone or zone) for each in self.groups)
+
+    @cached_property
+    def home_zone(self) -> str:
+        """Where most workers are, and so the parameter servers."""
+        counts: dict[str, int] = {}
+        for group in self.placed:
+            counts[group.zone or ""] = counts.get(group.zone or "", 0) + group.count
+        return max(counts, key=lambda zone: counts[zone])
+
+    @property
+    def line(self) -> str:
+        """What declares it."""
+        words = ["%transient_cluster", render_groups(self.groups)]
+        words += ["--ps", str(self.servers)] if self.servers > 1 else []
+        words += ["--ps-cores", str(self.server_cores)] if self.server_cores != 4 else []
+        words += ["--provisioning-model", self.provisioning] if self.provisioning != "spot" else []
+        return " ".join(words)
+
+    def prices(self, workload: Workload) -> PriceList:
+        """The workload's own prices where they know all these GPUs, else today's."""
+        own = workload.prices
+        known = own.servers and all(group.accelerator in own.servers for group in self.groups)
+        return own if known else PriceList()
+
+    def worker_price(self, workload: Workload, group: WorkerGroup) -> VmPrice:
+        """Dollars per hour of one of the group's VMs. Raises DeclarationError where no price is known."""
+        return self.prices(workload).worker_price(group.accelerator, group.zone or "")
+
+    def step(self, workload: Workload, group: WorkerGroup) -> Estimate:
+        """The seconds of a step of one of the group's workers, the way to its servers included. Raises PlanError."""
+        known = workload.step(group.accelerator)
+        if not self.servers or group.zone == self.home_zone:
+            return known
+        away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))
+        more = distance_seconds(away, 4 * workload.parameters / 2**20)
+        return Estimate(known.seconds + more, math.hypot(known.error, 0.08) if more else known.error, known.source)
+
+    def transfer_dollars(self, workload: Workload, group: WorkerGroup) -> float:
+        """What the data of one step of one of the group's workers costs."""
+        price = transfer_price(group.zone or "", self.home_zone).dollars_per_gib if self.servers else 0.0
+        return workload.bytes_per_step / _GIB * price
+
+    def steps_per_second(self, workload: Workload) -> float:
+        """The speed of the undisturbed cluster."""
+        offered = sum(
+            group.count
+            * float(worker_speed(self.step(workload, group).seconds, workload.service_seconds, self.servers))
+            for group in self.placed
+        )
+        return float(cluster_speed(offered, self._limit(workload)))
+
+    def _limit(self, workload: Workload) -> float:
+        return capacity(workload.service_seconds, self.servers, workload.scaling)
+
+    def course(
+        self, workload: Workload, steps: float, lifetimes: Lifetimes = immortal, *, replace: bool = True,
+        on_demand: bool = False,
+    ) -> Course:  # fmt: skip
+        """The run of so many steps; with `on_demand` the same cluster without transient servers."""
+        transient = self.transient and not on_demand
+        groups = []
+        for group in self.placed:
+            price, estimate = self.worker_price(workload, group), self.step(workload, group)
+            place = region(group.zone or "")
+            groups.append(
+                Workers(
+                    count=group.count, compute_seconds=estimate.seconds, error=estimate.error,
+                    hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
+                    lifetimes=lifetimes(group.accelerator, place) if transient else None,
+                    startup=_startup(group.accelerator, transient, place), join_seconds=workload.join_seconds,
+                    transfer_dollars=self.transfer_dollars(workload, group),
+                )
+            )  # fmt: skip
+        home = self.home_zone
+        return Course(
+            groups=tuple(groups), steps=steps, servers=self.servers,
+            server_hourly=self.prices(workload).parameter_server(self.server_cores, home) if self.servers else 0.0,
+            server_startup=_startup("cpu", False, region(home)), service_seconds=workload.service_seconds,
+            scaling=workload.scaling, replace=replace,
+            limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
+            from_first_step=workload.from_first_step,
+            notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
+        )  # fmt: skip
+
+
+def _startup(gpu: str, transient: bool, place: str) -> Startup:
+    provisioning, staging, booting, deviation = startup(gpu, transient, place)
+    return Startup(provisioning + staging, booting, deviation)

@@ -1,0 +1,89 @@
+"""A workload's numbers from measured speeds of clusters: each GPU's seconds, the servers' part, how servers add up.
+
+Cells go in (which workers, how many parameter servers, steps per second), a fit of the law in `speed` comes out, with
+the errors that it leaves. What cells cannot tell is not fitted: without a cell in which the servers hold workers back
+their part is taken from `service_seconds` (0 if unknown), without different numbers of servers their scaling too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cluster's measured speed in steps per second: `workers` by GPU, `servers`, and the `weight` of the cell."""
+
+    workers: Mapping[str, int]
+    servers: int
+    steps_per_second: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell."""
+
+    compute_seconds: dict[str, float]
+    service_seconds: float
+    scaling: float
+    sharpness: float
+    errors: NDArray[np.float64]
+
+    def predict(self, cell: Cell) -> float:
+        """Steps per second of the cell's cluster."""
+        offered = sum(
+            count * float(worker_speed(self.compute_seconds[gpu], self.service_seconds, cell.servers))
+            for gpu, count in cell.workers.items()
+        )
+        limit = capacity(self.service_seconds, cell.servers, self.scaling)
+        return float(cluster_speed(offered, limit, self.sharpness))
+
+
+def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float | None = SHARPNESS) -> Fit:
+    """The least squares of relative errors; `sharpness` None fits that, too."""
+    gpus = sorted({gpu for cell in cells for gpu in cell.workers})
+    singles = {gpu: _single(cells, gpu) for gpu in gpus}
+    bent = _bent(cells, singles)
+    servers = bent and len({cell.servers for cell in cells}) > 1
+    start = [*np.log([singles[gpu] for gpu in gpus])]
+    start += [np.log(min(singles.values()) / 3)] if bent else []
+    start += [SCALING] if servers else []
+    start += [SHARPNESS] if sharpness is None else []
+
+    def read(values: NDArray[np.float64]) -> Fit:
+        found = list(values)
+        seconds = dict(zip(gpus, np.exp(found[: len(gpus)]).tolist(), strict=True))
+        rest = found[len(gpus) :]
+        service = float(np.exp(rest.pop(0))) if bent else service_seconds
+        scaling = float(rest.pop(0)) if servers else SCALING
+        return Fit(seconds, service, scaling, float(rest[0]) if sharpness is None else sharpness, np.zeros(0))
+
+    def misses(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        tried = read(values)
+        return np.array([cell.weight**0.5 * np.log(tried.predict(cell) / cell.steps_per_second) for cell in cells])
+
+    best = read(np.asarray(least_squares(misses, start).x))
+    errors = np.array([best.predict(cell) / cell.steps_per_second - 1 for cell in cells])
+    return Fit(best.compute_seconds, best.service_seconds, best.scaling, best.sharpness, errors)
+
+
+def _single(cells: Sequence[Cell], gpu: str) -> float:
+    """Seconds of a step of one worker, from the smallest cluster that has this GPU."""
+    least = min((cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values()))
+    return sum(least.workers.values()) / least.steps_per_second
+
+
+def _bent(cells: Sequence[Cell], singles: Mapping[str, float]) -> bool:
+    """Whether some cluster is clearly slower than the sum of what its workers reach in the smallest."""
+    if len(cells) < len(singles) + 2:
+        return False
+    sums = [(sum(n / singles[gpu] for gpu, n in cell.workers.items()), cell.steps_per_second) for cell in cells]
+    return any(speed < 0.85 * offered for offered, speed in sums)

@@ -1,0 +1,184 @@
+"""When a run that goes on will end and what it will have cost, given all that has happened already.
+
+The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what is being replaced is
+on its way; the speed is what these workers were measured to reach together. The rest is the simulation.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..catalog import region
+from ..catalog.published import WAVES
+from ..errors import PlanError
+from ..journal import Bill, ClusterState, RunState, VmState
+from .choices import NOTICE_SECONDS, Lifetimes
+from .fitting import Cell, fit
+from .measured import Observation, Record
+from .simulate import Course, Outcome, Startup, Workers, simulate
+
+_RUNS = 4000
+_LEAST_ERROR = 0.03
+_YOUNG_ERROR = 0.1
+_JOIN_SECONDS = 15.0
+_STALE_SECONDS = 60.0
+_CLOSING_SHAPE = 4.0  # of a gamma distribution: the closing is half as long or half as long again
+CLOSING_SECONDS = 10.0
+"""From a run's last step until it is over, where no run has told: a checkpoint, an evaluation, results on their way."""
+
+
+@dataclass(frozen=True, repr=False)
+class Forecast:
+    """Of a run at the moment `at` (seconds since 1970): when it is over, and the cluster's whole bill by then."""
+
+    run: str
+    at: float
+    steps_left: int
+    outcome: Outcome
+    risk: str
+
+    @property
+    def seconds(self) -> float:
+        """Mean seconds from then until the run is over."""
+        return 3600 * float(self._finished("hours").mean())
+
+    @property
+    def finishes_at(self) -> float:
+        """The mean moment at which it is over, in seconds since 1970."""
+        return self.at + self.seconds
+
+    @property
+    def dollars(self) -> float:
+        """What the cluster will have cost by then, in the mean, what it has cost already included."""
+        return float(self._finished("dollars").mean())
+
+    def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
+        """The middle `level` of the `seconds` or `dollars`. Raises PlanError for anything else."""
+        if what not in ("seconds", "dollars") or not 0 < level < 1:
+            raise PlanError("An interval is of seconds or dollars, with a level between 0 and 1",
+                            fix='For example: forecast.interval("seconds", 0.9)')  # fmt: skip
+        values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
+        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+    def __str__(self) -> str:
+        from .words import forecast_words
+
+        return forecast_words(self)
+
+    __repr__ = __str__
+
+    def _finished(self, what: str) -> np.ndarray:
+        return getattr(self.outcome, what)[np.isfinite(self.outcome.hours)]
+
+
+def forecast(
+    state: ClusterState, bill: Bill, now: float, run: RunState, record: Record, lifetimes: Lifetimes, *,
+    risk: str = "", closing: float = CLOSING_SECONDS, seed: int = 0,
+) -> Forecast:  # fmt: skip
+    """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is too young.
+
+    `closing`: seconds from the last step until the run is over.
+    """
+    if run.over:
+        raise PlanError(f"{run.name} is {run.phase} already")
+    seconds, service, scaling, error = _speeds(state, run, record)
+    left = max(run.train_steps - _steps_by(now, run, record), 1)
+    vms = [vm for vm in state.living if vm.role == "worker" and vm.state != "leaving"]
+    if not vms:
+        raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
+    startup, join = _startup(state), _join(state, run, record)
+    kinds = dict.fromkeys((vm.accelerator or "cpu", vm.zone, vm.provisioning_model) for vm in vms)
+    transfer = bill.transfer_hourly / state.clock.rate / len(vms)
+    course = Course(
+        groups=tuple(
+            _workers(state, run, now, [vm for vm in vms if (vm.accelerator or "cpu", vm.zone, vm.provisioning_model)
+                                       == kind], seconds, error, lifetimes, startup, join, transfer)
+            for kind in kinds
+        ),
+        steps=left,
+        servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role == "ps"),
+        service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
+        spent=bill.total,
+        rate=state.clock.rate,
+        notice_seconds=NOTICE_SECONDS, waves=WAVES,
+    )  # fmt: skip
+    outcome = simulate(course, runs=_RUNS, seed=seed)
+    late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
+    outcome = Outcome(
+        outcome.hours + late / 3600,
+        outcome.dollars + late / 3600 * bill.hourly * state.clock.rate,
+        outcome.revocations,
+    )
+    if not outcome.finished:
+        raise PlanError(f"No course of {run.name} comes to its end with these workers")
+    return Forecast(run.name, now, left, outcome, risk)
+
+
+def _steps_by(now: float, run: RunState, record: Record) -> int:
+    """The steps made by now: what was told last comes seconds late, and the run went on since then."""
+    at, step = record.latest or (now, run.step)
+    step = max(step, run.step)
+    since = min(max(now - at, 0.0), _STALE_SECONDS)
+    return min(step + round(since * run.steps_per_second), run.train_steps)
+
+
+def _workers(
+    state: ClusterState, run: RunState, now: float, vms: list[VmState], seconds: dict[str, float], error: float,
+    lifetimes: Lifetimes, startup: Startup, join: float, transfer: float,
+) -> Workers:  # fmt: skip
+    kind, rate = vms[0].accelerator or "cpu", state.clock.rate
+    known = seconds.get(kind) or statistics.fmean(seconds.values())
+    way = (startup.running + startup.usable) / rate + join
+    return Workers(
+        count=len(vms), compute_seconds=known, error=error,
+        hourly=vms[0].hourly + transfer, on_demand_hourly=vms[0].on_demand_hourly + transfer,
+        lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(kind, region(vms[0].zone)),
+        startup=startup, join_seconds=join,
+        ages=tuple(state.clock.between(vm.running_at, now) / 3600 if vm.running_at else 0.0 for vm in vms),
+        ready_in=tuple(0.0 if vm.name in run.workers else max(way - (now - vm.requested_at), 1.0) for vm in vms),
+    )  # fmt: skip
+
+
+def _speeds(state: ClusterState, run: RunState, record: Record) -> tuple[dict[str, float], float, float, float]:
+    """Seconds of a step by GPU, the servers' part of it and its scaling, and the error to reckon with."""
+    seen = list(record.observations)
+    error = _LEAST_ERROR
+    if not seen:
+        if run.steps_per_second <= 0 or not run.workers:
+            raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
+        kinds = [state.vms[name].accelerator or "cpu" for name in run.workers if name in state.vms]
+        seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
+        error = _YOUNG_ERROR
+    # The forecast is for the servers that there are: however many, they are one to this fit.
+    found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds) for each in seen])
+    error = max(error, float(np.average(abs(found.errors), weights=[each.seconds for each in seen])))
+    return found.compute_seconds, found.service_seconds, found.scaling, error
+
+
+def _startup(state: ClusterState) -> Startup:
+    """How long VMs of this cluster took, in the seconds of its own clock."""
+
+    def mean(spans: Iterable[float]) -> float:
+        found = list(spans)
+        return state.clock.rate * statistics.median(found) if found else 0.0
+
+    workers = [vm for vm in state.vms.values() if vm.role == "worker" and vm.ready_at and vm.running_at]
+    running = mean(vm.running_at - vm.requested_at for vm in workers)
+    usable = mean(vm.ready_at - vm.running_at for vm in workers)
+    return Startup(running, usable, 0.1 * (running + usable))
+
+
+def _join(state: ClusterState, run: RunState, record: Record) -> float:
+    if record.joins:
+        return statistics.median(record.joins)
+    spans = [
+        worker.joined_at - max(state.vms[name].ready_at, run.started_at)
+        for name, worker in run.workers.items()
+        if name in state.vms
+    ]
+    return min([max(span, 0.0) for span in spans] or [_JOIN_SECONDS]) or _JOIN_SECONDS

@@ -1,0 +1,144 @@
+"""What a run of one's own tells: how fast which workers were together, how long joining took, when it got how good.
+
+Between two changes of its workers a run's speed is that of one cluster: each such stretch, without its first seconds,
+is an observation. A run's observations are plain values, so that they can be kept when its cluster is gone (`store`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..journal import Event, events, replay
+
+WARM_UP_SECONDS = 5.0
+_SHORTEST_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """`workers` by GPU and `servers` made `steps_per_second` together for so many `seconds`."""
+
+    workers: Mapping[str, int]
+    servers: int
+    steps_per_second: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is kept of a run. `joins`: seconds from a usable VM to its worker's first step, of replacements.
+
+    `evaluations`: (step, metrics) as the dev split was evaluated. `parameters` and `gigaflops` of the training graph at
+    a batch of one, 0 where not counted.
+    """
+
+    observations: tuple[Observation, ...]
+    joins: tuple[float, ...] = ()
+    evaluations: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    batch_size: int = 0
+    parameters: int = 0
+    gigaflops: float = 0.0
+    over: bool = False
+    closing: float | None = None
+    """Seconds from the last step until the run was over."""
+    latest: tuple[float, int] | None = None
+    """The newest metric: its moment (seconds since 1970) and the global step."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Record:
+        """Read what `to_dict` wrote."""
+        return cls(
+            latest=tuple(values["latest"]) if values.get("latest") else None,
+            observations=tuple(Observation(**each) for each in values["observations"]),
+            joins=tuple(values.get("joins", ())),
+            evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
+            **{
+                key: values[key]
+                for key in ("batch_size", "parameters", "gigaflops", "over", "closing")
+                if key in values
+            },
+        )
+
+
+def record(
+    history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str, model: Mapping[str, Any] | None = None
+) -> Record:
+    """What the run called `run` tells: from its cluster's events, its metrics, and what was counted of its `model`."""
+    state = replay(history)
+    known = state.runs.get(run)
+    model = model or {}
+    sizes = [row["batch_size"] for row in rows if row.get("batch_size")]
+    return Record(
+        observations=tuple(_observations(history, rows, run)),
+        joins=tuple(_joins(history, run)),
+        evaluations=tuple(
+            (each.step, dict(each.metrics)) for each in history
+            if isinstance(each, events.TrainEvaluated) and each.run == run
+        ),
+        batch_size=round(statistics.median(sizes)) if sizes else 0,
+        parameters=int(model.get("parameters", 0)),
+        gigaflops=float(model.get("gigaflops", 0.0)),
+        over=known is not None and known.over,
+        closing=_closing(history, rows, run),
+        latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
+    )  # fmt: skip
+
+
+def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> Iterable[Observation]:
+    kinds = {each.vm: each.accelerator for each in history if isinstance(each, events.VmRequested)}
+    servers = sum(isinstance(each, events.VmRequested) and each.role == "ps" and not each.replaces for each in history)
+    active: dict[str, int] = {}
+    began = 0.0
+    last = rows[-1]["time"] / 1e9 if rows else 0.0
+    for event in [*history, None]:
+        if event is not None and not (isinstance(event, _CHANGES) and event.run == run):
+            continue
+        at = last if event is None else min(event.at, last)
+        if active and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
+            speed = _speed(rows, began + WARM_UP_SECONDS, at)
+            if speed > 0:
+                workers = Counter(kinds.get(name, "") or "cpu" for name in active)
+                yield Observation(dict(workers), max(servers, 1), speed, at - began - WARM_UP_SECONDS)
+        if isinstance(event, events.WorkerJoined):
+            active[event.worker] = event.number
+        elif isinstance(event, events.WorkerLeft) and active.get(event.worker) == event.number:
+            del active[event.worker]
+        elif isinstance(event, events.TrainFinished | events.TrainFailed):
+            return
+        began = at
+
+
+_CHANGES = (events.WorkerJoined, events.WorkerLeft, events.TrainFinished, events.TrainFailed)
+
+
+def _speed(rows: Sequence[Mapping[str, Any]], since: float, until: float) -> float:
+    inside = [(row["time"] / 1e9, row["step"]) for row in rows if since <= row["time"] / 1e9 <= until]
+    if len(inside) < 2:
+        return 0.0
+    (begin, first), (end, last) = min(inside), max(inside)
+    return (last - first) / (end - begin) if end > begin else 0.0
+
+
+def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float | None:
+    ends = [each.at for each in history if isinstance(each, events.TrainFinished) and each.run == run]
+    last = max((row["time"] / 1e9 for row in rows), default=0.0)
+    return max(ends[0] - last, 0.0) if ends and last else None
+
+
+def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
+    replacing = {each.vm for each in history if isinstance(each, events.VmRequested) and each.replaces}
+    ready = {each.vm: each.at for each in history if isinstance(each, events.VmReady)}
+    seen = set()
+    for event in history:
+        if isinstance(event, events.WorkerJoined) and event.run == run and event.worker not in seen:
+            seen.add(event.worker)
+            if event.worker in replacing and event.worker in ready:
+                yield max(event.at - ready[event.worker], 0.0)

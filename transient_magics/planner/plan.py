@@ -1,0 +1,157 @@
+"""A plan: what one cluster would take for a run, as distributions of its time and of its bill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import PlanError
+from .choices import Choice, Lifetimes, immortal
+from .simulate import Outcome, simulate
+from .workloads import Workload
+
+RUNS = 10_000
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What `choice` takes for `train_steps` steps of `workload`. Hours from the request on, or from the first step
+    where the workload is a published one; dollars with parameter servers and data transfer.
+    """
+
+    choice: Choice
+    workload: Workload
+    train_steps: int
+    outcome: Outcome
+    on_demand_hours: float
+    on_demand_dollars: float
+    """What the same cluster would take and cost on demand, where nothing is revoked."""
+    hourly: float
+    """Dollars per hour of the declared cluster, data transfer included."""
+    steps_per_second: float
+    """Of the undisturbed cluster."""
+    revocations: float
+    """How many workers are lost, in the mean."""
+    risk: str
+    """Which revocations were reckoned with."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def hours(self) -> float:
+        """The mean, of the courses that come to their end."""
+        return self._mean("hours")
+
+    @property
+    def dollars(self) -> float:
+        """The mean, of the courses that come to their end."""
+        return self._mean("dollars")
+
+    @property
+    def finished(self) -> float:
+        """The share of courses that come to their end; below 1 where all workers may be lost and none is replaced."""
+        return self.outcome.finished
+
+    @property
+    def saved(self) -> float:
+        """The share of the cost on demand that is saved, 0 to 1."""
+        return 1 - self.dollars / self.on_demand_dollars if self.on_demand_dollars else 0.0
+
+    @property
+    def line(self) -> str:
+        """The line that declares the cluster."""
+        return self.choice.line
+
+    def interval(self, what: str = "hours", level: float = 0.9) -> tuple[float, float]:
+        """The middle `level` of the `hours` or `dollars`. Raises PlanError for anything else."""
+        if what not in ("hours", "dollars") or not 0 < level < 1:
+            raise PlanError("An interval is of hours or dollars, with a level between 0 and 1",
+                            fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
+        low, high = np.quantile(self._finished(what), [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+    def within(self, hours: float | None = None, dollars: float | None = None) -> float:
+        """The probability to be done within so many hours and dollars."""
+        good = np.isfinite(self.outcome.hours)
+        if hours is not None:
+            good &= self.outcome.hours <= hours
+        if dollars is not None:
+            good &= self.outcome.dollars <= dollars
+        return float(good.mean())
+
+    def __str__(self) -> str:
+        from .words import plan_text
+
+        return plan_text(self)
+
+    __repr__ = __str__
+
+    def _mean(self, what: str) -> float:
+        return float(self._finished(what).mean())
+
+    def _finished(self, what: str) -> np.ndarray:
+        return getattr(self.outcome, what)[np.isfinite(self.outcome.hours)]
+
+
+def make_plan(
+    choice: Choice,
+    workload: Workload,
+    train_steps: int,
+    lifetimes: Lifetimes = immortal,
+    *,
+    lost: int | None = None,
+    replaced: bool = True,
+    risk: str = "no revocations",
+    runs: int = RUNS,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Simulate it. `lost`: exactly so many workers are revoked, instead of by `lifetimes`. Raises PlanError."""
+    workers = sum(group.count for group in choice.groups)
+    if lost is not None and lost >= workers and not replaced:
+        raise PlanError(f"{lost} revocations leave none of {workers} workers", where="revocations",
+                        fix="Plan for fewer, or with replacements.")  # fmt: skip
+    course = choice.course(workload, train_steps, lifetimes, replace=replaced)
+    outcome = simulate(course, runs=runs, seed=seed, revocations=lost)
+    if not outcome.finished:
+        raise PlanError("No course of this run comes to its end: its workers are revoked before they train",
+                        fix="Take other VMs, or --provisioning-model standard.")  # fmt: skip
+    calm = choice.course(workload, train_steps, on_demand=True)
+    calm = simulate(
+        replace(calm, limit_error=0.0, groups=tuple(replace(each, error=0.0) for each in calm.groups)),
+        runs=64,
+        seed=seed,
+    )
+    speed = choice.steps_per_second(workload)
+    return Plan(
+        choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,
+        on_demand_hours=float(calm.hours.mean()), on_demand_dollars=float(calm.dollars.mean()),
+        hourly=_hourly(choice, workload, speed), steps_per_second=speed,
+        revocations=float(outcome.revocations.mean()), risk=risk, notes=(*notes, *_notes(choice, workload)),
+    )  # fmt: skip
+
+
+def _hourly(choice: Choice, workload: Workload, speed: float) -> float:
+    course = choice.course(workload, 1)
+    vms = sum(group.count * group.hourly for group in course.groups) + course.servers * course.server_hourly
+    workers = sum(group.count for group in course.groups)
+    per_step = sum(group.count * group.transfer_dollars for group in course.groups) / workers
+    return vms + 3600 * speed * per_step
+
+
+def _notes(choice: Choice, workload: Workload) -> list[str]:
+    said = [*workload.notes]
+    for group in choice.placed:
+        estimate = choice.step(workload, group)
+        if not estimate.measured:
+            said.append(
+                f"The {group.accelerator.upper()}'s step time is not measured but {estimate.source}: "
+                f"{estimate.error:.0%} off on average."
+            )
+        if price := choice.transfer_dollars(workload, group):
+            said.append(
+                f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs "
+                f"${1e6 * price:,.2f} per million steps."
+            )
+    return list(dict.fromkeys(said))

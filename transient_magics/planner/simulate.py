@@ -1,0 +1,303 @@
+"""How long a run takes and what it costs: many possible courses of it at once, by Monte Carlo.
+
+In each course every worker's place is a chain of VMs: requested, billed from the moment it runs, training once its
+worker has joined, revoked when its lifetime ends, and (where it is replaced) requested again at that moment. The speed
+of the cluster is constant between two such events, so a course needs no time steps: the events of all workers are
+sorted, the offered speed is their running sum, the parameter servers bend it (`speed`), and the run is over when the
+steps add up. All courses are arrays of one computation.
+
+Parameter servers and the chief are on demand: no revocation loses more than the step in flight. Revocations come in
+waves: of the VMs that are there at the begin, each goes with probability `waves` at a moment that those with its GPU in
+its zone have in common, and else at one of its own. That leaves each VM's lifetime what it is, and two of them go
+together with the square of `waves`, which was measured. VMs that come later are revoked independently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .lifetimes.model import LifetimeModel
+from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
+
+Array = NDArray[np.float64]
+
+_FAR = 1e12  # seconds: later than anything
+_MOST_GENERATIONS = 4096
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """Mean seconds from a VM's request until it runs (and is billed), from there until it can be used; deviation."""
+
+    running: float = 0.0
+    usable: float = 0.0
+    deviation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Workers that are alike. Speeds by seconds of a step (`compute_seconds`, relative `error`), prices in $ per hour.
+
+    `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
+    `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
+    the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.
+    """
+
+    count: int
+    compute_seconds: float
+    hourly: float
+    on_demand_hourly: float
+    error: float = 0.0
+    lifetimes: LifetimeModel | None = None
+    startup: Startup = Startup()
+    join_seconds: float = 0.0
+    transfer_dollars: float = 0.0
+    ages: tuple[float, ...] = ()
+    ready_in: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter servers.
+
+    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
+    `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
+    lie behind already. `rate`: emulated seconds that pass in a second of work; lifetimes,
+    boots and bills go by the former. `notice_seconds`: how long a revoked VM is still there, and billed, but idle.
+    `waves`: the share of a group that is revoked together, where it is.
+    """
+
+    groups: tuple[Workers, ...]
+    steps: float
+    servers: int = 1
+    server_hourly: float = 0.0
+    server_startup: Startup = Startup()
+    service_seconds: float = 0.0
+    scaling: float = SCALING
+    limit_error: float = 0.0
+    sharpness: float = SHARPNESS
+    replace: bool = True
+    from_first_step: bool = False
+    spent: float = 0.0
+    rate: float = 1.0
+    notice_seconds: float = 0.0
+    waves: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of each course: `hours` until the last step (infinite where it is never made), `dollars`, `revocations`."""
+
+    hours: Array
+    dollars: Array
+    revocations: Array
+
+    @property
+    def finished(self) -> float:
+        """The share of courses that come to their end."""
+        return float(np.isfinite(self.hours).mean())
+
+
+def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None) -> Outcome:
+    """So many possible courses. With `revocations`, exactly that many workers are lost in each (as ICAC'19, table 4,
+    counts runs), at moments that are equally likely all through the undisturbed run; lifetimes do not count then.
+    """
+    random = np.random.default_rng(seed)
+    fleet = _Fleet.of(course, random, runs)
+    if revocations is not None:
+        course = replace(course, groups=tuple(replace(group, lifetimes=None) for group in course.groups))
+        undisturbed = _simulate(course, fleet, random, None)
+        # Equally likely: what a small constant risk comes to in runs in which it struck that often.
+        moments = random.random((runs, revocations)) * undisturbed.hours[:, np.newaxis] * _HOUR
+        victims = np.argsort(random.random((runs, fleet.size)), axis=1)[:, :revocations]
+        lost = np.full((runs, fleet.size), _FAR)
+        np.put_along_axis(lost, victims, moments[:, : victims.shape[1]], axis=1)
+        return _simulate(course, fleet, random, lost)
+    return _simulate(course, fleet, random, None)
+
+
+def rent(lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed: int = 0) -> tuple[int, float]:
+    """How often so many places are revoked in that time if each is filled again, and the share of time they are up."""
+    group = Workers(vms, 1.0, 0.0, 0.0, lifetimes=lifetimes, startup=startup)
+    random = np.random.default_rng(seed)
+    fleet = _Fleet.of(Course((group,), 1.0), random, 1)
+    horizon = days * 24 * _HOUR
+    revoked, up = 0, 0.0
+    for generation in fleet.generations(Course((group,), 1.0), random, 1, None):
+        revoked += int((generation.end < horizon).sum())
+        up += float((np.minimum(generation.end, horizon) - np.minimum(generation.ready, horizon)).sum())
+        if (generation.end >= horizon).all():
+            break
+    return revoked, up / (vms * horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class _Generation:
+    """One VM of each place, shape (runs, places), in seconds: when it runs, takes steps, takes none, is gone."""
+
+    running: Array
+    ready: Array
+    end: Array
+    gone: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """All workers of a course: `speed` has shape (runs, places), `limit` (runs,), everything else (places,)."""
+
+    speed: Array
+    running: Array
+    usable: Array
+    deviation: Array
+    join: Array
+    hourly: Array
+    transfer: Array
+    limit: Array
+
+    @classmethod
+    def of(cls, course: Course, random: np.random.Generator, runs: int) -> _Fleet:
+        counts = [group.count for group in course.groups]
+
+        def places(values: Sequence[float]) -> Array:
+            return np.repeat(np.array(values, dtype=float), counts)
+
+        # One GPU's step time is as wrong for all of its workers.
+        errors = [np.exp(random.normal(0.0, group.error, runs)) if group.error else np.ones(runs)
+                  for group in course.groups]  # fmt: skip
+        speeds = [
+            worker_speed(group.compute_seconds * error, course.service_seconds, course.servers)
+            for group, error in zip(course.groups, errors, strict=True)
+        ]
+        startups = [group.startup for group in course.groups]
+        return cls(
+            np.repeat(np.stack(speeds, axis=1), counts, axis=1),
+            places([each.running for each in startups]),
+            places([each.usable for each in startups]),
+            places([each.deviation for each in startups]),
+            places([group.join_seconds for group in course.groups]),
+            places([group.hourly for group in course.groups]),
+            places([group.transfer_dollars for group in course.groups]),
+            capacity(course.service_seconds, course.servers, course.scaling)
+            * np.exp(random.normal(0.0, course.limit_error, runs)),
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.hourly)
+
+    def generations(
+        self, course: Course, random: np.random.Generator, runs: int, lost: Array | None
+    ) -> Iterator[_Generation]:
+        """The VMs of every place, one after the other, for ever or until nothing is replaced."""
+        running, ready = self._first(course, random, runs)
+        ages, waves = np.maximum(-running, 0.0) * course.rate / _HOUR, course.waves
+        while True:
+            end = running + self._lifetimes(course, random, ages, waves) * _HOUR / course.rate
+            end = np.minimum(end if lost is None else np.minimum(end, lost), _FAR)
+            gone = np.minimum(end + course.notice_seconds, _FAR)
+            yield _Generation(np.minimum(running, end), np.minimum(ready, end), end, gone)
+            if not course.replace or (end >= _FAR).all():
+                return
+            running, ready = self._start(course, random, gone)
+            ages, lost, waves = np.zeros_like(end), None, 0.0
+
+    def _first(self, course: Course, random: np.random.Generator, runs: int) -> tuple[Array, Array]:
+        if course.from_first_step:
+            return np.zeros((runs, self.size)), np.zeros((runs, self.size))
+        running, ready = self._start(course, random, np.zeros((runs, self.size)))
+        ages = np.concatenate([np.array(group.ages or (0.0,) * group.count) for group in course.groups])
+        known = np.concatenate([np.array(group.ready_in or (-1.0,) * group.count) for group in course.groups])
+        running = np.where(ages > 0, -ages * _HOUR / course.rate, running)
+        return running, np.where(known >= 0, known, ready)
+
+    def _start(self, course: Course, random: np.random.Generator, requested: Array) -> tuple[Array, Array]:
+        mean = np.maximum(self.running + self.usable, 1e-9)
+        stretch = np.maximum(1 + random.normal(size=requested.shape) * self.deviation / mean, 0.5)
+        running = requested + self.running * stretch / course.rate
+        return running, running + self.usable * stretch / course.rate + self.join
+
+    def _lifetimes(self, course: Course, random: np.random.Generator, ages: Array, waves: float) -> Array:
+        found, start = np.full(ages.shape, np.inf), 0
+        for group in course.groups:
+            part = slice(start, start + group.count)
+            if group.lifetimes is not None:
+                chosen = ages[:, part]
+                found[:, part] = group.lifetimes.sample(random, chosen.shape, chosen)
+                if waves and group.count > 1:
+                    oldest = chosen.max(axis=1, keepdims=True)
+                    left = group.lifetimes.sample(random, oldest.shape, oldest) - oldest
+                    together = random.random(chosen.shape) < waves
+                    found[:, part] = np.where(together, chosen + left, found[:, part])
+            start += group.count
+        return found
+
+
+def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: Array | None) -> Outcome:
+    runs = len(fleet.speed)
+    finish, dollars, revoked = np.full(runs, np.inf), np.zeros(runs), np.zeros(runs)
+    generations = fleet.generations(course, random, runs, lost)
+    chain: list[_Generation] = []
+    open_runs = np.arange(runs)  # those whose end lies beyond what is known of their VMs
+    wanted = 2
+    over = False
+    while len(open_runs) and not over:
+        while len(chain) < wanted:
+            if (following := next(generations, None)) is None:
+                over = True
+                break
+            chain.append(following)
+        running, ready, end, gone = (
+            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2)
+            for name in ("running", "ready", "end", "gone")
+        )
+        found = _finish(course, fleet.speed[open_runs], fleet.limit[open_runs], ready, end)
+        known_until = end[:, :, -1].min(axis=1) if course.replace and not over else np.full(len(open_runs), np.inf)
+        settled = (found <= known_until) if wanted < _MOST_GENERATIONS else np.ones(len(open_runs), dtype=bool)
+        at = open_runs[settled]
+        finish[at] = found[settled]
+        used = np.maximum(np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0)[settled]
+        dollars[at] = _bill(course, fleet, at, found[settled], running[settled], gone[settled], used)
+        revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
+        open_runs = open_runs[~settled]
+        wanted *= 2
+    return Outcome(finish / _HOUR, course.spent + dollars, revoked)
+
+
+def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array) -> Array:
+    """Seconds until the steps are made, one per run; infinite where they never are."""
+    change = np.broadcast_to(speed[:, :, np.newaxis], ready.shape)
+    times = np.concatenate([ready, end], axis=2).reshape(len(speed), -1)
+    changes = np.concatenate([change, -change], axis=2).reshape(len(speed), -1)
+    order = np.argsort(times, axis=1)
+    times = np.maximum(np.take_along_axis(times, order, axis=1), 0.0)
+    offered = np.cumsum(np.take_along_axis(changes, order, axis=1), axis=1)
+    offered[offered < 1e-9] = 0.0  # what is left of sums that cancel out
+    pace = cluster_speed(offered, limit[:, np.newaxis], course.sharpness)
+    spans = np.diff(times, axis=1, append=_FAR)
+    done = np.cumsum(pace * spans, axis=1)
+    last = np.argmax(done >= course.steps, axis=1)[:, np.newaxis]
+    at, before, then = (np.take_along_axis(each, last, axis=1)[:, 0] for each in (times, done - pace * spans, pace))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        finish = at + (course.steps - before) / then
+    return np.where(done[:, -1] >= course.steps, finish, np.inf)
+
+
+def _bill(
+    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, gone: Array, used: Array
+) -> Array:
+    """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps."""
+    until = np.minimum(gone, np.minimum(finish, _FAR)[:, np.newaxis, np.newaxis])
+    rented = np.maximum(until - np.maximum(running, 0.0), 0.0).sum(axis=2)
+    vms = (rented * fleet.hourly).sum(axis=1) / _HOUR * course.rate
+    begun = 0.0 if course.from_first_step or course.spent else course.server_startup.running / course.rate
+    servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
+    if not fleet.transfer.any():
+        return vms + servers
+    made = used.sum(axis=2) * fleet.speed[runs]
+    shares = made / made.sum(axis=1, keepdims=True)
+    return vms + servers + course.steps * (shares * fleet.transfer).sum(axis=1)

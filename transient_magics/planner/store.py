@@ -1,0 +1,101 @@
+"""What was learnt of models by running them, one file per model and problem, which grows with every run.
+
+The files lie in `models/` of the user's data directory and outlive the clusters. A workload is fitted anew from all
+runs of its file whenever it is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import places
+from ..errors import PlanError
+from . import families
+from .fitting import Cell, fit
+from .measured import Record
+from .workloads import Estimate, Workload
+
+_LEAST_ERROR = 0.02
+_ONE_STRETCH_ERROR = 0.05
+_SERVER_SECONDS_PER_MEGABYTE = 1 / 600  # of variables, one way: CM-DARE's parameter server at its limit (500 to 700)
+
+
+class ModelStore:
+    """The runs of one model on one problem."""
+
+    def __init__(self, model: str, problem: str, hparams_set: str = "", directory: Path | None = None) -> None:
+        self.key = {"model": model, "problem": problem, "hparams_set": hparams_set}
+        name = re.sub(r"[^a-z0-9_.]+", "-", "-".join(filter(None, self.key.values())).lower())[:80]
+        digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:8]
+        self.path = (directory or places.home() / "models") / f"{name}-{digest}.json"
+
+    def records(self) -> dict[str, Record]:
+        """What is known, by run (`cluster/run@moment of its declaration`). Raises PlanError for a broken file."""
+        try:
+            return {name: Record.from_dict(values) for name, values in self._read().get("runs", {}).items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._broken(error) from error
+
+    def learn(self, run: str, record: Record) -> None:
+        """Keep what a run tells; a later record of the same run takes the place of an earlier one."""
+        known = self._read()
+        runs = {**known.get("runs", {}), run: record.to_dict()}
+        places.private(self.path.parent)
+        fresh = self.path.with_suffix(f".{os.getpid()}.new")
+        fresh.write_text(json.dumps({**self.key, "runs": runs}, indent=1))
+        os.replace(fresh, self.path)
+
+    def workload(self, name: str, wire: str = "fp32") -> Workload:
+        """The workload that these runs are, called `name`. Raises PlanError where no stretch of them is long enough."""
+        records = self.records()
+        seen = [each for record in records.values() for each in record.observations]
+        if not seen:
+            raise PlanError(
+                f"{name} has not trained long enough to plan with",
+                fix="Some twenty seconds with the same workers are needed.",
+            )
+        batches = [record.batch_size for record in records.values() if record.batch_size]
+        parameters = max((record.parameters for record in records.values()), default=0)
+        gigaflops = max((record.gigaflops for record in records.values()), default=0.0)
+        cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds) for each in seen]
+        single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
+        assumed = min(4 * parameters / 2**20 * _SERVER_SECONDS_PER_MEGABYTE, single / 2)
+        found = fit(cells, service_seconds=assumed)
+        error = _ONE_STRETCH_ERROR if len(cells) == 1 else max(_LEAST_ERROR, float(abs(found.errors).mean()))
+        joins = [seconds for record in records.values() for seconds in record.joins]
+        runs = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}"
+        notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
+                                       "transfer between zones are left out."]  # fmt: skip
+        return Workload(
+            name=name,
+            compute={gpu: Estimate(seconds, error, runs)
+                     for gpu, seconds in found.compute_seconds.items()},
+            service_seconds=found.service_seconds, scaling=found.scaling,
+            batch_size=round(statistics.median(batches)) if batches else 0,
+            parameters=parameters, gigaflops=gigaflops, family=_family(self.key["model"]),
+            join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
+            limit_error=0.1 if found.service_seconds != assumed else 0.3,
+        )  # fmt: skip
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise self._broken(error) from error
+        return known if isinstance(known, Mapping) else {}  # type: ignore[return-value]
+
+    def _broken(self, error: Exception) -> PlanError:
+        return PlanError(f"What was learnt cannot be read: {error}", where=str(self.path), fix="Delete that file.")
+
+
+def _family(model: str) -> str:
+    return next((family for family in families.families() if family.replace("-", "_") in model), "")

@@ -1,0 +1,108 @@
+"""Plans, searches and forecasts as text: what a terminal shows, and the words that panels share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..spec import render_duration, render_table
+from ..spec import render_money as money
+from .forecast import Forecast
+from .plan import Plan
+from .search import Search
+
+MOST_ROWS = 8
+
+
+def hours(value: float) -> str:
+    """`31.2 min`, `3.91 h`, `52.4 h`."""
+    return f"{60 * value:.3g} min" if value < 1 else f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
+
+
+def hours_between(low: float, high: float) -> str:
+    """`12.1 to 13.5 min`, `58 min to 1.3 h`."""
+    said, until = hours(low), hours(high)
+    (number, unit), other = said.split(" "), until.split(" ")[1]
+    return f"{number} to {until}" if unit == other else f"{said} to {until}"
+
+
+def row(plan: Plan) -> tuple[str, ...]:
+    """A plan in a table: time and bill with their 90 % intervals, on demand, saved, revocations, the line."""
+    low, high = plan.interval("hours")
+    least, most = plan.interval("dollars")
+    saved = f"{plan.saved:.0%}" if plan.saved >= 0.005 else "-"
+    return (
+        hours(plan.hours), hours_between(low, high), money(plan.dollars),
+        f"{money(least)} to {money(most)}", saved, f"{plan.revocations:.1f}" if plan.choice.transient else "-",
+        plan.line,
+    )  # fmt: skip
+
+
+HEADER = ("TIME", "90 %", "COST", "90 %", "SAVED", "LOST", "LINE")
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan in some lines."""
+    low, high = plan.interval("hours")
+    least, most = plan.interval("dollars")
+    counted = "from the first step" if plan.workload.from_first_step else "from the request"
+    lines = [
+        plan.line,
+        f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours_between(low, high)}), "
+        f"{money(plan.dollars)} ({money(least)} to {money(most)}); 90 % intervals, counted {counted}.",
+        f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
+        + (f"; {plan.saved:.0%} saved." if plan.saved >= 0.005 else "."),
+        f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}, "
+        f"{plan.revocations:.2g} workers lost in the mean.",
+    ]
+    if plan.finished < 0.9995:
+        lines.append(f"{1 - plan.finished:.1%} of the courses lose every worker and never end.")
+    return "\n".join([*lines, *plan.notes])
+
+
+def search_text(search: Search) -> str:
+    """A search: the table of its front, and what it means."""
+    said = {"knee": "the knee", "time": "the fastest", "cost": "the cheapest"}[search.objective]
+    first = search.front[0]
+    lines = [
+        f"{first.train_steps:,} steps of {first.workload.name}: {len(search.front)} of {search.considered:,} clusters "
+        f"that no other beats in time and in cost; > marks {said}.",
+        *render_table(("", *HEADER), rows(search)),
+    ]
+    if hidden := len(search.front) - len(shown(search)):
+        lines.append(f"{hidden} more between them.")
+    return "\n".join([*lines, *notes(search)])
+
+
+def shown(search: Search) -> Sequence[Plan]:
+    """The plans that a table has room for: both ends, the best one, and others evenly between."""
+    front = search.front
+    if len(front) <= MOST_ROWS:
+        return front
+    step = (len(front) - 1) / (MOST_ROWS - 1)
+    chosen = {round(index * step) for index in range(MOST_ROWS)} | {front.index(search.best)}
+    return [plan for index, plan in enumerate(front) if index in chosen]
+
+
+def rows(search: Search) -> list[tuple[str, ...]]:
+    """The front as rows, with `>` before the best one."""
+    return [(">" if plan is search.best else "", *row(plan)) for plan in shown(search)]
+
+
+def notes(search: Search) -> list[str]:
+    """What a reader must know of these figures."""
+    first = search.front[0]
+    counted = "from the first step" if first.workload.from_first_step else "from the request"
+    said = [f"Hours are counted {counted}, with 90 % intervals; Spot VMs with {first.risk}.", *search.notes]
+    return list(dict.fromkeys([*said, *(note for plan in shown(search) for note in plan.notes)]))
+
+
+def forecast_words(forecast: Forecast) -> str:
+    """`finishes in 12 min (11 min to 14 min), at 14:03, and will have cost $1.23 ($1.20 to $1.31)`."""
+    low, high = forecast.interval("seconds")
+    least, most = forecast.interval("dollars")
+    at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
+    return (
+        f"finishes in {render_duration(forecast.seconds)} ({render_duration(low)} to {render_duration(high)}), "
+        f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)})"
+    )

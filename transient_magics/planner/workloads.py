@@ -1,0 +1,154 @@
+"""What is trained, as far as speed, traffic and parameter servers go: published workloads, and the shape of one's own.
+
+A workload knows the seconds of a step on the GPUs on which it was measured. For another one `step` estimates: from its
+family's line over floating-point operations, else from the ratio of the GPUs' peak speeds. Each estimate says how far
+off such estimates are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..catalog import ICAC19, PriceList, accelerator
+from ..errors import PlanError
+from . import families
+from .speed import SCALING, bytes_per_step
+
+_BY_PEAK_ERROR = 0.3
+"""From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds of a step without the parameter server's part, the relative error to reckon with, and its source."""
+
+    seconds: float
+    error: float
+    source: str
+
+    @property
+    def measured(self) -> bool:
+        """False where it was reckoned from something else."""
+        return self.source.startswith("measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One model on one problem, with a mini-batch per worker.
+
+    `compute`: estimates by GPU, at `batch_size`. `service_seconds`: what a parameter server needs for a step (0: not
+    known; speeds then add up without a limit); n servers do n**`scaling` times as much. `parameters`, and `gigaflops`
+    of the training graph at a batch of one: 0 where not counted. `join_seconds`: from a usable VM to its first step.
+    `from_first_step`: hours and dollars are counted from the first step, without start-up, as the papers do.
+    """
+
+    name: str
+    compute: Mapping[str, Estimate]
+    service_seconds: float = 0.0
+    scaling: float = SCALING
+    batch_size: int = 0
+    parameters: int = 0
+    gigaflops: float = 0.0
+    family: str = ""
+    join_seconds: float = 0.0
+    limit_error: float = 0.3
+    """How far off, relatively, the servers' limit may be; more where several of them share the work."""
+    wire: str = "fp32"
+    prices: PriceList = field(default_factory=PriceList)
+    from_first_step: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes_per_step(self) -> float:
+        """What a worker and its parameter servers exchange in one step; 0 where the parameters were not counted."""
+        return bytes_per_step(self.parameters, self.wire)
+
+    @property
+    def megabytes(self) -> float:
+        """The size of the variables, as checkpoints have them (with one slot of the optimizer's)."""
+        return 8 * self.parameters / 2**20
+
+    def step(self, gpu: str) -> Estimate:
+        """The seconds of a step on a GPU. Raises PlanError where nothing is known to estimate them from."""
+        if known := self.compute.get(gpu):
+            return known
+        if self.gigaflops and (line := families.line(self.family, gpu)):
+            seconds = max(line.seconds(self.gigaflops, self.batch_size or families.BATCH_SIZE), 1e-4)
+            return Estimate(max(seconds - self.service_seconds, seconds / 10), line.error,
+                            f"from FLOPs, by the line of {self.family} networks")  # fmt: skip
+        peak = accelerator(gpu).teraflops
+        near = [name for name in self.compute if accelerator(name).teraflops and peak]
+        if not near:
+            measured = ", ".join(name.upper() for name in self.compute) or "no GPU"
+            raise PlanError(
+                f"How fast {self.name} is on {gpu.upper()} is not known, measured were {measured}",
+                fix=f"Train it there for a minute, then plan with that run: workload='RUN' on {gpu}.",
+            )
+        nearest = min(near, key=lambda name: abs(math.log(accelerator(name).teraflops / peak)))
+        known = self.compute[nearest]
+        seconds = known.seconds * accelerator(nearest).teraflops / peak
+        return Estimate(seconds, math.hypot(known.error, _BY_PEAK_ERROR), f"from {nearest.upper()}'s, by peak TFLOPS")
+
+    def knows(self, gpu: str) -> bool:
+        """Whether `step` has an answer."""
+        try:
+            self.step(gpu)
+        except PlanError:
+            return False
+        return True
+
+    def with_batch(self, batch_size: int) -> Workload:
+        """The same with another mini-batch: what a step does per example grows with it, the family's fixed part not."""
+        if not self.batch_size or batch_size == self.batch_size:
+            return self
+        scaled = {gpu: self._rebatched(gpu, known, batch_size) for gpu, known in self.compute.items()}
+        return replace(self, compute=scaled, batch_size=batch_size)
+
+    def _rebatched(self, gpu: str, known: Estimate, batch_size: int) -> Estimate:
+        line = families.line(self.family, gpu) if self.gigaflops else None
+        fixed = line.fixed / line.seconds(self.gigaflops, self.batch_size) if line else 0.0
+        factor = fixed + (1 - fixed) * batch_size / self.batch_size
+        error = math.hypot(known.error, 0.1 * abs(math.log(batch_size / self.batch_size)))
+        return Estimate(known.seconds * factor, error, f"from a batch of {self.batch_size}")
+
+
+def published(name: str) -> Workload | None:
+    """The published workload of that name, with the prices of its time; None where there is none."""
+    return PUBLISHED.get(name.strip().lower())
+
+
+def _published(
+    name: str, seconds: tuple[float, float, float], service: float, scaling: float, error: float, gigaflops: float,
+    parameters: int, family: str, join_seconds: float, source: str,
+) -> Workload:  # fmt: skip
+    return Workload(
+        name=name, service_seconds=service, scaling=scaling, batch_size=families.BATCH_SIZE, parameters=parameters,
+        compute={gpu: Estimate(each, error, f"measured, {source}")
+                 for gpu, each in zip(("k80", "p100", "v100"), seconds, strict=True)},
+        gigaflops=gigaflops, family=family, join_seconds=join_seconds, prices=ICAC19, from_first_step=True,
+        limit_error=0.05,
+    )  # fmt: skip
+
+
+# ICAC'19's: fitted to the 39 durations of its tables (K80, P100, V100, one and two parameter servers). CM-DARE's: to
+# its cluster speeds by size (12 to 24 cells a model), the V100's from its single speed. Six and four parameters each;
+# `planner.fitting` makes them, a test compares. Join: CM-DARE's cold start of a replacement.
+_ICAC = "ICAC'19"
+_CMDARE = "CM-DARE"
+PUBLISHED: Mapping[str, Workload] = {
+    each.name: each
+    for each in (
+        _published("icac19/resnet-32", (0.1949, 0.0633, 0.0508), 0.02247, 0.832, 0.021, 1.659, 1_857_722, "resnet",
+                   78.7, _ICAC),
+        _published("cmdare/resnet-15", (0.0942, 0.0361, 0.0269), 0.00964, 1.141, 0.024, 0.631, 693_818, "resnet",
+                   75.6, _CMDARE),
+        _published("cmdare/resnet-32", (0.1972, 0.0655, 0.0427), 0.02135, 0.901, 0.029, 1.659, 1_857_722, "resnet",
+                   78.7, _CMDARE),
+        _published("cmdare/shake-shake-small", (0.3592, 0.1156, 0.0790), 0.03461, 0.325, 0.018, 2.587, 2_926_986,
+                   "shake-shake", 89.1, _CMDARE),
+        _published("cmdare/shake-shake-big", (1.3245, 0.3565, 0.3001), 0.15862, 0.043, 0.027, 22.865, 26_204_362,
+                   "shake-shake", 90.8, _CMDARE),
+    )
+}  # fmt: skip

@@ -1,0 +1,193 @@
+/* A search of the catalog: time against cost, the clusters that no other beats, and what if. What is changed goes to the
+ * kernel, which searches again; a cluster that is picked puts its line into the next cell.
+ */
+
+const WAIT_MS = 250;
+const BOX = { width: 520, height: 250, left: 56, right: 14, top: 12, bottom: 30 };
+const TICKS = 4;
+
+/** From values to coordinates, by their logarithm where they span more than a factor of five. */
+function scale(values, begin, end) {
+  let low = Math.min(...values);
+  let high = Math.max(...values);
+  const margin = 0.06 * (high - low) || 0.1 * high || 1;
+  low = Math.max(low - margin, 0.5 * low);
+  high += margin;
+  const bent = low > 0 && high / low > 5 ? Math.log : (value) => value;
+  const back = bent === Math.log ? Math.exp : (value) => value;
+  const place = (value) => begin + ((bent(value) - bent(low)) / (bent(high) - bent(low))) * (end - begin);
+  place.shows = (value) => value >= low && value <= high;
+  place.ticks = [...Array(TICKS).keys()].map((index) => rounded(back(bent(low) + ((index + 0.5) / TICKS) * (bent(high) - bent(low)))));
+  return place;
+}
+
+/** To two digits, of minutes where it is less than an hour. */
+function rounded(value) {
+  return value < 1 ? Number((60 * value).toPrecision(2)) / 60 : Number(value.toPrecision(2));
+}
+
+function drawn(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") node.textContent = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function time(hours) {
+  return hours < 1 ? `${Number((60 * hours).toPrecision(3))} min` : `${Number(hours.toPrecision(3))} h`;
+}
+
+/** Put `line` into the cell below the one that shows `el`; false where this is no JupyterLab notebook. */
+function fillNextCell(model, el, line, before) {
+  const notebook = model.widget_manager?.context?.model?.sharedModel;
+  const cell = el.closest(".jp-Cell");
+  if (!notebook?.insertCell || !cell) return false;
+  const told = cell.dataset.windowedListIndex ?? [...cell.parentElement.querySelectorAll(":scope > .jp-Cell")].indexOf(cell);
+  const index = Number(told) + 1;
+  const next = notebook.cells[index];
+  if (next?.cell_type === "code" && (next.source.trim() === "" || next.source === before)) next.setSource(line);
+  else notebook.insertCell(index, { cell_type: "code", source: line, metadata: {} });
+  return true;
+}
+
+function render({ model, el }) {
+  let asked = 0;
+  let later = 0;
+  let filled = "";
+  const said = element("span", { class: "transient-about", role: "status", "aria-live": "polite" });
+
+  async function pick(line) {
+    if (fillNextCell(model, el, line, filled)) {
+      filled = line;
+      setText(said, "It is in the next cell.");
+      return;
+    }
+    try {
+      await navigator.clipboard.writeText(line);
+      setText(said, "Copied.");
+    } catch {
+      setText(said, line);
+    }
+  }
+
+  function changed() {
+    asked += 1;
+    clearTimeout(later);
+    later = setTimeout(() => {
+      setText(said, "Searching …");
+      model.send({ do: "search", choices: choices(), asked });
+    }, WAIT_MS);
+  }
+
+  const first = model.get("choices");
+  const control = (label, node) => element("label", { class: "transient-field" }, element("span", { class: "transient-label", text: label }), node);
+  const select = (label, options, chosen) => {
+    const node = element("select", { "aria-label": label, onchange: changed });
+    node.replaceChildren(...options.map(([name, text]) => element("option", { value: name, text })));
+    node.value = chosen;
+    return control(label, node);
+  };
+  const stepsWords = element("span", {});
+  const steps = element("input", { type: "range", min: -1, max: 1, step: 0.05, "aria-label": "Steps", oninput: () => { sayLimits(); changed(); } });
+  steps.value = 0;
+  const slider = (name) => element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": name, oninput: () => { sayLimits(); changed(); } });
+  const hours = slider("At most, hours");
+  const dollars = slider("At most, dollars");
+  hours.value = dollars.value = 1;
+  const hoursWords = element("span", {});
+  const dollarsWords = element("span", {});
+  const objective = select("marked", [["knee", "the knee"], ["time", "the fastest"], ["cost", "the cheapest"]], first.objective);
+  const risk = select("revocations", [["published", "as in 2019"], ["none", "none"]], first.revocations);
+  const range = (words, node) => element("label", { class: "transient-field" }, element("span", { class: "transient-label" }, words), node);
+  const whatIf = element("div", { class: "transient-fields", role: "group", "aria-label": "What if" },
+    range(stepsWords, steps), range(hoursWords, hours), range(dollarsWords, dollars), risk, objective);
+
+  const reach = model.get("view").reach;  // of the whole front, before anything was limited
+  const limit = (node, [low, high]) => (Number(node.value) >= 1 ? null : low * (high / low) ** Number(node.value));
+  const trainSteps = () => Math.max(1, Math.round(first.train_steps * 10 ** Number(steps.value)));
+  const factor = () => trainSteps() / first.train_steps;
+  function choices() {
+    const most = (node, ends) => { const value = limit(node, ends); return value === null ? null : value * factor(); };
+    return {
+      train_steps: trainSteps(), max_hours: most(hours, reach.hours), max_cost: most(dollars, reach.dollars),
+      objective: objective.querySelector("select").value, revocations: risk.querySelector("select").value,
+    };
+  }
+  function sayLimits() {
+    const now = choices();
+    setText(stepsWords, `${now.train_steps.toLocaleString("en-US")} steps`);
+    setText(hoursWords, now.max_hours === null ? "any time" : `at most ${time(now.max_hours)}`);
+    setText(dollarsWords, now.max_cost === null ? "any cost" : `at most ${money(now.max_cost)}`);
+  }
+
+  const name = element("span", { class: "transient-name" });
+  const about = element("span", { class: "transient-about" });
+  const wrong = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
+  const plot = element("div", { class: "transient-plan-plot" });
+  const body = element("tbody");
+  const head = element("tr");
+  const table = element("table", { class: "transient-vms transient-plan-table", "aria-label": "Clusters that no other beats" }, element("thead", {}, head), body);
+  const notes = element("div", { class: "transient-foot" });
+  const panel = element("section", { class: "transient-panel", role: "region", "aria-label": "Plan a cluster" },
+    element("header", { class: "transient-head" }, name, about), whatIf, wrong, plot, table,
+    element("div", { class: "transient-fields" }, said), notes);
+
+  function dot(point, across, up) {
+    const [x, y] = [across(point.hours), up(point.dollars)];
+    const [left, right] = point.hours_interval.map(across);
+    const [low, high] = point.dollars_interval.map(up);
+    const node = drawn("g", {
+      tabindex: 0, role: "button", "aria-label": point.words, class: point.best ? "transient-plan-best" : "transient-plan-point",
+      onclick: () => pick(point.line),
+      onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(point.line); } },
+    },
+    drawn("title", { text: point.words }),
+    drawn("path", { d: `M${left} ${y}H${right}M${x} ${low}V${high}` }),
+    drawn("circle", { cx: x, cy: y, r: 4.5 }));
+    if (point.knee) node.append(drawn("circle", { cx: x, cy: y, r: 9, class: "transient-plan-knee" }));
+    return node;
+  }
+
+  function draw() {
+    const view = model.get("view");
+    setText(said, "");
+    setText(wrong, view.error ?? "");
+    wrong.hidden = !view.error;
+    panel.classList.toggle("transient-wrong", Boolean(view.error));
+    if (view.error) return;
+    setText(name, view.title);
+    setText(about, view.about);
+    const across = scale(view.front.flatMap((each) => each.hours_interval), BOX.left, BOX.width - BOX.right);
+    const up = scale(view.front.flatMap((each) => each.dollars_interval), BOX.height - BOX.bottom, BOX.top);
+    const floor = BOX.height - BOX.bottom;
+    plot.replaceChildren(drawn("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "group", "aria-label": "Time against cost" },
+      drawn("path", { class: "transient-plan-axes", d: `M${BOX.left} ${BOX.top}V${floor}H${BOX.width - BOX.right}` }),
+      ...across.ticks.map((tick) => drawn("text", { x: across(tick), y: floor + 17, "text-anchor": "middle", text: time(tick) })),
+      ...up.ticks.map((tick) => drawn("text", { x: BOX.left - 7, y: up(tick) + 4, "text-anchor": "end", text: money(tick) })),
+      ...view.points.filter((each) => across.shows(each.hours) && up.shows(each.dollars))
+        .map((each) => drawn("circle", { class: "transient-plan-other", cx: across(each.hours), cy: up(each.dollars), r: 2 })),
+      drawn("path", { class: "transient-plan-front", d: "M" + view.front.map((each) => `${across(each.hours)} ${up(each.dollars)}`).join("L") }),
+      ...view.front.map((each) => dot(each, across, up))));
+    head.replaceChildren(...view.header.map((text) => element("th", { text })));
+    body.replaceChildren(...view.rows.map((row) => {
+      const line = element("button", { type: "button", class: row.best ? "transient-primary" : "", text: row.line, title: "Into the next cell", onclick: () => pick(row.line) });
+      return element("tr", {}, ...row.cells.slice(0, -1).map((text) => element("td", { text })), element("td", {}, line));
+    }));
+    notes.replaceChildren(...view.notes.map((text) => element("div", { text })));
+  }
+
+  model.on("change:view", draw);
+  el.append(panel);
+  sayLimits();
+  draw();
+  return () => {
+    clearTimeout(later);
+    model.off("change:view", draw);
+  };
+}
+
+export default { render };
