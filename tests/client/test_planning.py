@@ -129,6 +129,18 @@ def test_the_program_prints_the_plan() -> None:
 
 
 def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.startswith("transient_magics.planner")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(PlanError, match=r"transient-magics\[planning\]"):
         tm.plan("k80x4", **PUBLISHED)  # type: ignore[arg-type]
+
+
+def test_lifetimes_that_were_observed_count_as_soon_as_they_are_enough(tmp_path: Path) -> None:
+    lives = tmp_path / "Lives.csv"
+    lives.write_text("lifetime_hours,revoked\n" + "0.2,1\n" * 30 + "30,0\n" * 10)
+    calm, short = (tm.plan("k80x4", **PUBLISHED, revocations=how) for how in ("none", str(lives)))  # type: ignore[arg-type]
+    assert short.hours > calm.hours * 1.1
+    assert "Lives.csv" in str(short)
+    with pytest.raises(PlanError, match="0 revocations"):
+        tm.plan("k80x4", **PUBLISHED, revocations="own")  # type: ignore[arg-type]

@@ -404,8 +404,9 @@ def _plan() -> tuple[Option, ...]:
         _flag("--train-steps", "how many steps, over all workers", _whole("--train-steps"), metavar="N"),
         _flag("--target", 'instead of steps: "accuracy>=0.9", as runs of the workload got there', str,
               metavar="METRIC>=VALUE"),
-        _flag("--revocations", "published: lifetimes as measured in 2019 (default); none; or how many workers are lost",
-              str, choices=("published", "none", "1"), metavar="HOW|N"),
+        _flag("--revocations", "published: lifetimes as measured in 2019 (default); own: those of your VMs; FILE.csv; "
+              "none; or how many workers are lost",
+              str, choices=("published", "own", "none", "1"), metavar="HOW|N"),
         _flag("--replace", "replace revoked workers (on; off where their number is given, as the papers count)",
               negated=True),
         _flag("--ps", "number of parameter servers; 0: one worker without any (1; searched without a SPEC)",

@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from dataclasses import replace as changed
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..catalog import ACCELERATORS, ZONES, check_zone, default_zone
@@ -21,6 +22,7 @@ from ..spec.grammar import nearest
 if TYPE_CHECKING:
     from ..planner.choices import Lifetimes
     from ..planner.forecast import Forecast
+    from ..planner.lifetimes.model import LifetimeModel
     from ..planner.measured import Record
     from ..planner.plan import Plan
     from ..planner.search import Search
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from ..planner.workloads import Workload
     from .handles import Run
 
-RISKS = ("published", "none")
-"""Which revocations can be reckoned with, besides a count of them."""
+RISKS = ("published", "own", "none")
+"""Which revocations can be reckoned with, besides a count of them, and lifetimes of the emulator or of a CSV file."""
 
 
 def plan(
@@ -57,8 +59,9 @@ def plan(
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
-    `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, `none`,
-    or how many workers are lost; `replace` them or not (default: yes, but not for a count, as the papers count).
+    `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, those of
+    your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them or not (default: yes, but not
+    for a count, as the papers count).
     `ps` of 0: a single worker without a parameter server. `max_cost` in US dollars.
     Raises DeclarationError, ClusterError or PlanError.
     """
@@ -242,8 +245,27 @@ def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
         return immortal, 0, "no revocation"
     if text == "published":
         return PublishedLifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
+    if text in ("own", "emulated"):
+        return _observed(text), None, f"lifetimes of your {'own' if text == 'own' else 'emulated'} VMs"
+    if text.endswith(".csv"):
+        return _observed(str(revocations).strip()), None, f"lifetimes in {revocations}"
     raise DeclarationError(f"'{revocations}' are no revocations", where="--revocations",
                            fix=f"Write {', '.join(RISKS)}, or how many workers are lost.")  # fmt: skip
+
+
+def _observed(source: str) -> Lifetimes:
+    """What a source tells about a GPU in a region; where it is too little, about the GPU in all of them."""
+    from ..planner.lifetimes.sources import Question
+    from ..planner.lifetimes.study import study
+
+    @cache
+    def lifetimes(gpu: str, place: str) -> LifetimeModel:
+        try:
+            return study(Question(gpu, place), source).model
+        except PlanError:
+            return study(Question(gpu, None), source).model
+
+    return lifetimes
 
 
 def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str) -> Any:
