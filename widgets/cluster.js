@@ -5,6 +5,8 @@
  * counts costs and notices on by itself. What the reader asks for goes to the kernel as a message: {do: ...}.
  */
 
+import { TONES, asking, clock, element, fact, keyed, money, setAttribute, setText } from "./page.js";
+
 const STALE_SECONDS = 20;
 const ANNOUNCE_SECONDS = 5;
 

@@ -1,6 +1,6 @@
 /* What all panels share: making elements, changing only what differs, figures, and buttons that ask first. */
 
-const TONES = {
+export const TONES = {
   ready: "good", training: "good", running: "good", finished: "good",
   requested: "busy", booting: "busy", provisioning: "busy", declared: "busy", unknown: "busy",
   leaving: "warn", deleting: "warn", refused: "warn",
@@ -8,7 +8,7 @@ const TONES = {
 };
 
 /** An element: tag, attributes (text: its text, onclick: ...), children. */
-function element(tag, attributes = {}, ...children) {
+export function element(tag, attributes = {}, ...children) {
   const svg = ["svg", "path", "g"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -20,16 +20,16 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-function setText(node, text) {
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-function setAttribute(node, name, value) {
+export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
 /** Make the children of `parent` one per item, in order: kept by key, made where missing, removed where gone. */
-function keyed(parent, items, key, make) {
+export function keyed(parent, items, key, make) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {
     const name = String(key(item));
@@ -45,17 +45,17 @@ function keyed(parent, items, key, make) {
   for (const child of before.values()) child.remove();
 }
 
-function money(dollars) {
+export function money(dollars) {
   const digits = dollars < 0.00005 ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
   return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-function clock(at) {
+export function clock(at) {
   return new Date(at * 1000).toLocaleTimeString("en-GB");
 }
 
 /** A button that asks before it acts: `label`, then `question` with yes and no in its place; without a question, at once. */
-function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
+export function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
   const first = element("button", { type: "button", class: looks, text: label, onclick: () => (question() ? toggle(true) : act()) });
   const words = element("span", { text: question() });
   const confirm = element("button", { type: "button", class: "transient-danger", text: yes, onclick: () => { act(); toggle(false); } });
@@ -73,7 +73,7 @@ function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
   return node;
 }
 
-function fact(name) {
+export function fact(name) {
   const value = element("span", { class: "transient-value" });
   const node = element("div", {}, element("span", { class: "transient-label", text: name }), value);
   node.set = (text) => setText(value, text);

@@ -69,7 +69,7 @@ class Panel(anywidget.AnyWidget):
 class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs: its only state is the latest snapshot."""
 
-    _esm = assets.module("cluster.js")
+    _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
 
     def __init__(self, view: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]) -> None:
@@ -87,7 +87,7 @@ class ClusterPanel(Panel):
 class DeclarePanel(Panel):
     """Where a cluster is put together. `menu`: what there is; `choices`: what is chosen; `offer`: what that means."""
 
-    _esm = assets.module("declare.js")
+    _esm = assets.path("declare.js")
     menu = traitlets.Dict().tag(sync=True)
     choices = traitlets.Dict().tag(sync=True)
     offer = traitlets.Dict().tag(sync=True)
