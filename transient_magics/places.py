@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 
 _VARIABLE = "TRANSIENT_MAGICS_HOME"
+TROUBLE = "mirror.trouble"
+"""In a cluster's folder: one sentence while its controller, on a VM, cannot be followed from this machine."""
 _EMULATOR_VARIABLE = "TRANSIENT_MAGICS_EMULATOR"
 
 

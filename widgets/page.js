@@ -1,4 +1,7 @@
-/* What all panels share: making elements, changing only what differs, figures, and buttons that ask first. */
+/* What all panels share: making elements, changing only what differs, figures, colours, and buttons that ask first.
+ *
+ * Whatever comes from the kernel is set as text or as an attribute that holds text, never as markup.
+ */
 
 export const TONES = {
   ready: "good", training: "good", running: "good", finished: "good",
@@ -9,7 +12,7 @@ export const TONES = {
 
 /** An element: tag, attributes (text: its text, onclick: ...), children. */
 export function element(tag, attributes = {}, ...children) {
-  const svg = ["svg", "path", "g"].includes(tag);
+  const svg = ["svg", "path", "g", "title"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") node.textContent = value;
@@ -50,8 +53,50 @@ export function money(dollars) {
   return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-export function clock(at) {
-  return new Date(at * 1000).toLocaleTimeString("en-GB");
+export function clock(at, seconds = true) {
+  const text = new Date(at * 1000).toLocaleTimeString("en-GB");
+  return seconds ? text : text.slice(0, 5);
+}
+
+/** A measured value in three significant digits. */
+export function number(value) {
+  if (value === null || value === undefined) return "-";
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(3)));
+}
+
+/** Seconds in words: 42 s, 3 min 5 s, 2 h 10 min. */
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  if (minutes) return rest ? `${minutes} min ${rest} s` : `${minutes} min`;
+  return `${rest} s`;
+}
+
+/** A colour of the panel's style sheet as it is now, for canvases: colour(node, "busy"). */
+export function colour(node, name) {
+  return getComputedStyle(node).getPropertyValue(`--${name}`).trim() || "gray";
+}
+
+/** Call `changed` whenever the page's theme is another; returns what ends that. */
+export function onTheme(changed) {
+  const observer = new MutationObserver(() => setTimeout(changed, 50));
+  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"] });
+  return () => observer.disconnect();
+}
+
+/** Have the reader keep `content` (a string or a Blob) as a file. */
+export function download(name, content) {
+  const address = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type: "text/csv" }));
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+/** A choice among a few, for narrow places: options are [value, label]. */
+export function choice(label, options, changed) {
+  const node = element("select", { "aria-label": label, onchange: () => changed(node.value) },
+    ...options.map(([value, text]) => element("option", { value, text })));
+  return node;
 }
 
 /** A button that asks before it acts: `label`, then `question` with yes and no in its place; without a question, at once. */

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transient_magics.journal import ClusterState, Event, Journal, events, follow, read, replay
+from transient_magics.journal import ClusterState, Event, Journal, events, follow, metrics, read, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 ICAC = "ICAC'19 prices (2019)"
@@ -163,8 +163,15 @@ class StoryCluster:
     def directory(self) -> Path:
         return self.path.parent
 
+    @property
+    def trouble(self) -> str:
+        return ""
+
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         self.asked.append(("revoke", worker))
+
+    def resize(self, spec: str) -> None:
+        self.asked.append(("resize", spec))
 
     def delete(self, timeout: float | None = 300.0) -> None:
         self.asked.append(("delete",))
@@ -174,6 +181,16 @@ class StoryCluster:
 
     def stop(self) -> None:
         self.asked.append(("stop",))
+
+    def save(self) -> None:
+        self.asked.append(("save",))
+
+    def evaluate(self, now: bool = False) -> dict[str, float]:
+        self.asked.append(("evaluate", now))
+        return {}
+
+    def logs(self, worker: str, lines: int = 200) -> str:
+        return f"12:00:00 {worker} built its graph in 4.2 s\n12:00:01 first step\n"
 
 
 class StoryFeed:
@@ -193,6 +210,15 @@ class StoryFeed:
 
         self.call(lambda: self._tasks.append(self._loop.create_task(run())))
         return lambda: self.call(lambda: [task.cancel() for task in self._tasks])
+
+    def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]:
+        async def run() -> None:
+            async for rows in metrics.follow(path):
+                callback(rows)
+
+        tasks: list[asyncio.Task[None]] = []
+        self.call(lambda: tasks.append(self._loop.create_task(run())))
+        return lambda: self.call(lambda: [task.cancel() for task in tasks])
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(function, *arguments)

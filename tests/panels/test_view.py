@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from html.parser import HTMLParser
@@ -12,6 +11,7 @@ import pytest
 from transient_magics.client import text
 from transient_magics.journal import ClusterState, bill, events, replay
 from transient_magics.panels import html, view
+from transient_magics.panels.curves import curves
 
 from . import stories
 
@@ -64,13 +64,14 @@ def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None
 
 
 def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
-    training = at("short")[0]["training"]
-    speed, loss = training["charts"]
+    snapshot, _, state = at("short")
+    training = snapshot["training"]
+    drawn = curves(state, state.runs["run-1"])
     assert training["step"] < training["steps"] == 600
     assert dict(training["facts"])["workers"] == "3"
-    assert speed["path"].startswith("M0 ")
-    assert len(speed["marks"]) == 1
-    assert loss["low"] < loss["high"]
+    assert len(drawn["time"]) == len(drawn["loss"]) == len(drawn["speed"])
+    assert [mark[0] for mark in drawn["marks"]] == ["revoked", "checkpoint"]
+    assert html(snapshot, drawn).count("stroke-dasharray") == 2
 
 
 def test_a_finished_run_shows_its_evaluation() -> None:
@@ -80,7 +81,7 @@ def test_a_finished_run_shows_its_evaluation() -> None:
 
 
 def test_a_long_run_is_drawn_with_few_points() -> None:
-    spec, history = stories.declaration(), [stories.progress(step, 4) for step in range(700)]
+    spec, history = stories.declaration(), [stories.progress(step, 4) for step in range(2000)]
     beginning = [
         events.ClusterDeclared(spec=spec.to_dict()),
         events.TrainDeclared(run="run-1", spec=stories.TRAIN),
@@ -88,9 +89,11 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
     ]
     timed = [events.from_dict(event.kind, {**event.to_dict(), "time": (i + 1) * 10**10, "seq": i + 1})
              for i, event in enumerate([*beginning, *history])]  # fmt: skip
-    snapshot = view(replay(timed), bill(replay(timed), 1e4), 1e4)
-    assert snapshot["training"]["charts"][0]["path"].count("L") < 160
-    assert len(json.dumps(snapshot)) < 8000
+    state = replay(timed)
+    drawn = curves(state, state.runs["run-1"])
+    assert len(drawn["time"]) <= 720
+    assert (drawn["step"][0], drawn["step"][-1]) == (0, 1999)
+    assert len(html(view(state, bill(state, 1e4), 1e4), drawn)) < 8000
 
 
 def test_a_large_cluster_shows_what_is_not_simply_at_work_first() -> None:
@@ -140,10 +143,11 @@ class _Balance(HTMLParser):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_the_twin_is_small_whole_and_without_script(chapter: str) -> None:
-    twin = html(at(chapter)[0])
+    snapshot, _, state = at(chapter)
+    twin = html(snapshot, curves(state, state.run) if state.run else None)
     parser = _Balance()
     parser.feed(twin)
-    assert len(twin) < 5000
+    assert len(twin) < 9000
     assert not parser.names & {"script", "style", "link", "img"}
     assert "None" not in re.sub(r"stroke='none'|fill='none'", "", twin)
 

@@ -288,6 +288,7 @@ anything = st.one_of(
     st.builds(events.SaveFailed, st.just("full")),
     st.builds(events.EvaluationDone, st.integers(0, 110), st.just({"accuracy": 0.5})),
     st.just(events.SaveAsked()),
+    st.just(events.EvaluationAsked()),
     st.just(events.StopAsked()),
     st.just(events.Tick()),
 )

@@ -66,6 +66,17 @@ class Cluster:
         history = read(self.directory / "journal.jsonl")
         return replay(history or self._declared())
 
+    @property
+    def trouble(self) -> str:
+        """Why the controller cannot be followed from here, in one sentence; nothing where it can.
+
+        What the controller itself has trouble with is `state.trouble`.
+        """
+        try:
+            return (self.directory / places.TROUBLE).read_text()
+        except OSError:
+            return ""
+
     def _declared(self) -> list[Event]:
         try:
             spec = json.loads((self.directory / "spec.json").read_text())
@@ -233,6 +244,10 @@ class Run:
         """End the run where it stands, with a last checkpoint."""
         commands.send(self.cluster.directory, {"do": "stop", "run": self.name})
 
+    def save(self) -> None:
+        """Have a checkpoint written now; training goes on. Raises ClusterError where it does not train."""
+        commands.send(self.cluster.directory, {"do": "save", "run": self.name})
+
     def history(self) -> pandas.DataFrame:
         """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness."""
         import pandas
@@ -253,8 +268,20 @@ class Run:
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
-    def evaluate(self) -> dict[str, float]:
-        """The dev split's metrics as last evaluated. Raises TrainingError where that has not happened yet."""
+    def evaluate(self, now: bool = False) -> dict[str, float]:
+        """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
+
+        Raises TrainingError where it has not been evaluated yet; with `now`, ClusterError where it does not train.
+        """
+        if now:
+            before = self.state.evaluations[-1:]
+            commands.send(self.cluster.directory, {"do": "evaluate", "run": self.name})
+
+            def done(state: ClusterState) -> bool:
+                run = state.runs.get(self.name)
+                return run is None or run.over or run.evaluations[-1:] != before
+
+            self.cluster.follow(done)
         found = dict(self.state.metrics)
         if not found:
             raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)

@@ -13,9 +13,11 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .. import places
 from ..errors import (
     ConnectionLostError,
     ControllerError,
@@ -78,13 +80,20 @@ class Mirror:
                         await self._follow()
                     else:
                         await self._go_on()
+                        self._say("")
                         return
                 except* (TransientError, OSError) as group:
-                    self._trouble = f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}"
+                    self._say(f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}")
                     self._silent_since = self._silent_since or time.monotonic()
                     log.warning("%s", self._trouble)
                 pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(pause)
+
+    def _say(self, trouble: str) -> None:
+        """Keep what this side has trouble with beside the journal, which is the other side's."""
+        self._trouble = trouble
+        with suppress(OSError):
+            (self._directory / places.TROUBLE).write_text(trouble)
 
     # When nobody is there
 
@@ -157,7 +166,8 @@ class Mirror:
         ) as connection:
             seat = Seat(connection, self._state.name, self._vm.name)
             await seat.furnish(self._directory)
-            self._there, self._trouble, self._silent_since = (connection, seat), "", 0.0
+            self._there, self._silent_since = (connection, seat), 0.0
+            self._say("")
             self._connected.set()
             try:
                 async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..spec import ClusterSpec
 from . import events as e
@@ -17,6 +17,7 @@ from .events import Event
 
 RECENT = 60
 SERIES = 720
+MARKS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class VmState:
     requested_at: float = 0.0
     running_at: float = 0.0
     ready_at: float = 0.0
+    noticed_at: float = 0.0
+    """When its preemption was announced."""
     ended_at: float = 0.0
     traffic_bytes: int = 0
     """Sent and received, where that costs money."""
@@ -70,7 +73,11 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run. `phase`: declared, running, finished, failed. `series`: (time, step, loss, steps per second)."""
+    """One run. `phase`: declared, running, finished, failed.
+
+    `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`: (time, step, metrics).
+    Of each there are few however long the run.
+    """
 
     name: str
     train_steps: int
@@ -92,6 +99,8 @@ class RunState:
     stopped: bool = False
     reason: str = ""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
+    checkpoints: tuple[tuple[float, int], ...] = ()
+    evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
 
     @property
     def over(self) -> bool:
@@ -202,6 +211,22 @@ def _with_run(state: ClusterState, name: str, /, **changes: Any) -> ClusterState
     return replace(state, runs={**state.runs, name: replace(run, **changes)})
 
 
+_Timed = TypeVar("_Timed", bound=tuple[Any, ...])
+
+
+def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
+    """With one more at the end. Points begin with their time; where there would be too many, half of them stay, at
+    about equal distances."""
+    if len(points) >= most:
+        apart = (new[0] - points[0][0]) * 2 / most
+        kept = [points[0]]
+        for point in points:
+            if point[0] - kept[-1][0] >= apart > 0:
+                kept.append(point)
+        points = tuple(kept)
+    return (*points, new)
+
+
 @_rule(e.ClusterDeclared)
 def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
     spec = ClusterSpec.from_dict(event.spec)
@@ -301,7 +326,7 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
 
 @_rule(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
-    return _with_vm(state, event.vm, state="leaving")
+    return _with_vm(state, event.vm, state="leaving", noticed_at=event.at)
 
 
 @_rule(e.VmTraffic)
@@ -359,7 +384,7 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
 def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     run = state.runs.get(event.run)
     point = (event.at, event.step, event.loss, event.steps_per_second)
-    series = (*(run.series[1 - SERIES :] if run else ()), point)
+    series = _longer(run.series if run else (), point, SERIES)
     return _with_run(
         state, event.run, step=event.step, loss=event.loss, steps_per_second=event.steps_per_second, series=series
     )
@@ -367,7 +392,9 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 
 @_rule(e.TrainCheckpoint)
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
-    return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path)
+    run = state.runs.get(event.run)
+    checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
+    return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path, checkpoints=checkpoints)
 
 
 @_rule(e.TrainShipped)
@@ -381,7 +408,9 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     if run is None:
         return state
     # A run may be evaluated again after it is over.
-    return replace(state, runs={**state.runs, event.run: replace(run, metrics=dict(event.metrics))})
+    evaluations = _longer(run.evaluations, (event.at, event.step, dict(event.metrics)), MARKS)
+    evaluated = replace(run, metrics=dict(event.metrics), evaluations=evaluations)
+    return replace(state, runs={**state.runs, event.run: evaluated})
 
 
 @_rule(e.TrainFinished)

@@ -67,21 +67,33 @@ class Panel(anywidget.AnyWidget):
 
 
 class ClusterPanel(Panel):
-    """A view of one cluster, or of one of its runs: its only state is the latest snapshot."""
+    """A view of one cluster, or of one of its runs.
+
+    `view`: the latest snapshot; `curves`: what the charts are drawn from, which changes less often; `log`: the last
+    lines of the worker that the reader asked for.
+    """
 
     _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
+    curves = traitlets.Dict().tag(sync=True)
+    log = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, view: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(ask, view=dict(view))
+    def __init__(
+        self, view: Mapping[str, Any], curves: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        super().__init__(ask, view=dict(view), curves=dict(curves))
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
         self.view = dict(view)
 
+    def show_curves(self, curves: Mapping[str, Any]) -> None:
+        """Send the curves as they are now."""
+        self.curves = dict(curves)
+
     def resend(self) -> None:
-        """Send the latest snapshot once more."""
-        self.send_state("view")
+        """Send the latest of everything once more."""
+        self.send_state(["view", "curves"])
 
 
 class DeclarePanel(Panel):
