@@ -5,7 +5,7 @@
  */
 
 import uPlot from "uplot";
-import { clock, colour, element, number, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, clock, colour, element, number, setAttribute, setText } from "./page.js";
 
 const MARKS = { revoked: "bad", checkpoint: "quiet", evaluation: "good" };
 const NEAR_PIXELS = 5;
@@ -42,7 +42,7 @@ export function lineChart(title, axis, { height }) {
   const name = element("span", { text: title });
   const readout = element("span", { class: "transient-readout" });
   const told = element("span", { class: "transient-hidden", role: "status", "aria-live": "polite" });
-  const node = element("figure", { class: "transient-chart", tabindex: "0", role: "group" }, element("figcaption", {}, name, readout), room, told);
+  const node = element("figure", { class: "transient-chart", tabindex: "0", role: "group", ...OWN_KEYS }, element("figcaption", {}, name, readout), room, told);
   let plot = null;
   let drawing = null;
   let shape = "";
@@ -54,7 +54,7 @@ export function lineChart(title, axis, { height }) {
     const bands = drawing.curves.flatMap((curve, index) =>
       curve.band ? [{ series: [index + 1, index + 2], fill: () => colour(node, "band") }] : []);
     return {
-      width: Math.max(120, room.clientWidth), height, legend: { show: false }, padding: [6, 6, 0, 0],
+      width: Math.max(120, room.clientWidth), height, legend: { show: false }, padding: [6, 18, 0, 0],
       cursor: {
         y: false, points: { size: 5 }, sync: { key: axis.key }, drag: { x: true, y: false, setScale: false },
         bind: { dblclick: () => () => { axis.zoomTo(null); return null; } },
@@ -68,8 +68,8 @@ export function lineChart(title, axis, { height }) {
         } },
       },
       axes: [
-        { ...small, size: 22, gap: 2, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
-        { ...small, size: 44, gap: 4, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
+        { ...small, size: 22, gap: 2, space: 72, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
+        { ...small, size: 40, gap: 4, space: 26, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
       ],
       series: [{}, ...drawing.curves.map((curve) => ({
         label: curve.label, spanGaps: true, points: { show: curve.values.length < 3 },

@@ -8,7 +8,7 @@
 
 import { costSection, eventSection } from "./feed.js";
 import { vmTable } from "./lanes.js";
-import { TONES, asking, element, money, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, TONES, asking, element, money, setAttribute, setText } from "./page.js";
 import { trainingSection } from "./training.js";
 
 const STALE_SECONDS = 20;
@@ -36,8 +36,8 @@ function pacemaker(send) {
 /** A change of the workers: asked for here, priced by the kernel, and asked again before it happens. */
 function resizing(send) {
   const spec = element("input", { type: "text", size: 16, spellcheck: "false", autocomplete: "off", "aria-label": "The workers to have instead" });
-  const go = element("button", { type: "submit", text: "Price it" });
-  const form = element("form", { class: "transient-tools", hidden: "" }, element("span", { text: "workers" }), spec, go);
+  const go = element("button", { type: "button", text: "Price it", onclick: () => send({ do: "resize", spec: spec.value }) });
+  const form = element("div", { role: "group", "aria-label": "Other workers", class: "transient-tools", hidden: "", ...OWN_KEYS }, element("span", { text: "workers" }), spec, go);
   const words = element("span");
   const yes = element("button", { type: "button", class: "transient-primary", text: "Resize" });
   const no = element("button", { type: "button", text: "Not now" });
@@ -55,7 +55,7 @@ function resizing(send) {
   }
   yes.addEventListener("click", () => answered(true));
   no.addEventListener("click", () => { send({ do: "nothing" }); toggle(false); });
-  form.addEventListener("submit", (event) => { event.preventDefault(); send({ do: "resize", spec: spec.value }); });
+  spec.addEventListener("keydown", (event) => { if (event.key === "Enter") go.click(); });
   for (const box of [form, question]) box.addEventListener("keydown", (event) => { if (event.key === "Escape") { if (asked.text) send({ do: "nothing" }); toggle(false); } });
   return {
     open, form, question,

@@ -1,6 +1,6 @@
 /* What a cluster costs, and what happened to it. */
 
-import { choice, clock, element, fact, keyed, money, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, choice, clock, element, fact, keyed, money, setAttribute, setText } from "./page.js";
 
 /** `update(view, elapsed)`: the meter goes on by itself in the seconds that have elapsed since the snapshot. */
 export function costSection() {
@@ -51,8 +51,8 @@ export function eventSection() {
   let events = [];
   let family = "";
   const kind = choice("Which events", FAMILIES, (value) => { family = value; fill(); });
-  const words = element("input", { type: "search", placeholder: "filter", "aria-label": "Only events with these words", oninput: () => fill() });
-  const list = element("ol", { class: "transient-events", tabindex: "0", "aria-label": "Latest events" });
+  const words = element("input", { type: "search", placeholder: "filter", "aria-label": "Only events with these words", oninput: () => fill(), ...OWN_KEYS });
+  const list = element("ol", { class: "transient-events", tabindex: "0", "aria-label": "Latest events", ...OWN_KEYS });
   const nothing = element("div", { class: "transient-foot", text: "No such event of late." });
   const node = element("section", { "aria-label": "Events" },
     element("div", { class: "transient-tools" }, element("span", { class: "transient-label", text: "latest events" }), element("span", { class: "transient-gap" }), kind, words), list, nothing);

@@ -4,7 +4,7 @@
  * focus, say what a bar is.
  */
 
-import { TONES, choice, clock, duration, element, keyed, number, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, TONES, choice, clock, duration, element, keyed, number, setAttribute, setText } from "./page.js";
 
 const WIDTH = 1000;
 const HEIGHT = 24;
@@ -144,7 +144,7 @@ export function vmTable(send, now) {
   const span = { ...SPAN };
   let shown = "";
   let view;
-  const body = element("tbody");
+  const body = element("tbody", OWN_KEYS);
   const from = element("span");
   const to = element("span");
   const zoom = choice("Which part of the VMs' lives", WINDOWS, (value) => { shown = value; node.tick(); });

@@ -73,6 +73,9 @@ export function duration(seconds) {
   return `${rest} s`;
 }
 
+/** Where keys mean something of our own, the notebook must not take them for its shortcuts (0 0 restarts the kernel). */
+export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
+
 /** A colour of the panel's style sheet as it is now, for canvases: colour(node, "busy"). */
 export function colour(node, name) {
   return getComputedStyle(node).getPropertyValue(`--${name}`).trim() || "gray";

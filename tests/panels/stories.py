@@ -26,7 +26,7 @@ def declaration(name: str = "k80x4", count: int = 4, **more: Any) -> ClusterSpec
             "k80": PriceLine("n1-standard-4", 0.256, 0.723, ICAC),
             "parameter-server": PriceLine("n1-custom-4-16384", 0.143, 0.143, ICAC),
         },
-        **{"declared_at": time.time(), **more},
+        **{"declared_at": time.time(), "max_workers": 2 * count, **more},
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 POINTS = 360
@@ -20,6 +21,7 @@ WINDOW_SECONDS = 10.0
 _FIRST_WIDTH = 2.0
 _LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
 _NAMED = 64
+_SCRAP = 0.25
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class RunSeries:
         if pace is None:
             worker = self._named(worker)
             pace = self._paces.setdefault(worker, _Pace(at))
-        seconds = since if 0 < since < _LONGEST_ROW else min(computing + waiting, _LONGEST_ROW)
+        seconds = since if 0 < since < _LONGEST_ROW else computing + waiting
         pace.add(at, float(row.get("samples") or 0.0), computing)
         new = _Sums(at, at, 1, seconds, int(row.get("step") or 0), steps)
         new.batch, new.staleness = batch, float(row.get("staleness") or 0.0)
@@ -140,12 +142,15 @@ class RunSeries:
 
     def columns(self) -> dict[str, Any]:
         """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), and `workers`: speed, batch, staleness of
-        each. All of one length, None where there is nothing. The span that is not over yet is left out."""
-        numbers = sorted(self._spans)
-        if len(numbers) > 2:
-            numbers.pop()
+        each. All of one length, None where there is nothing. The span that is not over yet is left out, and one of
+        which too little is known."""
+        lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
+        if len(lengths) > 2:
+            del lengths[max(lengths)]
+        enough = _SCRAP * median(lengths.values()) if lengths else 0.0
+        numbers = [number for number, seconds in lengths.items() if seconds >= enough]
         spans = [self._spans[number] for number in numbers]
-        both = [(span, _seen(span)) for span in spans]
+        both = [(self._spans[number], lengths[number]) for number in numbers]
         names = sorted({name for span in spans for name in span if name})
         return {
             "width": self.width,

@@ -99,7 +99,7 @@ class Display:
         self._page_seen = False
         self._drawn_at = self._curves_at = self._twin_at = self._shown_at = 0.0
         self._twin_of: object = None
-        self._drawing_later = self._ending = False
+        self._drawing_later = self._curves_later = self._ending = False
         self._ends: list[Callable[[], None]] = []
 
     @property
@@ -204,14 +204,19 @@ class Display:
         shown = view(self._state, bill(self._state, now), now, self._run, self._trouble)
         if self._panel:
             self._panel.show({**shown, "notice": self._notice, "question": self._question})
-            if self._drawn_at - self._curves_at >= _CURVES_SECONDS or self._state.over:
+            wait = _CURVES_SECONDS - (self._drawn_at - self._curves_at)
+            if wait <= 0 or self._state.over:
                 self._send_curves()
+            elif not self._curves_later:
+                self._curves_later = True
+                self._soon(wait, self._send_curves)
         self._refresh_twin()
         if self._state.over and not self._ending:
             self._ending = True
             self._soon(_LAST_WORDS_SECONDS, self._end)
 
     def _send_curves(self) -> None:
+        self._curves_later = False
         run = shown_run(self._state, self._run)
         news = run and (run.name, run.step, run.phase, run.checkpoints[-1:], run.evaluations[-1:],
                         self._state.revocations, self._measured.rows)  # fmt: skip
