@@ -117,8 +117,8 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def jupyterlab(home: Path, folder: Path, browser: Browser) -> Iterator[Lab]:
-    """JupyterLab, which keeps what it keeps in `home` and serves `folder`."""
+def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None = None) -> Iterator[Lab]:
+    """JupyterLab, which keeps its own things in `home` and serves `folder`; `clusters`: where its kernels keep theirs."""
     token = secrets.token_hex(8)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -127,7 +127,7 @@ def jupyterlab(home: Path, folder: Path, browser: Browser) -> Iterator[Lab]:
         "HOME": str(home),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "TRANSIENT_MAGICS_HOME": str(home / "transient"),
+        "TRANSIENT_MAGICS_HOME": str(clusters or home / "transient"),
         "PYTHONPATH": str(TESTS.parent),
     }
     command = [

@@ -39,7 +39,7 @@ class LongStory:
         lines = (encode(replace(event, seq=number)) for number, event in enumerate(history, 1))
         (folder / "journal.jsonl").write_bytes(b"".join(lines))
         with (run / "metrics.jsonl").open("w") as file:
-            file.writelines(self._metrics(metrics_every))
+            file.writelines(self.metrics(self.began + 64, self.end, metrics_every))
         return folder / "journal.jsonl"
 
     def _all_lives(self) -> Iterator[tuple[str, int, str | None, float, float]]:
@@ -102,9 +102,10 @@ class LongStory:
         """The loss around a step."""
         return 2.2 * math.exp(-step / 6e5) + 0.08 + 0.05 * self._random.gauss(0, 1) * math.exp(-step / 2e6) ** 2
 
-    def _metrics(self, every: float) -> Iterator[str]:
-        moment = self.began + 64
-        while moment < self.end:
+    def metrics(self, begin: float, end: float, every: float = 1.0) -> Iterator[str]:
+        """The lines of the workers from one moment to another."""
+        moment = begin
+        while moment < end:
             step = self.step(moment)
             for vm, slot, _, asked, revoked in self._lives:
                 if asked + BOOT_SECONDS <= moment and (not revoked or moment < revoked - 29):

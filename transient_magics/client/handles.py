@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import places
 from ..errors import ClusterError, TrainingError
-from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, metrics, read, replay
+from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, read, replay
 from . import commands
 from .follower import follower
 
@@ -63,8 +63,8 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
-        history = read(self.directory / "journal.jsonl")
-        return replay(history or self._declared())
+        state = kept(self.directory / "journal.jsonl").read()
+        return state if state.seq else replay(self._declared())
 
     @property
     def trouble(self) -> str:

@@ -10,6 +10,7 @@ from .clock import Clock
 from .cost import Bill, bill
 from .events import Event, decode, encode
 from .follow import follow, read
+from .kept import KeptState, kept
 from .series import RunSeries
 from .state import ClusterState, RunState, VmState, WorkerState, fold, replay
 from .store import Journal
@@ -20,6 +21,7 @@ __all__ = [
     "ClusterState",
     "Event",
     "Journal",
+    "KeptState",
     "RunSeries",
     "RunState",
     "VmState",
@@ -30,6 +32,7 @@ __all__ = [
     "events",
     "fold",
     "follow",
+    "kept",
     "metrics",
     "read",
     "replay",

@@ -21,7 +21,7 @@ WINDOW_SECONDS = 10.0
 _FIRST_WIDTH = 2.0
 _LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
 _NAMED = 64
-_SCRAP = 0.25
+_SCRAP = 0.45
 
 
 @dataclass(slots=True)
@@ -95,6 +95,11 @@ class RunSeries:
                 continue  # of another version; the panel can do without it
         while len(self._spans) > POINTS:
             self._widen()
+
+    @property
+    def newest(self) -> int:
+        """The number of the span that is not over yet; `columns` are the same until it is another."""
+        return max(self._spans, default=0)
 
     def _add(self, row: Mapping[str, Any]) -> None:
         at, worker, steps = float(row["time"]) / 1e9, str(row["worker"]), float(row["steps"])

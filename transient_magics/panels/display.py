@@ -218,8 +218,9 @@ class Display:
     def _send_curves(self) -> None:
         self._curves_later = False
         run = shown_run(self._state, self._run)
-        news = run and (run.name, run.step, run.phase, run.checkpoints[-1:], run.evaluations[-1:],
-                        self._state.revocations, self._measured.rows)  # fmt: skip
+        far = self._measured.newest if self._measured.rows else run and run.step
+        marks = run and (run.name, run.phase, run.checkpoints[-1:], run.evaluations[-1:], self._state.revocations)
+        news = (far, marks)
         if self._panel and news != self._curves_of:
             self._curves_of, self._curves_at = news, time.monotonic()
             self._panel.show_curves(self._curves())

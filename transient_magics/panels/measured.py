@@ -27,6 +27,11 @@ class Measured:
         """How many lines were added."""
         return self._series.rows
 
+    @property
+    def newest(self) -> tuple[str, float, int]:
+        """What is another when there is more to draw."""
+        return self._run, self._series.width, self._series.newest
+
     def series_of(self, run: str) -> RunSeries | None:
         """What is known of `run`; None where that is another one."""
         return self._series if run == self._run else None
