@@ -204,7 +204,7 @@ def day(lab: Lab, folder: Path, hours: float, watched: float) -> None:
     empty = heap(page)
     say(f"{hours:g} h of 8 workers, cell to panel", first_paint(lab, page, 1, "long"), "ms", "< 1000")
     began = time.monotonic()
-    page.get_by_role("img", name="life of worker-7").locator(".transient-speed[d*=L]").wait_for(state="attached")
+    page.locator(".transient-lane").last.locator(".transient-speed[d*=L]").wait_for(state="attached")
     say("its curves, all of them after", 1000 * (time.monotonic() - began), "ms")
     first = heap(page)
     kernel = float(said(page, "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)"))

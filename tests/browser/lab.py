@@ -118,7 +118,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None = None) -> Iterator[Lab]:
-    """JupyterLab, which keeps its own things in `home` and serves `folder`; `clusters`: where its kernels keep theirs."""
+    """JupyterLab, which keeps its own things in `home` and serves `folder`; its kernels keep theirs in `clusters`."""
     token = secrets.token_hex(8)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -21,15 +21,13 @@ WINDOW_SECONDS = 10.0
 _FIRST_WIDTH = 2.0
 _LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
 _NAMED = 64
-_SCRAP = 0.45
+_SCRAP = 0.25
 
 
 @dataclass(slots=True)
 class _Sums:
     """One worker in one span."""
 
-    first: float
-    last: float
     rows: int = 0
     seconds: float = 0.0
     step: int = 0
@@ -40,7 +38,6 @@ class _Sums:
     staleness: float = 0.0
 
     def add(self, other: _Sums) -> None:
-        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         self.step = max(self.step, other.step)
         for name in ("rows", "seconds", "steps", "loss", "losses", "batch", "staleness"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -49,7 +46,7 @@ class _Sums:
         """Steps per second over the `seen` seconds; who was there for most of them counts as there for all of them."""
         if self.seconds <= 0:
             return 0.0
-        present = (self.last - self.first + self.seconds / self.rows) / seen
+        present = self.seconds / seen
         return self.steps / self.seconds * (1.0 if present > 0.4 else present)
 
 
@@ -112,7 +109,7 @@ class RunSeries:
             pace = self._paces.setdefault(worker, _Pace(at))
         seconds = since if 0 < since < _LONGEST_ROW else computing + waiting
         pace.add(at, float(row.get("samples") or 0.0), computing)
-        new = _Sums(at, at, 1, seconds, int(row.get("step") or 0), steps)
+        new = _Sums(1, seconds, int(row.get("step") or 0), steps)
         new.batch, new.staleness = batch, float(row.get("staleness") or 0.0)
         if loss is not None:
             new.loss, new.losses = float(loss), 1
@@ -185,9 +182,8 @@ class RunSeries:
 
 
 def _seen(span: Mapping[str, _Sums]) -> float:
-    """Of how many seconds of a span there are lines at all."""
-    seconds = max(sums.last for sums in span.values()) - min(sums.first for sums in span.values())
-    return seconds + max(sums.seconds / sums.rows for sums in span.values()) or 1.0
+    """Of how many seconds of a span there are lines."""
+    return max(sums.seconds for sums in span.values()) or 1.0
 
 
 def _mean(sums: Iterable[_Sums], what: str, of: str) -> float | None:
