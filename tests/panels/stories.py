@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transient_magics.journal import ClusterState, Event, Journal, events, follow, metrics, read, replay
+from transient_magics.journal import ClusterState, Event, Journal, events, follow, kept, metrics, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 ICAC = "ICAC'19 prices (2019)"
@@ -157,7 +157,7 @@ class StoryCluster:
 
     @property
     def state(self) -> ClusterState:
-        return replay(read(self.path))
+        return kept(self.path).read()
 
     @property
     def directory(self) -> Path:

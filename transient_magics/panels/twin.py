@@ -118,26 +118,29 @@ def _vms(rows: Iterable[Mapping[str, Any]], since: float, until: float) -> str:
     lines = "".join(
         "<tr>"
         + "".join(_CELL + escape(row[name]) for name in ("name", "machine", "zone"))
-        + f"{_CELL}{_lane(row['life'], since, until)}{_CELL}{_dot(row['state'])}{escape(row['words'])}"
+        + f"{_CELL}{_lane(row, since, until)}{_CELL}{_dot(row['state'])}{escape(row['words'])}"
         for row in list(rows)[:12]
     )
     head = "".join(f"{_CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "Life", "State"))
     return f"<table cellpadding=3 style='font-size:13px;margin:4px 0'><tr>{head}{lines}</table>" if lines else ""
 
 
-def _lane(life: Iterable[tuple[str, str, float, float]], since: float, until: float) -> str:
-    """A VM's life, and that of those before it in its place, as bars; a stroke where one was taken."""
+def _lane(row: Mapping[str, Any], since: float, until: float) -> str:
+    """A VM's life, and fainter that of those before it in its place, as bars; a stroke where one was taken."""
     scale = _LANE / max(until - since, 1.0)
-    paths: dict[str, str] = {}
-    for _, what, begin, end in life:
+    paths: dict[tuple[str, bool], str] = {}
+    for vm, what, begin, end in row["life"]:
         x, gone = (begin - since) * scale, what in ("revoked", "refused")
         if gone or what != "deleted":
             width = 2 if gone else max(1, ((end or until) - begin) * scale)
-            paths[what] = (
-                paths.get(what, "") + f"M{x:.0f} {0 if gone else 3}h{width:.0f}v{12 if gone else 6}h-{width:.0f}z"
-            )
-    drawn = "".join(f"<path d='{path}' fill='{COLOURS[TONES.get(what, 'quiet')]}'/>" for what, path in paths.items())
-    return f"<svg width='{_LANE}' height='12' role='img' aria-label='{', '.join(paths)}'>{drawn}</svg>"
+            bar = f"M{x:.0f} {0 if gone else 3}h{width:.0f}v{12 if gone else 6}h-{width:.0f}z"
+            key = what, gone or vm == row["name"]
+            paths[key] = paths.get(key, "") + bar
+    drawn = "".join(
+        f"<path d='{path}' fill='{COLOURS[TONES.get(what, 'quiet')]}'{'' if full else ' opacity=.3'}/>"
+        for (what, full), path in paths.items()
+    )
+    return f"<svg width='{_LANE}' height='12' role='img' aria-label='life of {_escape(row['name'])}'>{drawn}</svg>"
 
 
 def _cost(view: Mapping[str, Any]) -> str:
