@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from .weather import Weather
 
+_EVALUATION_SECONDS = 960.0  # the chief gives it 900
+_SERVER = "ps-0"
 _DISPLAY: list[Callable[[Any], Any]] = []
 
 
@@ -271,7 +273,8 @@ class Run:
     def evaluate(self, now: bool = False) -> dict[str, float]:
         """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
 
-        Raises TrainingError where it has not been evaluated yet; with `now`, ClusterError where it does not train.
+        Raises TrainingError where it has not been evaluated yet, or could not be within a quarter of an hour; with
+        `now`, ClusterError where it does not train.
         """
         if now:
             before = self.state.evaluations[-1:]
@@ -281,7 +284,8 @@ class Run:
                 run = state.runs.get(self.name)
                 return run is None or run.over or run.evaluations[-1:] != before
 
-            self.cluster.follow(done)
+            if self.cluster.follow(done, _EVALUATION_SECONDS) is None:
+                raise TrainingError(f"{self.name} could not be evaluated", fix=f"Its log: run.logs({_SERVER!r})")
         found = dict(self.state.metrics)
         if not found:
             raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)
