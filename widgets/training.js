@@ -70,7 +70,7 @@ function drawings(curves, { byStep, smoothing, log }) {
   const ofWorkers = (name) => Object.entries(curves.workers).slice(-MOST_WORKERS).map(([worker, each], index) =>
     ({ label: worker, values: pick(each[name]), colour: WORKER_COLOURS[index % WORKER_COLOURS.length] }));
   const shared = marks.filter((mark) => mark.kind !== "evaluation");
-  const fast = last(expected);
+  const fast = expected.at(-1);
   return {
     loss: { x, curves: smooth, marks, log, said: number(last(curves.loss)) },
     speed: { x, curves: [...band, ...speeds], marks: shared, fromZero: true,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -174,3 +176,31 @@ def test_the_text_fits_a_terminal(chapter: str) -> None:
     shown = text.status(state, bill(state, now), now)
     assert all(len(line) <= 110 for line in shown.splitlines())
     assert "k80x4" in shown
+
+
+def test_a_lane_tells_who_was_there_before_until_the_next_was_asked_for() -> None:
+    snapshot, _, _ = at("again")
+    (lane,) = [row["life"] for row in snapshot["vms"] if row["name"] == "worker-4"]
+    assert [(vm, what) for vm, what, _, _ in lane] == [
+        ("worker-3", "requested"), ("worker-3", "booting"), ("worker-3", "ready"), ("worker-3", "leaving"),
+        ("worker-3", "revoked"), ("worker-4", "requested"), ("worker-4", "booting"), ("worker-4", "ready"),
+    ]  # fmt: skip
+    assert all(end <= begin for (_, _, _, end), (_, _, begin, _) in pairwise(lane))
+    assert lane[-1][3] == 0
+
+
+def test_lanes_are_few_however_often_a_place_was_taken() -> None:
+    spec = stories.declaration(count=1)
+    history = [events.ClusterDeclared(spec=spec.to_dict()), stories.requested("worker-0", 0)]
+    for number in range(300):
+        vm, after = f"worker-{number}", f"worker-{number + 1}"
+        history += [
+            events.VmRunning(vm=vm, address=""),
+            events.VmRevoked(vm=vm, signal="api"),
+            stories.requested(after, 0, vm),
+        ]
+    timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
+    state = replay(timed)
+    snapshot = view(state, bill(state, 1e4), 1e4)
+    assert len(snapshot["vms"]) <= 4
+    assert len(json.dumps(snapshot)) < 20_000

@@ -52,7 +52,6 @@ def life(vm: VmState) -> list[tuple[str, str, float, float]]:
 def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
     spec = state.spec
     words = text.vm_words(state, vm, now)
-    before = _before(state, vm)
     return {
         "name": vm.name,
         "role": "parameter server" if vm.role == "ps" else "worker",
@@ -64,19 +63,21 @@ def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
         "words": words,
         "leaves_at": text.leaves_at(vm),
         "revocable": bool(spec and spec.emulated and vm.role == "worker" and vm.state in ("booting", "ready")),
-        "life": [part for each in (*reversed(before), vm) for part in life(each)],
+        "life": [*_before(state, vm), *life(vm)],
     }
 
 
-def _before(state: ClusterState, vm: VmState) -> list[VmState]:
-    """Those whose place it took, latest first."""
-    found: list[VmState] = []
+def _before(state: ClusterState, vm: VmState) -> list[tuple[str, str, float, float]]:
+    """The lives of those whose place it took, each until the next was asked for, and how it ended."""
+    found: list[list[tuple[str, str, float, float]]] = []
     before = state.vms.get(vm.replaces or "")
     while before and len(found) < _MOST_BEFORE:
         if before.ended_at:  # until then it has a lane of its own
-            found.append(before)
-        before = state.vms.get(before.replaces or "")
-    return found
+            until = vm.requested_at
+            cut = [(name, what, at, min(end, until)) for name, what, at, end in life(before)[:-1] if at < until]
+            found.insert(0, [*cut, *life(before)[-1:]])
+        vm, before = before, state.vms.get(before.replaces or "")
+    return [part for parts in found for part in parts]
 
 
 def _order(vm: VmState) -> tuple[bool, int, float]:
