@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SCREENSHOTS := out
+FRONT := widgets/dist/cluster.js
 
 .PHONY: demo test lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
@@ -22,11 +23,16 @@ $(READY): pyproject.toml locks/build.txt locks/requirements.txt locks/tensor2ten
 	@tools/install $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
+# The panels' front end; setting up $(VENV) has built it, this does so again when a source has changed.
+$(FRONT): tools/bundle.py $(wildcard widgets/*.js widgets/*.css widgets/package*.json) | $(READY)
+	@$(BIN)/python tools/bundle.py
+	@touch $@
+
 # The quickstart notebook, headless, with progress; leaves a summary on the screen and out/quickstart.html.
-demo: $(READY)
+demo: $(FRONT)
 	@$(BIN)/python notebooks/demo.py
 
-lab: $(READY)
+lab: $(FRONT)
 	@$(BIN)/jupyter lab notebooks/quickstart.ipynb
 
 lint: $(READY)
@@ -35,10 +41,10 @@ lint: $(READY)
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
-test: lint browser
+test: lint browser $(FRONT)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-bench: $(READY)
+bench: $(FRONT)
 	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done
 
 # Writes the locks anew from pyproject.toml: every version with its hashes, and no address.
@@ -46,4 +52,4 @@ lock: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/lock
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) out build dist widgets/dist widgets/node_modules .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,9 +16,11 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("widgets", "templates", "locks"):
+    for folder in ("templates", "locks"):
         for path in (ROOT / folder).iterdir():
             assert f"transient_magics/_{folder}/{path.name}" in names
+    panels = {name for name in names if "_widgets/" in name}
+    assert panels == {f"transient_magics/_widgets/{name}" for name in ("cluster.js", "declare.js", "panel.css")}
     assert {"transient_magics/py.typed", "transient_magics/catalog/prices.csv"} <= names
 
 

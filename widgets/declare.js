@@ -2,6 +2,8 @@
  * its risk. Launched, the kernel puts the cluster's panel in its place.
  */
 
+import { asking, element, fact, keyed, setText } from "./page.js";
+
 const SETTLED_MS = 200;
 
 function labelled(label, control) {

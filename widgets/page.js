@@ -1,6 +1,9 @@
-/* What all panels share: making elements, changing only what differs, figures, and buttons that ask first. */
+/* What all panels share: making elements, changing only what differs, figures, colours, and buttons that ask first.
+ *
+ * Whatever comes from the kernel is set as text or as an attribute that holds text, never as markup.
+ */
 
-const TONES = {
+export const TONES = {
   ready: "good", training: "good", running: "good", finished: "good",
   requested: "busy", booting: "busy", provisioning: "busy", declared: "busy", unknown: "busy",
   leaving: "warn", deleting: "warn", refused: "warn",
@@ -8,8 +11,8 @@ const TONES = {
 };
 
 /** An element: tag, attributes (text: its text, onclick: ...), children. */
-function element(tag, attributes = {}, ...children) {
-  const svg = ["svg", "path", "g"].includes(tag);
+export function element(tag, attributes = {}, ...children) {
+  const svg = ["svg", "path", "g", "title"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") node.textContent = value;
@@ -20,16 +23,16 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-function setText(node, text) {
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-function setAttribute(node, name, value) {
+export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
 /** Make the children of `parent` one per item, in order: kept by key, made where missing, removed where gone. */
-function keyed(parent, items, key, make) {
+export function keyed(parent, items, key, make) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {
     const name = String(key(item));
@@ -45,17 +48,62 @@ function keyed(parent, items, key, make) {
   for (const child of before.values()) child.remove();
 }
 
-function money(dollars) {
+export function money(dollars) {
   const digits = dollars < 0.00005 ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
   return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-function clock(at) {
-  return new Date(at * 1000).toLocaleTimeString("en-GB");
+export function clock(at, seconds = true) {
+  const text = new Date(at * 1000).toLocaleTimeString("en-GB");
+  return seconds ? text : text.slice(0, 5);
+}
+
+/** A measured value in three significant digits. */
+export function number(value) {
+  if (value === null || value === undefined) return "-";
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(3)));
+}
+
+/** Seconds in words: 42 s, 3 min 5 s, 2 h 10 min. */
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  if (minutes) return rest ? `${minutes} min ${rest} s` : `${minutes} min`;
+  return `${rest} s`;
+}
+
+/** Where keys mean something of our own, the notebook must not take them for its shortcuts (0 0 restarts the kernel). */
+export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
+
+/** A colour of the panel's style sheet as it is now, for canvases: colour(node, "busy"). */
+export function colour(node, name) {
+  return getComputedStyle(node).getPropertyValue(`--${name}`).trim() || "gray";
+}
+
+/** Call `changed` whenever the page's theme is another; returns what ends that. */
+export function onTheme(changed) {
+  const observer = new MutationObserver(() => setTimeout(changed, 50));
+  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"] });
+  return () => observer.disconnect();
+}
+
+/** Have the reader keep `content` (a string or a Blob) as a file. */
+export function download(name, content) {
+  const address = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type: "text/csv" }));
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+/** A choice among a few, for narrow places: options are [value, label]. */
+export function choice(label, options, changed) {
+  const node = element("select", { "aria-label": label, onchange: () => changed(node.value) },
+    ...options.map(([value, text]) => element("option", { value, text })));
+  return node;
 }
 
 /** A button that asks before it acts: `label`, then `question` with yes and no in its place; without a question, at once. */
-function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
+export function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
   const first = element("button", { type: "button", class: looks, text: label, onclick: () => (question() ? toggle(true) : act()) });
   const words = element("span", { text: question() });
   const confirm = element("button", { type: "button", class: "transient-danger", text: yes, onclick: () => { act(); toggle(false); } });
@@ -73,7 +121,7 @@ function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
   return node;
 }
 
-function fact(name) {
+export function fact(name) {
   const value = element("span", { class: "transient-value" });
   const node = element("div", {}, element("span", { class: "transient-label", text: name }), value);
   node.set = (text) => setText(value, text);

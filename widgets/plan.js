@@ -2,6 +2,8 @@
  * kernel, which searches again; a cluster that is picked puts its line into the next cell.
  */
 
+import { element, money, setText } from "./page.js";
+
 const WAIT_MS = 250;
 const BOX = { width: 520, height: 250, left: 56, right: 14, top: 12, bottom: 30 };
 const TICKS = 4;

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from .conftest import Lab
+from .lab import Lab
 from .test_panel import shots
 
 __all__ = ["shots"]

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.panels import stories
 
-from .conftest import Lab
+from .lab import Lab
 
 pytestmark = pytest.mark.browser
 

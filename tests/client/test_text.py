@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from transient_magics.client import text
 from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.journal import events
 
@@ -43,3 +44,25 @@ def test_mini_batches_that_change_together_are_one_line() -> None:
     assert [group_words(group) for group in alike] == [
         "2 workers of run-1 now take 48, 16 examples per step: as fast as it was measured to be"
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07rest", "rest"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("a\x08\x00b\x9bc", "a\ufffd\ufffdb\ufffdc"),
+        ("abc\u202egnp.exe", "abc\ufffdgnp.exe"),
+        ("half \ud800", "half \ufffd"),
+        ("two\r\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("größer, 日本語, 🚀", "größer, 日本語, 🚀"),
+    ],
+)
+def test_what_a_vm_says_steers_nothing(said: str, shown: str) -> None:
+    assert text.plain(said) == shown
+
+
+def test_what_a_vm_says_ends() -> None:
+    assert len(text.plain("x" * 10**6)) == text.MOST_CHARACTERS
+    assert len(text.plain("\x1b[31m" * 10**6)) <= text.MOST_CHARACTERS

@@ -47,6 +47,18 @@ def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patie
     assert find_spec("tiny_package") is None
 
 
+def test_it_is_saved_and_evaluated_when_asked_for(patient: Patient) -> None:
+    assert patient.run
+    mark = patient.mark()
+    patient.run.save()
+    saved = patient.event(mark, events.TrainCheckpoint)
+    scores = patient.run.evaluate(now=True)
+    assert 0 <= scores["accuracy"] <= 1
+    evaluated = patient.event(mark, events.TrainEvaluated)
+    assert evaluated.step >= saved.step  # type: ignore[attr-defined]
+    patient.goes_on()
+
+
 def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Patient) -> None:
     mark = patient.mark()
     saved = patient.event(mark, events.TrainCheckpoint).step  # type: ignore[attr-defined]

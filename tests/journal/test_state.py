@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal import ClusterState, Event, bill, decode, encode, events, replay
+from transient_magics.journal import ClusterState, Event, KeptState, bill, decode, encode, events, replay
 from transient_magics.journal.metrics import thin
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
@@ -149,3 +151,43 @@ def test_old_metrics_are_thinned_and_counts_add_up() -> None:
     thinned = thin(rows)
     assert len(thinned) < 3700
     assert sum(row["steps"] for row in thinned) == 7200
+
+
+def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() -> None:
+    spec = {"train_steps": 10**6}
+    history: list[Event] = [events.TrainDeclared(run="r", spec=spec), events.TrainStarted(run="r", step=0)]
+    for step in range(5000):
+        history += [
+            events.TrainProgress(run="r", step=step, loss=1.0),
+            events.TrainCheckpoint(run="r", step=step, path=""),
+        ]
+    timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
+    run = replay(timed).runs["r"]
+    for points, most in ((run.series, 720), (run.checkpoints, 120)):
+        steps = [point[1] for point in points]
+        assert most / 3 < len(points) <= most
+        assert (steps[0], steps[-1]) == (0, 4999)
+        assert max(after - before for before, after in pairwise(steps)) < 6 * 5000 / most
+
+
+def test_the_moment_of_a_notice_is_kept() -> None:
+    vm = replay([requested("worker-0", 1), events.VmPreemptionNotice(vm="worker-0", time=5 * 10**9)]).vms["worker-0"]
+    assert (vm.state, vm.noticed_at) == ("leaving", 5.0)
+
+
+def test_a_kept_state_reads_what_is_new_and_notices_another_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    state = KeptState(path)
+    assert state.read() == ClusterState()
+    history = [replace(requested(f"worker-{number}", number), seq=number) for number in range(1, 9)]
+    lines = [encode(event) for event in history]
+    path.write_bytes(b"".join(lines[:5]) + lines[5][:20])
+    assert state.read() == replay(history[:5])
+    path.write_bytes(b"".join(lines))
+    assert state.read() == replay(history)
+    other = replace(requested("other", 1), seq=1)
+    path.write_bytes(encode(other))
+    assert list(state.read().vms) == ["other"]
+    path.unlink()
+    path.write_bytes(encode(other) + b"".join(encode(replace(event, seq=event.seq + 1)) for event in history))
+    assert len(state.read().vms) == 9

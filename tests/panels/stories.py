@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transient_magics.journal import ClusterState, Event, Journal, events, follow, read, replay
+from transient_magics.journal import ClusterState, Event, Journal, events, follow, kept, metrics, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 ICAC = "ICAC'19 prices (2019)"
@@ -26,7 +26,7 @@ def declaration(name: str = "k80x4", count: int = 4, **more: Any) -> ClusterSpec
             "k80": PriceLine("n1-standard-4", 0.256, 0.723, ICAC),
             "parameter-server": PriceLine("n1-custom-4-16384", 0.143, 0.143, ICAC),
         },
-        **{"declared_at": time.time(), **more},
+        **{"declared_at": time.time(), "max_workers": 2 * count, **more},
     )
 
 
@@ -157,7 +157,7 @@ class StoryCluster:
 
     @property
     def state(self) -> ClusterState:
-        return replay(read(self.path))
+        return kept(self.path).read()
 
     @property
     def directory(self) -> Path:
@@ -165,6 +165,9 @@ class StoryCluster:
 
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         self.asked.append(("revoke", worker))
+
+    def resize(self, spec: str) -> None:
+        self.asked.append(("resize", spec))
 
     def delete(self, timeout: float | None = 300.0) -> None:
         self.asked.append(("delete",))
@@ -174,6 +177,16 @@ class StoryCluster:
 
     def stop(self) -> None:
         self.asked.append(("stop",))
+
+    def save(self) -> None:
+        self.asked.append(("save",))
+
+    def evaluate(self, now: bool = False) -> dict[str, float]:
+        self.asked.append(("evaluate", now))
+        return {}
+
+    def logs(self, worker: str, lines: int = 200) -> str:
+        return f"12:00:00 {worker} built its graph in 4.2 s\n12:00:01 first step\n"
 
 
 class StoryFeed:
@@ -193,6 +206,15 @@ class StoryFeed:
 
         self.call(lambda: self._tasks.append(self._loop.create_task(run())))
         return lambda: self.call(lambda: [task.cancel() for task in self._tasks])
+
+    def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]:
+        async def run() -> None:
+            async for rows in metrics.follow(path):
+                callback(rows)
+
+        tasks: list[asyncio.Task[None]] = []
+        self.call(lambda: tasks.append(self._loop.create_task(run())))
+        return lambda: self.call(lambda: [task.cancel() for task in tasks])
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(function, *arguments)

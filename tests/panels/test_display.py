@@ -14,6 +14,7 @@ from transient_magics.errors import ClusterError
 from transient_magics.panels.display import WIDGET_VIEW, Display
 
 from . import stories
+from .long_story import LongStory
 
 
 class Page:
@@ -26,6 +27,14 @@ class Page:
 
     def _publish(self, data: dict[str, Any], *, update: bool) -> None:
         (self.updates if update else self.shown).append(data)
+
+
+def widgets_of(page: Page) -> list[Any]:
+    """The live panels that were shown."""
+    import ipywidgets
+
+    names = [data[WIDGET_VIEW]["model_id"] for data in page.shown]
+    return [ipywidgets.widget._instances[name] for name in names]  # the registry that the front end's messages go by
 
 
 def eventually(true: Callable[[], object], seconds: float = 5.0) -> None:
@@ -131,3 +140,60 @@ def test_nothing_is_printed(journal: Path, capsys: pytest.CaptureFixture[str]) -
     stories.tell(journal, "deleted", after="ready")
     eventually(lambda: display.state.over)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_page_says_how_often_it_wants_to_draw(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transient_magics.panels import widget
+
+    frames: list[float] = []
+    monkeypatch.setattr(widget.ClusterPanel, "show", lambda self, shown: frames.append(time.monotonic()))
+    stories.tell(journal, "ready")
+    display, _ = displayed(journal)
+    display.ask({"do": "pace", "page": "slow", "seconds": 1.0})
+    display.ask({"do": "pace", "page": "odd", "seconds": "soon"})
+    stories.tell(journal, "finished", after="ready", pace=0.01)
+    eventually(lambda: display.state.run and display.state.run.over)
+    assert len(frames) <= 4
+
+
+def test_metrics_become_curves_as_they_come(journal: Path) -> None:
+    LongStory(0.1, 2, end=time.time()).tell(journal.parent / "long")
+    cluster = stories.StoryCluster(journal.parent / "long" / "journal.jsonl", "long")
+    _, page = displayed(cluster.path, cluster)
+    panel = widgets_of(page)[0]
+    eventually(lambda: "worker-1" in panel.curves.get("workers", {}))
+    shown = len(panel.curves["time"])
+    story = LongStory(0.1, 2, end=time.time())
+    with (cluster.directory / "runs" / "run-1" / "metrics.jsonl").open("a") as file:
+        file.writelines(story.metrics(story.end, story.end + 60))
+    eventually(lambda: len(panel.curves["time"]) > shown + 20)
+    assert panel.curves["speed"][-2] == pytest.approx(8.0, rel=0.2)
+
+
+def test_resizing_is_a_question_first_and_a_mistake_is_said(journal: Path) -> None:
+    stories.tell(journal, "ready")
+    cluster = stories.StoryCluster(journal)
+    display, page = displayed(journal, cluster)
+    (panel,) = widgets_of(page)
+    display.ask({"do": "resize", "spec": "k80x6"})
+    eventually(lambda: panel.view.get("question", {}).get("text") == "Have k80x6 for $1.68 per hour, not $1.17?")
+    assert cluster.asked == []
+    display.ask({"do": "resize", "spec": "k80x6", "agreed": True})
+    eventually(lambda: cluster.asked == [("resize", "k80x6")])
+    assert panel.view["question"] == {}
+    display.ask({"do": "resize", "spec": "k81"})
+    eventually(lambda: "k80" in panel.view["notice"].get("text", ""))
+
+
+def test_a_log_is_brought_as_plain_text(journal: Path) -> None:
+    class Talkative(stories.StoryCluster):
+        def logs(self, worker: str, lines: int = 200) -> str:
+            return "\x1b[31mred\x1b[0m\n" + "x" * 10**6 + "\n" + "y\n" * 10**5
+
+    stories.tell(journal, "training")
+    display, page = displayed(journal, Talkative(journal))
+    (panel,) = widgets_of(page)
+    display.ask({"do": "logs", "worker": "worker-1"})
+    eventually(lambda: panel.log)
+    assert panel.log["worker"] == "worker-1"
+    assert panel.log["text"] == "\n".join(["y"] * 200)

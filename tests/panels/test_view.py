@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
 from transient_magics.client import text
 from transient_magics.journal import ClusterState, bill, events, replay
 from transient_magics.panels import html, view
+from transient_magics.panels.curves import curves
 
 from . import stories
 
@@ -64,13 +67,14 @@ def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None
 
 
 def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
-    training = at("short")[0]["training"]
-    speed, loss = training["charts"]
+    snapshot, _, state = at("short")
+    training = snapshot["training"]
+    drawn = curves(state, state.runs["run-1"])
     assert training["step"] < training["steps"] == 600
     assert dict(training["facts"])["workers"] == "3"
-    assert speed["path"].startswith("M0 ")
-    assert len(speed["marks"]) == 1
-    assert loss["low"] < loss["high"]
+    assert len(drawn["time"]) == len(drawn["loss"]) == len(drawn["speed"])
+    assert [mark[0] for mark in drawn["marks"]] == ["revoked", "checkpoint"]
+    assert html(snapshot, drawn).count("stroke-dasharray") == 2
 
 
 def test_a_finished_run_shows_its_evaluation() -> None:
@@ -80,7 +84,7 @@ def test_a_finished_run_shows_its_evaluation() -> None:
 
 
 def test_a_long_run_is_drawn_with_few_points() -> None:
-    spec, history = stories.declaration(), [stories.progress(step, 4) for step in range(700)]
+    spec, history = stories.declaration(), [stories.progress(step, 4) for step in range(2000)]
     beginning = [
         events.ClusterDeclared(spec=spec.to_dict()),
         events.TrainDeclared(run="run-1", spec=stories.TRAIN),
@@ -88,9 +92,11 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
     ]
     timed = [events.from_dict(event.kind, {**event.to_dict(), "time": (i + 1) * 10**10, "seq": i + 1})
              for i, event in enumerate([*beginning, *history])]  # fmt: skip
-    snapshot = view(replay(timed), bill(replay(timed), 1e4), 1e4)
-    assert snapshot["training"]["charts"][0]["path"].count("L") < 160
-    assert len(json.dumps(snapshot)) < 8000
+    state = replay(timed)
+    drawn = curves(state, state.runs["run-1"])
+    assert len(drawn["time"]) <= 720
+    assert (drawn["step"][0], drawn["step"][-1]) == (0, 1999)
+    assert len(html(view(state, bill(state, 1e4), 1e4), drawn)) < 8000
 
 
 def test_a_large_cluster_shows_what_is_not_simply_at_work_first() -> None:
@@ -140,10 +146,11 @@ class _Balance(HTMLParser):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_the_twin_is_small_whole_and_without_script(chapter: str) -> None:
-    twin = html(at(chapter)[0])
+    snapshot, _, state = at(chapter)
+    twin = html(snapshot, curves(state, state.run) if state.run else None)
     parser = _Balance()
     parser.feed(twin)
-    assert len(twin) < 5000
+    assert len(twin) < 9000
     assert not parser.names & {"script", "style", "link", "img"}
     assert "None" not in re.sub(r"stroke='none'|fill='none'", "", twin)
 
@@ -170,3 +177,31 @@ def test_the_text_fits_a_terminal(chapter: str) -> None:
     shown = text.status(state, bill(state, now), now)
     assert all(len(line) <= 110 for line in shown.splitlines())
     assert "k80x4" in shown
+
+
+def test_a_lane_tells_who_was_there_before_until_the_next_was_asked_for() -> None:
+    snapshot, _, _ = at("again")
+    (lane,) = [row["life"] for row in snapshot["vms"] if row["name"] == "worker-4"]
+    assert [(vm, what) for vm, what, _, _ in lane] == [
+        ("worker-3", "requested"), ("worker-3", "booting"), ("worker-3", "ready"), ("worker-3", "leaving"),
+        ("worker-3", "revoked"), ("worker-4", "requested"), ("worker-4", "booting"), ("worker-4", "ready"),
+    ]  # fmt: skip
+    assert all(end <= begin for (_, _, _, end), (_, _, begin, _) in pairwise(lane))
+    assert lane[-1][3] == 0
+
+
+def test_lanes_are_few_however_often_a_place_was_taken() -> None:
+    spec = stories.declaration(count=1)
+    history = [events.ClusterDeclared(spec=spec.to_dict()), stories.requested("worker-0", 0)]
+    for number in range(300):
+        vm, after = f"worker-{number}", f"worker-{number + 1}"
+        history += [
+            events.VmRunning(vm=vm, address=""),
+            events.VmRevoked(vm=vm, signal="api"),
+            stories.requested(after, 0, vm),
+        ]
+    timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
+    state = replay(timed)
+    snapshot = view(state, bill(state, 1e4), 1e4)
+    assert len(snapshot["vms"]) <= 4
+    assert len(json.dumps(snapshot)) < 20_000

@@ -205,6 +205,18 @@ def test_a_save_that_fails_is_tried_again_and_training_goes_on():
     assert events.Save() in story(events.StepSeen(60), after=11)
 
 
+def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
+    story = Story()
+    assert story(events.EvaluationAsked()) == []
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story(events.StepSeen(7))
+    assert events.Save() in story(events.EvaluationAsked())
+    assert events.Evaluate(7) in story(events.SaveDone(7, "checkpoints/model.ckpt-7", 0.1, 10))
+    assert kinds(story(events.EvaluationDone(7, {"accuracy": 0.5}))) == ["train.evaluated"]
+    assert story.state.phase is Phase.TRAINING
+
+
 def test_the_end_saves_evaluates_and_finishes_with_zero():
     story = Story()
     story(events.Prepared(0))
@@ -288,6 +300,7 @@ anything = st.one_of(
     st.builds(events.SaveFailed, st.just("full")),
     st.builds(events.EvaluationDone, st.integers(0, 110), st.just({"accuracy": 0.5})),
     st.just(events.SaveAsked()),
+    st.just(events.EvaluationAsked()),
     st.just(events.StopAsked()),
     st.just(events.Tick()),
 )

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from .. import places
 from ..errors import ControllerError
-from ..journal import ClusterState, Event, follow, replay
+from ..journal import ClusterState, Event, follow, metrics, replay
 from . import commands
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,21 @@ class Follower:
         """Call `callback(state, new events)` in the follower's thread from now on; returns what ends that."""
         self.call(self._subscribe, cluster, callback)
         return lambda: self.call(self._unsubscribe, cluster, callback)
+
+    def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]:
+        """Call `callback(rows)` in the follower's thread with the metrics in the file at `path` as it grows.
+
+        The file's folder must be there. Returns what ends that.
+        """
+        tasks: list[asyncio.Task[None]] = []
+
+        async def run() -> None:
+            async for rows in metrics.follow(path):
+                if not _shielded(callback, rows):
+                    return
+
+        self.call(lambda: tasks.append(self._loop.create_task(run())))
+        return lambda: self.call(lambda: [task.cancel() for task in tasks])
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have the follower's thread call `function` soon."""

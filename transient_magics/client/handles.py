@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import places
 from ..errors import ClusterError, TrainingError
-from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, metrics, read, replay
+from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, read, replay
 from . import commands
 from .follower import follower
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ..planner.forecast import Forecast
     from .weather import Weather
 
+_EVALUATION_SECONDS = 960.0  # the chief gives it 900
+_SERVER = "ps-0"
 _DISPLAY: list[Callable[[Any], Any]] = []
 
 
@@ -64,8 +66,8 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
-        history = read(self.directory / "journal.jsonl")
-        return replay(history or self._declared())
+        state = kept(self.directory / "journal.jsonl").read()
+        return state if state.seq else replay(self._declared())
 
     def _declared(self) -> list[Event]:
         try:
@@ -244,6 +246,10 @@ class Run:
         """End the run where it stands, with a last checkpoint."""
         commands.send(self.cluster.directory, {"do": "stop", "run": self.name})
 
+    def save(self) -> None:
+        """Have a checkpoint written now; training goes on. Raises ClusterError where it does not train."""
+        commands.send(self.cluster.directory, {"do": "save", "run": self.name})
+
     def history(self) -> pandas.DataFrame:
         """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness."""
         import pandas
@@ -264,8 +270,22 @@ class Run:
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
-    def evaluate(self) -> dict[str, float]:
-        """The dev split's metrics as last evaluated. Raises TrainingError where that has not happened yet."""
+    def evaluate(self, now: bool = False) -> dict[str, float]:
+        """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
+
+        Raises TrainingError where it has not been evaluated yet, or could not be within a quarter of an hour; with
+        `now`, ClusterError where it does not train.
+        """
+        if now:
+            before = self.state.evaluations[-1:]
+            commands.send(self.cluster.directory, {"do": "evaluate", "run": self.name})
+
+            def done(state: ClusterState) -> bool:
+                run = state.runs.get(self.name)
+                return run is None or run.over or run.evaluations[-1:] != before
+
+            if self.cluster.follow(done, _EVALUATION_SECONDS) is None:
+                raise TrainingError(f"{self.name} could not be evaluated", fix=f"Its log: run.logs({_SERVER!r})")
         found = dict(self.state.metrics)
         if not found:
             raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)

@@ -254,7 +254,8 @@ def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
 
 
 def _observed(source: str) -> Lifetimes:
-    """What a source tells about a GPU in a region; where it is too little, about the GPU in all of them."""
+    """What a source tells about a GPU in a region; where it is too little, about the GPU in all of them (of a file:
+    about all VMs in it)."""
     from ..planner.lifetimes.sources import Question
     from ..planner.lifetimes.study import study
 
@@ -262,8 +263,8 @@ def _observed(source: str) -> Lifetimes:
     def lifetimes(gpu: str, place: str) -> LifetimeModel:
         try:
             return study(Question(gpu, place), source).model
-        except PlanError:
-            return study(Question(gpu, None), source).model
+        except (PlanError, DeclarationError):
+            return study(Question(gpu if source in ("own", "emulated") else None), source).model
 
     return lifetimes
 

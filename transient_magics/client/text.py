@@ -5,6 +5,7 @@ Everything is a pure function of folded state and of the moment `now` (seconds s
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,6 +18,21 @@ NOTICE_SECONDS = 30.0
 QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised")
 _NEAR_END_SECONDS = 3600.0
 _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
+
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+MOST_CHARACTERS = 400
+
+
+def plain(said: str, most: int = MOST_CHARACTERS) -> str:
+    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing, and ends.
+
+    Terminal sequences go; other control characters, marks of direction and halves of characters become `\ufffd`; lines
+    and tabs stay; behind `most` characters there is an ellipsis.
+    """
+    said = _UNSEEN.sub("\ufffd", _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n"))
+    return said if len(said) <= most else f"{said[: most - 1]}…"
 
 
 def number(value: float | None) -> str:
@@ -49,12 +65,9 @@ def machine(state: ClusterState, vm: VmState) -> str:
     return "4 vCPU" if vm.accelerator == "cpu" else vm.accelerator.upper() or vm.machine_type
 
 
-def leaves_at(state: ClusterState, vm: VmState) -> float:
+def leaves_at(vm: VmState) -> float:
     """When a VM under notice is taken (0: it is not under notice)."""
-    if vm.state != "leaving":
-        return 0.0
-    notices = [each.at for each in state.recent if isinstance(each, events.VmPreemptionNotice) and each.vm == vm.name]
-    return max(notices, default=0.0) + NOTICE_SECONDS if notices else 0.0
+    return vm.noticed_at + NOTICE_SECONDS if vm.state == "leaving" and vm.noticed_at else 0.0
 
 
 def replacement(state: ClusterState, vm: VmState) -> VmState | None:
@@ -70,7 +83,7 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     if vm.state == "ready" and vm.role == "ps" and run and run.phase == "running":
         return "serving"
     if vm.state == "leaving":
-        left = leaves_at(state, vm) - now
+        left = leaves_at(vm) - now
         return f"leaving in {left:.0f} s" if left > 0 else "leaving"
     if vm.state in ("revoked", "deleted", "refused"):
         after = replacement(state, vm)

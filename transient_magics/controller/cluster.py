@@ -294,6 +294,8 @@ class Controller:
                 self._declare_run(str(request["run"]))
             case "stop":
                 self._stop_run(str(request["run"]))
+            case "save" | "evaluate":
+                await self._ask_chief(str(request["do"]), str(request["run"]))
             case "delete":
                 self._delete(str(request.get("reason") or "asked by the user"))
             case "revoke":
@@ -332,6 +334,12 @@ class Controller:
             self._tasks.do(f"stop {name}", lambda: training.stop(run))
         elif not run.over:
             self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    async def _ask_chief(self, what: str, name: str) -> None:
+        run, training = self._state.runs.get(name), self._trainings.get(name)
+        if run is None or training is None or run.phase != "running":
+            raise ClusterError(f"{name} does not train now")
+        await training.ask_chief(what)
 
     async def _revoke(self, name: str, seconds: float) -> None:
         try:

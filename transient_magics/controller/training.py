@@ -123,13 +123,16 @@ class Training:
 
     async def save(self) -> None:
         """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError after 20 s."""
-        link = self._chief_link()
         self._saved.clear()
-        await link.ask({"do": "save", "run": self.name})
+        await self.ask_chief("save")
         async with asyncio.timeout(_LAST_SAVE_SECONDS):
             await self._saved.wait()
         if not await self._in_bucket():
             await self._ship()
+
+    async def ask_chief(self, what: str) -> None:
+        """Have the chief `save` or `evaluate` now. Raises RemoteError."""
+        await self._chief_link().ask({"do": what, "run": self.name})
 
     async def stop(self, run: RunState) -> None:
         """End the run where it stands (`run`), with a last checkpoint brought home if it can be had."""

@@ -2,7 +2,7 @@
 
 One process appends (`Journal`), any number follow (`read`, `follow`), and everybody folds the same events into the same
 `ClusterState`. Cost is computed from that state and never stored. Per-second metrics of a run are a stream of their
-own (`metrics`).
+own (`metrics`), drawn as averages over spans of time (`RunSeries`).
 """
 
 from . import events, metrics
@@ -10,6 +10,8 @@ from .clock import Clock
 from .cost import Bill, bill
 from .events import Event, decode, encode
 from .follow import follow, read
+from .kept import KeptState, kept
+from .series import RunSeries
 from .state import ClusterState, RunState, VmState, WorkerState, fold, replay
 from .store import Journal
 
@@ -19,6 +21,8 @@ __all__ = [
     "ClusterState",
     "Event",
     "Journal",
+    "KeptState",
+    "RunSeries",
     "RunState",
     "VmState",
     "WorkerState",
@@ -28,6 +32,7 @@ __all__ = [
     "events",
     "fold",
     "follow",
+    "kept",
     "metrics",
     "read",
     "replay",

@@ -36,6 +36,7 @@ class Event:
 
 _Kind = TypeVar("_Kind", bound=type[Event])
 _KINDS: dict[str, type[Event]] = {}
+_FIELDS: dict[str, frozenset[str]] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -44,6 +45,7 @@ def _event(kind: str) -> Callable[[_Kind], _Kind]:
         cls = dataclass(frozen=True, kw_only=True)(cls)
         cls.kind = kind
         _KINDS[kind] = cls
+        _FIELDS[kind] = frozenset(each.name for each in fields(cls))
         return cls
 
     return register
@@ -457,7 +459,7 @@ def from_dict(kind: str, values: Mapping[str, Any]) -> Event:
     cls = _KINDS.get(kind)
     if cls is None:
         return Unknown(seq=values.get("seq", 0), time=values.get("time", 0), values=values)
-    known = {each.name for each in fields(cls)}
+    known = _FIELDS[kind]
     try:
         return cls(**{key: value for key, value in values.items() if key in known})
     except TypeError as error:

@@ -23,7 +23,7 @@ _CHECK_SECONDS = 5.0
 def read(path: Path) -> list[Event]:
     """All whole events of the journal at `path` (none where there is no file); unreadable lines are passed over."""
     try:
-        return _decode_lines(path.read_bytes())[0]
+        return decode_lines(path.read_bytes())[0]
     except FileNotFoundError:
         return []
 
@@ -48,13 +48,14 @@ async def follow(path: Path, offset: int = 0) -> AsyncIterator[list[Event]]:
         first = False
         yield []
     async for _, block in follow_lines(path, offset):
-        events, _ = _decode_lines(block)
+        events, _ = decode_lines(block)
         if events or first:
             first = False
             yield events
 
 
-def _decode_lines(block: bytes) -> tuple[list[Event], int]:
+def decode_lines(block: bytes) -> tuple[list[Event], int]:
+    """The events of the whole lines in `block`, and where these end; unreadable lines are passed over."""
     end = block.rfind(b"\n") + 1
     events = []
     for line in block[:end].splitlines():

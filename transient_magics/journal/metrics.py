@@ -7,16 +7,22 @@ older than an hour into one per worker and minute.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
+
+from .follow import follow_lines
 
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
 _LARGE = 32 * 2**20
+_SAMPLES = 512
+_SAMPLE_BYTES = 2**13
+_PIECE_BYTES = 2**16
 
 
 def append(path: Path, lines: bytes) -> None:
@@ -28,9 +34,35 @@ def append(path: Path, lines: bytes) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """All lines as dicts, oldest first; none where there is no file. A torn line is passed over."""
     try:
-        content = path.read_bytes()
+        return _parsed(path.read_bytes())
     except FileNotFoundError:
         return []
+
+
+async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield lines as the file at `path` grows, first those that are there, for ever; its folder must be there.
+
+    Of what is there already in a large file, blocks at equal distances are read (4 MiB in all), and its end.
+    """
+    size, spread = path.stat().st_size if path.exists() else 0, _SAMPLES * _SAMPLE_BYTES
+    offset = 0
+    if size > spread:
+        with path.open("rb") as file:
+            for number in range(_SAMPLES):
+                file.seek(offset := number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+                block = file.read(_SAMPLE_BYTES)
+                offset += block.rfind(b"\n") + 1
+                yield _parsed(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1])
+                await asyncio.sleep(0)  # others have their turn
+    async for _, block in follow_lines(path, offset):
+        for begin in range(0, len(block), _PIECE_BYTES):
+            end = block.find(b"\n", begin + _PIECE_BYTES) + 1 or len(block)
+            start = block.find(b"\n", begin) + 1 if begin else 0
+            yield _parsed(block[start:end])
+            await asyncio.sleep(0)
+
+
+def _parsed(content: bytes) -> list[dict[str, Any]]:
     rows = []
     for line in content.splitlines():
         try:

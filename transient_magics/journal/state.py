@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..spec import ClusterSpec
 from . import events as e
@@ -17,6 +17,7 @@ from .events import Event
 
 RECENT = 60
 SERIES = 720
+MARKS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class VmState:
     requested_at: float = 0.0
     running_at: float = 0.0
     ready_at: float = 0.0
+    noticed_at: float = 0.0
+    """When its preemption was announced."""
     ended_at: float = 0.0
     traffic_bytes: int = 0
     """Sent and received, where that costs money."""
@@ -70,7 +73,11 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """One run. `phase`: declared, running, finished, failed. `series`: (time, step, loss, steps per second)."""
+    """One run. `phase`: declared, running, finished, failed.
+
+    `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`: (time, step, metrics).
+    Of each there are few however long the run.
+    """
 
     name: str
     train_steps: int
@@ -92,6 +99,8 @@ class RunState:
     stopped: bool = False
     reason: str = ""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
+    checkpoints: tuple[tuple[float, int], ...] = ()
+    evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
 
     @property
     def over(self) -> bool:
@@ -174,7 +183,18 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     recent = state.recent
     if not isinstance(event, (e.TrainProgress, e.VmTraffic, e.Unknown)):
         recent = (*recent[1 - RECENT :], event)
-    return replace(state, seq=max(event.seq, state.seq), recent=recent)
+    return _changed(state, seq=max(event.seq, state.seq), recent=recent)
+
+
+_Value = TypeVar("_Value", ClusterState, VmState, RunState)
+
+
+def _changed(value: _Value, /, **changes: Any) -> _Value:
+    """As `dataclasses.replace`, which takes four times as long; a month's journal is folded when a panel opens."""
+    new = object.__new__(type(value))
+    for name in value.__slots__:
+        object.__setattr__(new, name, changes[name] if name in changes else getattr(value, name))
+    return new
 
 
 _RULES: dict[type[Event], Callable[[ClusterState, Any], ClusterState]] = {}
@@ -192,59 +212,75 @@ def _with_vm(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
     vm = state.vms.get(name)
     if vm is None or not vm.living:
         return state
-    return replace(state, vms={**state.vms, name: replace(vm, **changes)})
+    return _changed(state, vms={**state.vms, name: _changed(vm, **changes)})
 
 
 def _with_run(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
     run = state.runs.get(name)
     if run is None or run.over:
         return state
-    return replace(state, runs={**state.runs, name: replace(run, **changes)})
+    return _changed(state, runs={**state.runs, name: _changed(run, **changes)})
+
+
+_Timed = TypeVar("_Timed", bound=tuple[Any, ...])
+
+
+def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
+    """With one more at the end. Points begin with their time; where there would be too many, half of them stay, at
+    about equal distances."""
+    if len(points) >= most:
+        apart = (new[0] - points[0][0]) * 2 / most
+        kept = [points[0]]
+        for point in points:
+            if point[0] - kept[-1][0] >= apart > 0:
+                kept.append(point)
+        points = tuple(kept)
+    return (*points, new)
 
 
 @_rule(e.ClusterDeclared)
 def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
     spec = ClusterSpec.from_dict(event.spec)
-    return replace(state, name=spec.name, spec=spec, phase="provisioning", declared_at=event.at)
+    return _changed(state, name=spec.name, spec=spec, phase="provisioning", declared_at=event.at)
 
 
 @_rule(e.ClusterResized)
 @_rule(e.ClusterZonesFound)
 @_rule(e.ClusterPriced)
 def _(state: ClusterState, event: e.ClusterResized | e.ClusterZonesFound | e.ClusterPriced) -> ClusterState:
-    return replace(state, spec=ClusterSpec.from_dict(event.spec))
+    return _changed(state, spec=ClusterSpec.from_dict(event.spec))
 
 
 @_rule(e.ClusterClock)
 def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
-    return replace(state, clock=Clock(tuple((here, there, rate) for here, there, rate in event.anchors)))
+    return _changed(state, clock=Clock(tuple((here, there, rate) for here, there, rate in event.anchors)))
 
 
 @_rule(e.ClusterImageChosen)
 def _(state: ClusterState, event: e.ClusterImageChosen) -> ClusterState:
     if state.spec is None:
         return state
-    return replace(state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu))
+    return _changed(state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu))
 
 
 @_rule(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
-    return replace(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
+    return _changed(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
 
 
 @_rule(e.ClusterAdvised)
 def _(state: ClusterState, event: e.ClusterAdvised) -> ClusterState:
-    return replace(state, advice={**state.advice, event.accelerator: event})
+    return _changed(state, advice={**state.advice, event.accelerator: event})
 
 
 @_rule(e.ClusterDeleting)
 def _(state: ClusterState, event: e.ClusterDeleting) -> ClusterState:
-    return replace(state, phase="deleting", reason=event.reason)
+    return _changed(state, phase="deleting", reason=event.reason)
 
 
 @_rule(e.ClusterDeleted)
 def _(state: ClusterState, event: e.ClusterDeleted) -> ClusterState:
-    return replace(state, phase="deleted", ended_at=event.at, trouble="")
+    return _changed(state, phase="deleted", ended_at=event.at, trouble="")
 
 
 @_rule(e.VmRequested)
@@ -262,7 +298,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         replaces=event.replaces,
         requested_at=event.at,
     )
-    return replace(state, vms={**state.vms, event.vm: vm})
+    return _changed(state, vms={**state.vms, event.vm: vm})
 
 
 @_rule(e.VmRefused)
@@ -302,7 +338,7 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
 
 @_rule(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
-    return _with_vm(state, event.vm, state="leaving")
+    return _with_vm(state, event.vm, state="leaving", noticed_at=event.at)
 
 
 @_rule(e.VmTraffic)
@@ -319,7 +355,7 @@ def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
 def _(state: ClusterState, event: e.VmRevoked) -> ClusterState:
     vm = state.vms.get(event.vm)
     counted = state.revocations + (1 if vm and vm.living else 0)
-    return replace(_with_vm(state, event.vm, state="revoked", ended_at=event.at), revocations=counted)
+    return _changed(_with_vm(state, event.vm, state="revoked", ended_at=event.at), revocations=counted)
 
 
 @_rule(e.VmDeleted)
@@ -346,7 +382,7 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 @_rule(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
     run = RunState(event.run, int(event.spec.get("train_steps", 0)), event.spec, declared_at=event.at)
-    return replace(state, runs={**state.runs, event.run: run})
+    return _changed(state, runs={**state.runs, event.run: run})
 
 
 @_rule(e.TrainStarted)
@@ -360,7 +396,7 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
 def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     run = state.runs.get(event.run)
     point = (event.at, event.step, event.loss, event.steps_per_second)
-    series = (*(run.series[1 - SERIES :] if run else ()), point)
+    series = _longer(run.series if run else (), point, SERIES)
     return _with_run(
         state, event.run, step=event.step, loss=event.loss, steps_per_second=event.steps_per_second, series=series
     )
@@ -368,7 +404,9 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 
 @_rule(e.TrainCheckpoint)
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
-    return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path)
+    run = state.runs.get(event.run)
+    checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
+    return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path, checkpoints=checkpoints)
 
 
 @_rule(e.TrainShipped)
@@ -382,7 +420,9 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     if run is None:
         return state
     # A run may be evaluated again after it is over.
-    return replace(state, runs={**state.runs, event.run: replace(run, metrics=dict(event.metrics))})
+    evaluations = _longer(run.evaluations, (event.at, event.step, dict(event.metrics)), MARKS)
+    evaluated = _changed(run, metrics=dict(event.metrics), evaluations=evaluations)
+    return _changed(state, runs={**state.runs, event.run: evaluated})
 
 
 @_rule(e.TrainFinished)
@@ -417,9 +457,9 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
 
 @_rule(e.ControllerMoved)
 def _(state: ClusterState, event: e.ControllerMoved) -> ClusterState:
-    return replace(state, seat=event.vm, trouble="")
+    return _changed(state, seat=event.vm, trouble="")
 
 
 @_rule(e.ControllerTrouble)
 def _(state: ClusterState, event: e.ControllerTrouble) -> ClusterState:
-    return replace(state, trouble=event.what)
+    return _changed(state, trouble=event.what)

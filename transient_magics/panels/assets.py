@@ -1,6 +1,6 @@
-"""Where the panels' front end lies.
+"""Where the panels' bundled front end lies (`tools/bundle.py` makes it).
 
-In a wheel it is `transient_magics/_widgets`; in a source tree, and so in an editable install, `widgets` beside the
+In a wheel it is `transient_magics/_widgets`; in a source tree, and so in an editable install, `widgets/dist` beside the
 package.
 """
 
@@ -11,15 +11,10 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parent.parent
 
 
-def module(name: str) -> str:
-    """The ES module of a panel: `page.js`, which all of them share, and the panel's own file `name`.
-
-    A widget's module is loaded by itself, from no address, and so cannot import another file.
-    """
-    return "\n".join(path(each).read_text() for each in ("page.js", name))
-
-
 def path(name: str) -> Path:
-    """The file `name` of the front end."""
-    shipped = _PACKAGE / "_widgets" / name
-    return shipped if shipped.exists() else _PACKAGE.parent / "widgets" / name
+    """The file `name` of the front end. Raises ImportError in a source tree in which it was never bundled."""
+    shipped, built = _PACKAGE / "_widgets" / name, _PACKAGE.parent / "widgets" / "dist" / name
+    found = shipped if shipped.exists() else built
+    if not found.exists():
+        raise ImportError(f"{found} is missing: `make venv` bundles it, and so does tools/bundle.py")
+    return found

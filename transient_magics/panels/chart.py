@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 WIDTH, HEIGHT = 300, 40
-_MOST_POINTS = 150
+_MOST_POINTS = 100
 
 
 def chart(

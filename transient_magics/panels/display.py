@@ -1,9 +1,9 @@
 """The life of a panel in a notebook: shown once per cell, fed by the follower, kept as a static twin in the notebook.
 
-One `Display` per cluster (and one per run that is shown by itself). The follower's thread calls it with new states; it
-draws at most ten snapshots a second, and one every few seconds where nothing happens, because any message may be lost.
-The page's wishes (delete, revoke, stop) are only taken down here and carried out by a thread of their own, because
-carrying out takes time. Nothing is ever printed.
+One `Display` per cluster (and one per run that is shown by itself). The follower's thread calls it with new states and
+metrics; it draws at most ten snapshots a second, fewer where the page cannot keep up, and one every few seconds where
+nothing happens, because any message may be lost. The page's wishes are only taken down here and carried out by threads
+of their own, because carrying out takes time. Nothing is ever printed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from ..client import text
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..spec import ClusterSpec
+from .curves import curves
+from .measured import Measured
 from .twin import html
-from .view import view
+from .view import shown_run, view
+from .wishes import Asked, Wish, wish
 
 if TYPE_CHECKING:
     from .widget import ClusterPanel, Panel
@@ -31,31 +34,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_FRAME_SECONDS = 0.1
+_FRAME_SECONDS, _SLOWEST_FRAME_SECONDS = 0.1, 2.0
+_CURVES_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 5.0
 _TWIN_SECONDS = 5.0
 _PAGE_SECONDS = 3.0  # within which a page that is there has spoken
 _NOTICE_SECONDS = 4.0
+_LAST_WORDS_SECONDS = 5.0  # for the metrics of a cluster that is gone already
+_PAGES = 8
 
 
-class Followed(Protocol):
+class Followed(Asked, Protocol):
     """What a display needs of a cluster."""
 
     name: str
 
     @property
     def directory(self) -> Path: ...
-    @property
-    def state(self) -> ClusterState: ...
-    def revoke(self, worker: str, seconds: float = 0.0) -> None: ...
-    def delete(self, timeout: float | None = 300.0) -> None: ...
-    def run(self, name: str | None = None) -> Any: ...
 
 
 class Feed(Protocol):
     """What a display needs of the follower."""
 
     def subscribe(self, cluster: str, callback: Callable[[ClusterState, list[Event]], None]) -> Callable[[], None]: ...
+    def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]: ...
     def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
 
@@ -85,12 +87,16 @@ class Display:
         self._cluster, self._run, self._feed = cluster, run, feed
         self._state = known(cluster)
         self._notice: dict[str, str] = {}
+        self._question: dict[str, str] = {}
+        self._measured = Measured(cluster.directory, feed.rows, self._draw_soon)
+        self._curves_of: object = None
+        self._paces: dict[str, float] = {}
         self._panel: ClusterPanel | None = None
         self._publish: Callable[[dict[str, Any]], None] | None = None
         self._page_seen = False
-        self._drawn_at = self._twin_at = self._shown_at = 0.0
+        self._drawn_at = self._curves_at = self._twin_at = self._shown_at = 0.0
         self._twin_of: object = None
-        self._drawing_later = False
+        self._drawing_later = self._curves_later = self._ending = False
         self._ends: list[Callable[[], None]] = []
 
     @property
@@ -103,7 +109,7 @@ class Display:
         now = time.time()
         costs = bill(self._state, now)
         shown = view(self._state, costs, now, self._run)
-        data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown)}
+        data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown, self._curves())}
         if live and (panel := self._live_panel(shown)):
             data |= live_view(panel)
         return data
@@ -131,10 +137,14 @@ class Display:
             try:
                 from .widget import ClusterPanel
             except ImportError as error:  # a kernel without ipywidgets still gets the twin
-                log.info("no live panel: %s", error)
+                log.warning("no live panel: %s", error)
                 return None
-            self._panel = ClusterPanel(shown, self.ask)
+            self._panel = ClusterPanel(shown, self._curves(), self.ask)
         return self._panel
+
+    def _curves(self) -> dict[str, Any]:
+        run = shown_run(self._state, self._run)
+        return curves(self._state, run, self._measured.series_of(run.name)) if run else {}
 
     # From here on: the follower's thread.
 
@@ -142,13 +152,15 @@ class Display:
         if not self._ends:
             self._ends = [
                 self._feed.subscribe(self._cluster.name, self._on_state),
-                self._feed.every(_HEARTBEAT_SECONDS, self._draw),
+                self._feed.every(_HEARTBEAT_SECONDS, self._beat),
             ]
+            self._measured.follow(shown_run(self._state, self._run))
 
     def _end(self) -> None:
         for end in self._ends:
             end()
         self._ends.clear()
+        self._measured.end()
 
     def _soon(self, seconds: float, function: Callable[[], None]) -> None:
         """Call `function` once, unless the display ends before."""
@@ -166,7 +178,16 @@ class Display:
         if state.spec is None or state.seq < self._state.seq:
             return
         self._state = state
-        wait = _FRAME_SECONDS - (time.monotonic() - self._drawn_at)
+        self._measured.follow(shown_run(state, self._run))
+        self._draw_soon()
+
+    def _beat(self) -> None:
+        self._measured.follow(shown_run(self._state, self._run))  # its folder may have come to be
+        self._draw()
+
+    def _draw_soon(self) -> None:
+        pace = min(self._paces.values(), default=_FRAME_SECONDS)
+        wait = pace - (time.monotonic() - self._drawn_at)
         if wait <= 0:
             self._draw()
         elif not self._drawing_later:
@@ -178,10 +199,27 @@ class Display:
         self._drawn_at, self._drawing_later = time.monotonic(), False
         shown = view(self._state, bill(self._state, now), now, self._run)
         if self._panel:
-            self._panel.show({**shown, "notice": self._notice})
+            self._panel.show({**shown, "notice": self._notice, "question": self._question})
+            wait = _CURVES_SECONDS - (self._drawn_at - self._curves_at)
+            if wait <= 0 or self._state.over:
+                self._send_curves()
+            elif not self._curves_later:
+                self._curves_later = True
+                self._soon(wait, self._send_curves)
         self._refresh_twin()
-        if self._state.over:
-            self._end()
+        if self._state.over and not self._ending:
+            self._ending = True
+            self._soon(_LAST_WORDS_SECONDS, self._end)
+
+    def _send_curves(self) -> None:
+        self._curves_later = False
+        run = shown_run(self._state, self._run)
+        far = self._measured.newest if self._measured.rows else run and run.step
+        marks = run and (run.name, run.phase, run.checkpoints[-1:], run.evaluations[-1:], self._state.revocations)
+        news = (far, marks)
+        if self._panel and news != self._curves_of:
+            self._curves_of, self._curves_at = news, time.monotonic()
+            self._panel.show_curves(self._curves())
 
     def _refresh_twin(self) -> None:
         """Keep the stored output true.
@@ -210,31 +248,35 @@ class Display:
             return runs, self._state.over
         return runs, self._state.phase, self._state.revocations
 
-    def _act(self, action: str, message: Mapping[str, Any]) -> None:
-        actions: dict[str, tuple[str, Callable[[], None]]] = {
-            "delete": ("The cluster is being deleted.", lambda: self._cluster.delete(timeout=None)),
-            "revoke": (
-                f"{message.get('worker')} will be revoked.",
-                lambda: self._cluster.revoke(str(message["worker"])),
-            ),
-            "stop": (f"{self._run} is being stopped.", lambda: self._cluster.run(self._run).stop()),
-        }
-        if action not in actions:
+    def _act(self, message: Mapping[str, Any]) -> None:
+        asked = wish(self._cluster, self._run, message)
+        self._question = {}
+        if asked is None:
+            self._draw()
             return
-        words, do = actions[action]
+        self._say(asked.said, "busy")
+        name = f"transient-{message['do']}"
+        threading.Thread(target=self._carry_out, args=(asked,), name=name, daemon=True).start()
 
-        def carry_out() -> None:
-            try:
-                do()
-            except TransientError as error:
-                self._feed.call(self._say, str(error), "bad")
+    def _carry_out(self, asked: Wish) -> None:
+        try:
+            answer = asked.do()
+        except TransientError as error:
+            self._feed.call(self._say, text.plain(str(error)), "bad")
+        else:
+            if answer:
+                self._feed.call(self._answer, answer)
 
-        self._say(words, "busy")
-        threading.Thread(target=carry_out, name=f"transient-{action}", daemon=True).start()
+    def _answer(self, answer: Mapping[str, Any]) -> None:
+        if "question" in answer:
+            self._question = answer["question"]
+            self._draw()
+        elif self._panel:
+            self._panel.log = answer["log"]
 
     def _say(self, words: str, tone: str) -> None:
         self._notice = {"text": words, "tone": tone}
-        if tone == "busy":  # what was asked for shows in the events soon; a failure stays to be read
+        if words and tone == "busy":  # what was asked for shows in the events soon; a failure stays to be read
             self._soon(_NOTICE_SECONDS, lambda: self._unsay(words))
         self._draw()
 
@@ -242,6 +284,14 @@ class Display:
         if self._notice.get("text") == words:
             self._notice = {}
             self._draw()
+
+    def _set_pace(self, page: str, seconds: object) -> None:
+        """Draw as often as the quickest page wants. Of pages that are gone without a word, the latest are kept."""
+        if isinstance(seconds, int | float):
+            self._paces.pop(page, None)
+            self._paces[page] = min(max(float(seconds), _FRAME_SECONDS), _SLOWEST_FRAME_SECONDS)
+            for old in list(self._paces)[:-_PAGES]:
+                del self._paces[old]
 
     def _resync(self) -> None:
         if not self._page_seen:
@@ -260,5 +310,7 @@ class Display:
         action = message.get("do")
         if action == "resync":
             self._feed.call(self._resync)
+        elif action == "pace":
+            self._feed.call(self._set_pace, str(message.get("page")), message.get("seconds"))
         elif isinstance(action, str):
-            self._feed.call(self._act, action, dict(message))
+            self._feed.call(self._act, dict(message))

@@ -10,9 +10,10 @@ from typing import Any
 
 from ..client import Cluster, Run, follower, text
 from ..journal import ClusterState, bill
+from .curves import curves
 from .display import Display, Feed, Followed, known
 from .twin import html
-from .view import view
+from .view import shown_run, view
 
 Publish = Callable[..., None]
 """`publish(bundle, update=...)`: whether it takes the place of what was published before."""
@@ -71,9 +72,11 @@ def bundle(handle: Cluster | Run) -> dict[str, Any]:
     """What a handle looks like now, as a MIME bundle without a live view (for whoever stores or nests it)."""
     cluster, run = (handle.cluster, handle.name) if isinstance(handle, Run) else (handle, None)
     state, now = known(cluster), time.time()
+    shown = shown_run(state, run)
+    snapshot = view(state, bill(state, now), now, run)
     return {
         "text/plain": status(state, run),
-        "text/html": html(view(state, bill(state, now), now, run)),
+        "text/html": html(snapshot, curves(state, shown) if shown else None),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from html import escape as _escape
 from typing import Any
 
-from .chart import HEIGHT, WIDTH
+from .chart import HEIGHT, WIDTH, chart
 
 COLOURS = {
     "good": "#2a9d5c", "busy": "#3f83c8", "warn": "#cf8a00", "bad": "#cf4436", "quiet": "#8b8f94",
@@ -20,7 +20,8 @@ TONES = {
     "leaving": "warn", "deleting": "warn", "refused": "warn",
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
-_EVENTS = 5
+_EVENTS = 7
+_LANE = 160
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
 FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
@@ -32,15 +33,15 @@ def escape(said: str) -> str:
     return _escape(said).replace("$", "<span>$</span>")
 
 
-def html(view: Mapping[str, Any]) -> str:
-    """The twin of a snapshot."""
+def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> str:
+    """The twin of a snapshot, and of the curves of the run that it shows."""
     parts = [_head(view)]
     if view["trouble"]:
         parts.append(f"<div style='color:{COLOURS['warn']}'>{escape(view['trouble'])}</div>")
     if view["training"]:
-        parts.append(_training(view["training"]))
+        parts.append(_training(view["training"], curves or {}))
     if not view["focus"]:
-        parts.append(_vms(view["vms"]))
+        parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
         parts.append(_cost(view))
     parts.append(_events(view["events"][:_EVENTS]))
     body = "".join(parts)
@@ -72,7 +73,7 @@ def _head(view: Mapping[str, Any]) -> str:
     )
 
 
-def _training(training: Mapping[str, Any]) -> str:
+def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     share = min(1.0, training["step"] / training["steps"]) if training["steps"] else 0.0
     bar = (
         f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
@@ -82,8 +83,21 @@ def _training(training: Mapping[str, Any]) -> str:
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
         f"{escape(training['words'])}{bar}<div style='{FAINT}'>{facts}</div>"
-        f"{''.join(_chart(each) for each in training['charts'])}</div>"
+        f"{_curves(curves)}</div>"
     )
+
+
+def _curves(curves: Mapping[str, Any]) -> str:
+    if not curves:
+        return ""
+    revoked = [mark[1] for mark in curves["marks"] if mark[0] == "revoked"]
+    both = ("steps per second", "speed", True), ("loss", "loss", False)
+    drawn = []
+    for title, name, from_zero in both:
+        pairs = zip(curves["time"], curves[name], strict=True)
+        points = [(time, value) for time, value in pairs if value is not None]
+        drawn.append(_chart(chart(title, points, revoked, from_zero=from_zero)))
+    return "".join(drawn)
 
 
 def _chart(chart: Mapping[str, Any]) -> str:
@@ -100,15 +114,33 @@ def _chart(chart: Mapping[str, Any]) -> str:
     )
 
 
-def _vms(rows: Iterable[Mapping[str, Any]]) -> str:
+def _vms(rows: Iterable[Mapping[str, Any]], since: float, until: float) -> str:
     lines = "".join(
         "<tr>"
         + "".join(CELL + escape(row[name]) for name in ("name", "machine", "zone"))
-        + f"{CELL}{_dot(row['state'])}{escape(row['words'])}"
+        + f"{CELL}{_lane(row, since, until)}{CELL}{_dot(row['state'])}{escape(row['words'])}"
         for row in list(rows)[:12]
     )
-    head = "".join(f"{CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "State"))
+    head = "".join(f"{CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "Life", "State"))
     return f"<table cellpadding=3 style='font-size:13px;margin:4px 0'><tr>{head}{lines}</table>" if lines else ""
+
+
+def _lane(row: Mapping[str, Any], since: float, until: float) -> str:
+    """A VM's life, and fainter that of those before it in its place, as bars; a stroke where one was taken."""
+    scale = _LANE / max(until - since, 1.0)
+    paths: dict[tuple[str, bool], str] = {}
+    for vm, what, begin, end in row["life"]:
+        x, gone = (begin - since) * scale, what in ("revoked", "refused")
+        if gone or what != "deleted":
+            width = 2 if gone else max(1, ((end or until) - begin) * scale)
+            bar = f"M{x:.0f} {0 if gone else 3}h{width:.0f}v{12 if gone else 6}h-{width:.0f}z"
+            key = what, gone or vm == row["name"]
+            paths[key] = paths.get(key, "") + bar
+    drawn = "".join(
+        f"<path d='{path}' fill='{COLOURS[TONES.get(what, 'quiet')]}'{'' if full else ' opacity=.3'}/>"
+        for (what, full), path in paths.items()
+    )
+    return f"<svg width='{_LANE}' height='12' role='img' aria-label='life of {_escape(row['name'])}'>{drawn}</svg>"
 
 
 def _cost(view: Mapping[str, Any]) -> str:

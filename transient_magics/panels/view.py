@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..client import text
-from ..journal import Bill, ClusterState, Event, RunState, VmState, events
-from .chart import chart
+from ..journal import Bill, ClusterState, Event, RunState, events
+from ..spec import render_duration
+from .lanes import MODELS, MOST_LANES, lanes
 
-MOST_ROWS = 24
-MOST_EVENTS = 7
-_GONE_SHOWN_SECONDS = 60.0
-_GONE_ROWS = 3
+MOST_EVENTS = 40
 _TONES = {
     events.VmPreemptionNotice: "warn",
     events.VmRevoked: "bad",
@@ -26,14 +24,19 @@ _TONES = {
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }
-_MODELS = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
+_FAMILIES = {"vm": "VMs", "worker": "VMs", "train": "training"}
+
+
+def shown_run(state: ClusterState, run: str | None) -> RunState | None:
+    """The run that a panel shows: the one named, else the one that goes on, else the latest."""
+    return state.runs.get(run) if run else (state.active_run or state.run)
 
 
 def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) -> dict[str, Any]:
     """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone."""
     spec = state.spec
-    shown = state.runs.get(run) if run else (state.active_run or state.run)
-    return {
+    shown = shown_run(state, run)
+    snapshot = {
         "at": now,
         "name": state.name,
         "focus": run,
@@ -43,12 +46,27 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) ->
         "over": state.over,
         "emulated": spec.emulated if spec else True,
         "trouble": state.trouble,
-        "vms": _rows(state, now),
+        "spec": spec.spec if spec else "",
+        "since": state.declared_at or now,
+        "until": state.ended_at or 0.0,
+        "vms": lanes(state, now),
         "training": _training(state, shown, run) if shown else None,
-        "cost": _cost(state, bill),
+        "cost": _cost(state, bill, now),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
+    return _plain(snapshot)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case str():
+            return text.plain(value)
+        case dict():
+            return {key: _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+    return value
 
 
 def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> list[str]:
@@ -58,7 +76,7 @@ def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> li
     if focus:
         return [*([_title(shown)] if shown else []), f"on {state.name}", _vms_words(state)]
     declared = [spec.spec] if spec.spec != state.name else []
-    return [_vms_words(state), *declared, ", ".join(spec.zones), _MODELS.get(spec.provisioning_model, "")]
+    return [_vms_words(state), *declared, ", ".join(spec.zones), MODELS.get(spec.provisioning_model, "")]
 
 
 def _title(run: RunState) -> str:
@@ -66,8 +84,14 @@ def _title(run: RunState) -> str:
     return f"{model} on {run.spec.get('problem', '')}" if model else "the cell's own model"
 
 
-def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
+def _cost(state: ClusterState, bill: Bill, now: float) -> dict[str, Any]:
+    spec = state.spec
+    whole = spec.ends_at - spec.declared_at if spec else 0.0
+    used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
+    costs = [text.money(spec.max_cost)] if spec and spec.max_cost is not None else []
     return {
+        "limit_words": " or ".join([*costs, render_duration(spec.max_seconds)]) if spec else "",
+        "limit_used": min(1.0, max(0.0, used)),
         "total": bill.total,
         "hourly": bill.hourly,
         "pace": state.clock.rate,
@@ -83,51 +107,14 @@ def _cost(state: ClusterState, bill: Bill) -> dict[str, Any]:
     }
 
 
-def _rows(state: ClusterState, now: float) -> list[dict[str, Any]]:
-    living = sorted(state.living, key=_order)
-    gone = [vm for vm in state.vms.values() if vm.state in ("revoked", "refused")]
-    if state.over:
-        chosen = sorted(state.vms.values(), key=_order)[:MOST_ROWS]
-    else:
-        gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or not _replaced(state, vm)]
-        if len(living) > MOST_ROWS:  # what is not simply at work is of more interest
-            living = sorted(living, key=lambda vm: (vm.role != "ps", vm.state == "ready", _order(vm)))[:MOST_ROWS]
-        chosen = living + gone[-_GONE_ROWS:]
-    return [_row(state, vm, now) for vm in sorted(chosen, key=_order)]
-
-
-def _row(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
-    emulated = state.spec.emulated if state.spec else False
-    words = text.vm_words(state, vm, now)
-    return {
-        "name": vm.name,
-        "role": "parameter server" if vm.role == "ps" else "worker",
-        "machine": text.machine(state, vm),
-        "zone": vm.zone,
-        "state": "training" if words == "training" else vm.state,
-        "words": words,
-        "leaves_at": text.leaves_at(state, vm),
-        "revocable": emulated and vm.role == "worker" and vm.state in ("booting", "ready"),
-    }
-
-
-def _order(vm: VmState) -> tuple[bool, int, float]:
-    return vm.role != "ps", vm.slot, vm.requested_at
-
-
-def _replaced(state: ClusterState, vm: VmState) -> bool:
-    after = text.replacement(state, vm)
-    return bool(after and after.state == "ready")
-
-
 def _vms_words(state: ClusterState) -> str:
     parts = []
     if not state.over:
         living = state.living
         ready = sum(vm.state in ("ready", "leaving") for vm in living)
         parts.append(f"{ready} of {text.count(len(living), 'VM')} ready")
-        if len(living) > MOST_ROWS:
-            parts.append(f"{MOST_ROWS} shown")
+        if len(living) > MOST_LANES:
+            parts.append(f"{MOST_LANES} shown")
     else:
         parts.append(f"{text.count(len(state.vms), 'VM')} in all")
     if state.revocations:
@@ -136,9 +123,6 @@ def _vms_words(state: ClusterState) -> str:
 
 
 def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str, Any]:
-    revoked = [vm.ended_at for vm in state.vms.values() if vm.state == "revoked"]
-    speed = [(time, rate) for time, _, _, rate in run.series]
-    loss = [(time, value) for time, _, value, _ in run.series if value is not None]
     return {
         "name": run.name,
         "title": _title(run),
@@ -148,10 +132,6 @@ def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str
         "step": run.step,
         "steps": run.train_steps,
         "facts": _facts(run),
-        "charts": [
-            chart("steps per second", speed, revoked, from_zero=True),
-            chart("loss", loss, revoked, from_zero=False),
-        ],
         "stoppable": bool(focus) and not run.over and not state.over,
     }
 
@@ -169,7 +149,8 @@ def _events(state: ClusterState, run: str | None) -> list[dict[str, Any]]:
     for alike in reversed(text.grouped(chosen)):
         event = alike[-1]
         tone = _TONES.get(type(event), "")
-        lines.append({"at": event.at, "clock": text.clock(event.at), "text": text.group_words(alike), "tone": tone})
+        lines.append({"at": event.at, "clock": text.clock(event.at), "text": text.group_words(alike), "tone": tone,
+                      "family": _FAMILIES.get(event.kind.partition(".")[0], "cluster")})  # fmt: skip
         if len(lines) == MOST_EVENTS:
             break
     return lines

@@ -67,27 +67,39 @@ class Panel(anywidget.AnyWidget):
 
 
 class ClusterPanel(Panel):
-    """A view of one cluster, or of one of its runs: its only state is the latest snapshot."""
+    """A view of one cluster, or of one of its runs.
 
-    _esm = assets.module("cluster.js")
+    `view`: the latest snapshot; `curves`: what the charts are drawn from, which changes less often; `log`: the last
+    lines of the worker that the reader asked for.
+    """
+
+    _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
+    curves = traitlets.Dict().tag(sync=True)
+    log = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, view: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(ask, view=dict(view))
+    def __init__(
+        self, view: Mapping[str, Any], curves: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        super().__init__(ask, view=dict(view), curves=dict(curves))
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
         self.view = dict(view)
 
+    def show_curves(self, curves: Mapping[str, Any]) -> None:
+        """Send the curves as they are now."""
+        self.curves = dict(curves)
+
     def resend(self) -> None:
-        """Send the latest snapshot once more."""
-        self.send_state("view")
+        """Send the latest of everything once more."""
+        self.send_state(["view", "curves"])
 
 
 class DeclarePanel(Panel):
     """Where a cluster is put together. `menu`: what there is; `choices`: what is chosen; `offer`: what that means."""
 
-    _esm = assets.module("declare.js")
+    _esm = assets.path("declare.js")
     menu = traitlets.Dict().tag(sync=True)
     choices = traitlets.Dict().tag(sync=True)
     offer = traitlets.Dict().tag(sync=True)
@@ -96,6 +108,6 @@ class DeclarePanel(Panel):
 class PlanPanel(Panel):
     """A search of the catalog. `choices`: what it began with; `view`: what was found for the latest ones."""
 
-    _esm = assets.module("plan.js")
+    _esm = assets.path("plan.js")
     choices = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)

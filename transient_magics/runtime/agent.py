@@ -133,7 +133,9 @@ class Agent:
                 await asyncio.gather(*(role.end() for role in ending))
                 self._roles = {key: role for key, role in self._roles.items() if role not in ending}
             case "save":
-                self._save(str(message.get("run")))
+                self._tell_chief(str(message.get("run")), signal.SIGUSR1)
+            case "evaluate":
+                self._tell_chief(str(message.get("run")), signal.SIGUSR2)
             case other:
                 raise TransientError(f"the agent knows no command {other!r}")
         return {}
@@ -165,11 +167,11 @@ class Agent:
             await known.end()
         self._start(assignment)
 
-    def _save(self, run: str) -> None:
+    def _tell_chief(self, run: str, what: signal.Signals) -> None:
         for role in self._roles.values():
             given = role.assignment
             if given.run == run and given.role == "ps" and given.index == 0 and role.pid is not None:
-                role.signal(signal.SIGUSR1)
+                role.signal(what)
                 return
         raise TransientError(f"no chief of {run} runs on this VM")
 

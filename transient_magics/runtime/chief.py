@@ -96,6 +96,10 @@ class Chief:
         """Save now (a signal, or the agent's socket)."""
         self._happened(events.SaveAsked())
 
+    def ask_to_evaluate(self) -> None:
+        """Save and evaluate now (a signal)."""
+        self._happened(events.EvaluationAsked())
+
     def ask_to_stop(self) -> None:
         """End the run now, with a checkpoint."""
         self._happened(events.StopAsked())

@@ -109,6 +109,11 @@ class SaveAsked:
 
 
 @dataclass(frozen=True)
+class EvaluationAsked:
+    """Somebody wants the model as it is evaluated now."""
+
+
+@dataclass(frozen=True)
 class StopAsked:
     """The run is to end now, with a checkpoint."""
 

@@ -18,6 +18,7 @@ from .chief_events import (
     Disconnected,
     Emit,
     Evaluate,
+    EvaluationAsked,
     EvaluationDone,
     Exhausted,
     Failed,
@@ -198,6 +199,11 @@ class ChiefState:
                 return self._seen(step, now)
             case SaveAsked():
                 return self._save("asked") if self.phase is Phase.TRAINING else []
+            case EvaluationAsked() if self.phase is Phase.TRAINING:
+                self._evaluation_due = True
+                return self._save("evaluation")
+            case EvaluationAsked():
+                return []
             case StopAsked():
                 return self._stop()
             case SaveDone():

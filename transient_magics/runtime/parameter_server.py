@@ -19,6 +19,7 @@ async def _chief(role: Role) -> int:
     chief = Chief(role.folder, role.spec, role.assignment)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, chief.ask_for_save)
+    loop.add_signal_handler(signal.SIGUSR2, chief.ask_to_evaluate)
     loop.add_signal_handler(signal.SIGTERM, chief.ask_to_stop)
     return await chief.run()
 

@@ -75,7 +75,8 @@ def _standing_by(registered: bool) -> list[str]:
     """Import what a run needs and wait for the rest of the arguments; ends the process when none will come."""
     from .trainable import preload
 
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a chief that is told to save before it listens goes on
+    for early in (signal.SIGUSR1, signal.SIGUSR2):  # a chief that is asked for something before it listens goes on
+        signal.signal(early, signal.SIG_IGN)
     preload(registered)
     line = sys.stdin.readline()
     if not line:

@@ -1,0 +1,244 @@
+"""The panels in a real JupyterLab and a headless Chromium: how soon, how smoothly, and how large they are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from _common import ROOT, median, own_home, quantile, say
+from playwright.sync_api import Page
+
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.lab import Lab, chromium, jupyterlab
+from tests.panels import stories
+from tests.panels.long_story import LongStory
+from transient_magics.client import Cluster
+from transient_magics.journal import Journal, events
+from transient_magics.panels import assets
+
+SETUP = """\
+%load_ext transient_magics
+import pathlib, resource
+from tests.panels import stories
+from transient_magics import panels
+path = pathlib.Path({path!r})
+cluster, feed = stories.StoryCluster(path, {name!r}), stories.StoryFeed(path)"""
+COUNTED = """\
+counted = [0, None]
+def count(state, new):
+    counted[:] = counted[0] + len(new), state
+feed.subscribe("k80x4", count)"""
+SHOW = "panels.show(cluster, feed=feed)"
+PAINTED = """(text) => new Promise((done) => {
+    const panels = () => [...document.querySelectorAll(".transient-panel")];
+    const seen = () => panels().some((panel) => panel.textContent.includes(text));
+    const painted = () => requestAnimationFrame(() => setTimeout(() => done(performance.now())));
+    if (seen()) painted();
+    else new MutationObserver((_, observer) => { if (seen()) { observer.disconnect(); painted(); } })
+        .observe(document.body, { childList: true, subtree: true, characterData: true, attributes: true });
+})"""
+"""Milliseconds at which a panel with that text has been painted."""
+FRAMES = """() => { window.frames_ = []; const tick = (at) => { frames_.push(at); requestAnimationFrame(tick); };
+    requestAnimationFrame(tick); }"""
+ASK = """async () => {
+    const began = performance.now();
+    await jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code: "1" }).done;
+    return performance.now() - began;
+}"""
+
+
+def opened(lab: Lab, name: str, *cells: str) -> Page:
+    """A page with the first cell run, and the others not yet."""
+    lab.notebook(name, *cells)
+    page = lab.open(name)
+    page.evaluate("() => { jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
+    lab.command(page, "notebook:run-cell")
+    page.locator(".jp-InputPrompt").first.get_by_text("[1]").wait_for(timeout=60_000)
+    return page
+
+
+def first_paint(lab: Lab, page: Page, index: int, text: str) -> float:
+    """Milliseconds from running the cell of that number to a panel with `text` on the screen."""
+    page.evaluate("(index) => { jupyterapp.shell.currentWidget.content.activeCellIndex = index; }", index)
+    began = page.evaluate(
+        f"(text) => {{ window.painted = ({PAINTED})(text); const began = performance.now();"
+        " jupyterapp.commands.execute('notebook:run-cell'); return began; }",
+        text,
+    )
+    return page.evaluate("window.painted") - began
+
+
+def heap(page: Page) -> float:
+    """The page's JavaScript heap after a collection, in MB: JupyterLab, the notebook and the panel."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return used / 1e6
+
+
+def said(page: Page, code: str) -> str:
+    """What the kernel prints for `code`, aside of the notebook's cells."""
+    return page.evaluate(
+        """async (code) => {
+            const future = jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code });
+            let text = "";
+            future.onIOPub = (message) => { text += message.content.text ?? ""; };
+            await future.done;
+            return text;
+        }""",
+        code,
+    )
+
+
+def sizes() -> None:
+    """What the front end weighs."""
+    for name in ("cluster.js", "declare.js", "panel.css"):
+        say(f"{name}, bundled", assets.path(name).stat().st_size / 1000, "kB")
+
+
+def paint(lab: Lab, folder: Path) -> None:
+    """A panel in a fresh kernel, and the next one."""
+    stories.tell(folder / "journal.jsonl", "training")
+    page = opened(lab, "paint", SETUP.format(path=str(folder / "journal.jsonl"), name="k80x4"), SHOW, SHOW)
+    say("cell to first paint, first panel of a kernel", first_paint(lab, page, 1, "k80x4"), "ms", "< 300")
+    page.evaluate("() => document.querySelectorAll('.transient-panel').forEach((panel) => panel.remove())")
+    say("cell to first paint, next panel", first_paint(lab, page, 2, "k80x4"), "ms", "< 300")
+    lab.close_pages()
+
+
+def notice(lab: Lab, samples: int) -> None:
+    """From the VM's own clock, as the agent sees the notice, to the countdown on the screen."""
+    page = opened(lab, "notice", "%load_ext transient_magics", "%transient_cluster cpux4 --name pixels")
+    lab.run_last(page)
+    panel = page.locator(".transient-panel")
+    panel.get_by_text("5 of 5 VMs ready").wait_for(timeout=120_000)
+    cluster, found = Cluster("pixels"), []
+    for _ in range(samples):
+        ready = [vm.name for vm in cluster.state.living if vm.role == "worker" and vm.state == "ready"]
+        page.evaluate(
+            f"(text) => {{ window.painted = ({PAINTED})(text).then(() => Date.now()); }}", f"{ready[0]} will be"
+        )
+        cluster.revoke(ready[0])
+        seen = page.evaluate("window.painted")
+        (noticed,) = [each.noticed for each in cluster.events("vm.preemption_notice") if each.vm == ready[0]]  # type: ignore[attr-defined]
+        found.append(seen - noticed / 1e6)
+        cluster.follow(lambda state: sum(vm.role == "worker" and vm.state == "ready" for vm in state.living) >= 4, 120)
+    say("notice on the VM to its mark on the screen, median", median(found), "ms", "< 250")
+    say("notice on the VM to its mark on the screen, worst", max(found), "ms")
+    lab.close_pages()
+    cluster.delete()
+
+
+def storm(lab: Lab, folder: Path, seconds: float, rate: int = 1000) -> None:
+    """A thousand events a second: what the page draws, how the kernel answers, what the fold has seen."""
+    path = folder / "journal.jsonl"
+    stories.tell(path, "training")
+    page = opened(lab, "storm", f"{SETUP.format(path=str(path), name='k80x4')}\n{COUNTED}\n{SHOW}")
+    page.locator(".transient-panel").wait_for()
+    page.wait_for_timeout(2000)
+    before = heap(page)
+    written = [0]
+
+    def write() -> None:
+        began, pieces = time.monotonic(), 50
+        with Journal(path) as journal:
+            for piece in range(int(seconds * pieces)):
+                journal.extend([_event(written[0] + number) for number in range(rate // pieces)])
+                written[0] += rate // pieces
+                time.sleep(max(0.0, began + (piece + 1) / pieces - time.monotonic()))
+
+    writer = threading.Thread(target=write)
+    page.evaluate(FRAMES)
+    page.wait_for_timeout(200)
+    began = page.evaluate("performance.now()")
+    writer.start()
+    answers = []
+    while writer.is_alive():
+        answers.append(page.evaluate(ASK))
+        page.wait_for_timeout(250)
+    writer.join()
+    frames = [at for at in page.evaluate("frames_") if at >= began]
+    lengths = [after - at for at, after in pairwise(frames)]
+    page.wait_for_timeout(1500)
+    counted = json.loads(said(page, "import json; print(json.dumps([counted[0], counted[1].seq]))"))
+    there = len(path.read_bytes().splitlines())
+    say("events per second, written", written[0] / (seconds or 1), "")
+    say("frames per second", len(lengths) / (sum(lengths) / 1000), "", "> 30")
+    say("longest frame", max(lengths), "ms")
+    say("another cell answered, median", median(answers), "ms", "< 100")
+    say("another cell answered, 95 %", quantile(answers, 0.95), "ms", "< 100")
+    say("events that the fold has not seen", 2 * there - sum(counted), "", "0")
+    say("page's heap, before and after", before, f"MB, {heap(page):.0f} MB")
+    lab.close_pages()
+
+
+def _event(number: int) -> Any:
+    kinds = [
+        lambda: stories.progress(number, 4),
+        lambda: events.WorkerJoined(run="run-1", worker=f"worker-{number % 4}", number=number, active=4),
+        lambda: events.WorkerLeft(
+            run="run-1", worker=f"worker-{number % 4}", number=number - 1, active=3, reason="lost"
+        ),
+        lambda: events.TrainCheckpoint(run="run-1", step=number, path=f"checkpoints/model.ckpt-{number}"),
+    ]
+    return kinds[number % 4]()
+
+
+def day(lab: Lab, folder: Path, hours: float, watched: float) -> None:
+    """A long run that is opened again, and goes on."""
+    story = LongStory(hours)
+    path = story.tell(folder / "long")
+    metrics = folder / "long" / "runs" / "run-1" / "metrics.jsonl"
+    say("journal and metrics of the long run", (path.stat().st_size + metrics.stat().st_size) / 1e6, "MB")
+    page = opened(lab, "day", SETUP.format(path=str(path), name="long"), SHOW)
+    empty = heap(page)
+    say(f"{hours:g} h of 8 workers, cell to panel", first_paint(lab, page, 1, "long"), "ms", "< 1000")
+    began = time.monotonic()
+    page.locator(".transient-lane").last.locator(".transient-speed[d*=L]").wait_for(state="attached")
+    say("its curves, all of them after", 1000 * (time.monotonic() - began), "ms")
+    first = heap(page)
+    kernel = float(said(page, "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)"))
+    for second in range(int(watched * 10)):  # at ten times the speed
+        moment = story.end + second
+        with metrics.open("a") as file:
+            file.writelines(story.metrics(moment, moment + 1))
+        page.wait_for_timeout(100)
+    say("page's heap: notebook alone, with the panel, later", empty, f"MB, {first:.0f} MB, {heap(page):.0f} MB")
+    say("the panel's part of it", first - empty, "MB", "< 150")
+    grown = float(said(page, "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)")) - kernel
+    say("kernel's memory: with the panel, grown since", kernel, f"MB, {grown:.0f} MB")
+    lab.close_pages()
+
+
+def main() -> None:
+    """Print one figure per line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a shorter storm, a shorter day, fewer notices")
+    quick = parser.parse_args().quick
+    sizes()
+    work = Path(tempfile.mkdtemp(prefix="tm-panel-"))
+    try:
+        with own_home() as home, chromium() as browser:
+            for folder in ("lab", "notebooks", "paint", "storm", "day"):
+                (work / folder).mkdir()
+            with jupyterlab(work / "lab", work / "notebooks", browser, home) as lab:
+                paint(lab, work / "paint")
+                notice(lab, 3 if quick else 12)
+                storm(lab, work / "storm", 10 if quick else 60)
+                day(lab, work / "day", 2 if quick else 24, 10 if quick else 60)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""A real JupyterLab, and a real Chromium to look at it, for tests and benchmarks.
+
+`chromium()` is the browser named by CHROMIUM, else the system's, else Playwright's; `jupyterlab(...)` starts JupyterLab
+with a home of its own on a loopback port; `lab.notebook(...)` writes a notebook and `lab.open(...)` opens it in a page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from .ensure_chromium import find
+
+TESTS = Path(__file__).parent.parent
+BROWSER_OPTIONS = [
+    "--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run", "--disable-gpu",
+]  # fmt: skip
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+
+
+class Lab:
+    """A running JupyterLab and the folder that it serves."""
+
+    def __init__(self, url: str, token: str, folder: Path, home: Path, browser: Browser) -> None:
+        self.url, self.folder, self.home = url, folder, home
+        self._token, self._browser = token, browser
+        self._pages: list[Page] = []
+
+    def notebook(self, name: str, *cells: str) -> Path:
+        """Write a notebook with these code cells."""
+        path = self.folder / f"{name}.ipynb"
+        content = {
+            "nbformat": 4, "nbformat_minor": 5,
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            "cells": [
+                {"cell_type": "code", "id": secrets.token_hex(4), "metadata": {}, "execution_count": None,
+                 "outputs": [], "source": source}
+                for source in cells
+            ],
+        }  # fmt: skip
+        path.write_text(json.dumps(content))
+        return path
+
+    def theme(self, name: str) -> None:
+        """Have pages that are opened from now on `light` or `dark`."""
+        self.setting("apputils-extension/themes", {"theme": THEMES[name]})
+
+    def setting(self, plugin: str, values: dict[str, Any]) -> None:
+        path = self.home / "settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+
+    def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
+        """Open the notebook in a page of its own and wait until its kernel is idle."""
+        page = self._browser.new_page(viewport={"width": width, "height": height})
+        self._pages.append(page)
+        page.goto(
+            f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
+            wait_until="commit",
+        )
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything.
+        page.wait_for_function(
+            "() => globalThis.jupyterapp?.shell.currentWidget?.context?.sessionContext?"
+            ".session?.kernel?.status == 'idle'",
+            timeout=60_000,
+        )
+        self.command(page, "application:toggle-left-area")
+        return page
+
+    def run_all(self, page: Page) -> None:
+        """Run all cells."""
+        self.command(page, "notebook:run-all-cells")
+
+    def run_last(self, page: Page) -> None:
+        """Run the last cell."""
+        page.evaluate(
+            "() => { const book = jupyterapp.shell.currentWidget.content;"
+            " book.activeCellIndex = book.widgets.length - 1; }"
+        )
+        self.command(page, "notebook:run-cell")
+
+    def command(self, page: Page, name: str) -> None:
+        """Have JupyterLab carry out one of its commands."""
+        page.evaluate("name => { jupyterapp.commands.execute(name); }", name)  # its answer is no plain value
+
+    def close_pages(self) -> None:
+        for page in self._pages:
+            page.close()
+        self._pages.clear()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The browser, without a window."""
+    program = find()
+    if program is None:
+        raise FileNotFoundError("No Chromium here: `make browser` installs one")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=BROWSER_OPTIONS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None = None) -> Iterator[Lab]:
+    """JupyterLab, which keeps its own things in `home` and serves `folder`; its kernels keep theirs in `clusters`."""
+    token = secrets.token_hex(8)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    variables = {
+        **os.environ,
+        "HOME": str(home),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "TRANSIENT_MAGICS_HOME": str(clusters or home / "transient"),
+        "PYTHONPATH": str(TESTS.parent),
+    }
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}",
+        "--LabApp.expose_app_in_browser=True",
+    ]  # fmt: skip
+    log = (home / "lab.log").open("wb")
+    process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
+    try:
+        lab = Lab(f"http://127.0.0.1:{port}", token, folder, home, browser)
+        lab.setting("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False})
+        _wait_for(f"{lab.url}/api/status?token={token}", process, home / "lab.log")
+        yield lab
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        log.close()
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(240):
+        if process.poll() is not None:
+            raise RuntimeError(f"JupyterLab ended at once:\n{log.read_text()[-2000:]}")
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.25)
+    raise RuntimeError(f"JupyterLab does not answer:\n{log.read_text()[-2000:]}")

@@ -1,0 +1,219 @@
+"""The panels' parts in a real JupyterLab: curves and lanes, what can be done, and what the words of VMs cannot do."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.panels import stories
+from tests.panels.long_story import LongStory
+
+from .lab import Lab
+from .test_panel import SHOW, SHOW_RUN, opened, shots
+
+__all__ = ["shots"]
+pytestmark = pytest.mark.browser
+AXE = Path(__file__).parents[2] / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
+SHOW_LONG = SHOW.replace("StoryCluster(journal)", "StoryCluster(journal, 'long')")
+
+
+def serious_findings(page: Page) -> list[str]:
+    """What axe finds in the panels: the rules broken gravely, each with its first place."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run('.transient-panel')")["violations"]
+    return [
+        f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:120]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path, shots: Path) -> None:
+    journal = LongStory(5).tell(tmp_path / "long", metrics_every=10)
+    lab.notebook("long", f"{SHOW_LONG.format(path=str(journal))}\n{SHOW_RUN}")
+    page = lab.open("long", height=1400)
+    lab.run_all(page)
+    cluster, run = page.locator(".transient-panel").first, page.locator(".transient-panel").last
+    expect(run.get_by_role("group", name="steps per second, 3")).to_be_visible(timeout=30_000)
+    expect(run.get_by_role("group", name="mini-batch")).to_be_visible()
+    expect(run).to_contain_text("┆ a worker was revoked   ▲ checkpoint   ● evaluation")
+    expect(cluster.get_by_role("button", name="Checkpoint now")).to_have_count(0)
+    page.screenshot(path=shots / "training.png")
+
+    loss = run.get_by_role("group", name=re.compile("^loss"))
+    loss.focus()
+    page.keyboard.press("ArrowLeft")
+    readout = loss.locator(".transient-readout")
+    expect(readout).to_have_text(re.compile(r"\d\d:\d\d:\d\d( · [\d.]+| checkpoint at step [\d,]+)"))
+    last = readout.text_content()
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowLeft")
+    expect(readout).not_to_have_text(last or "")
+    page.keyboard.press("0")
+    run.get_by_role("combobox", name="Over what the curves are drawn").select_option("step")
+    run.get_by_label("log loss").check()
+    run.get_by_label("Smoothing").fill("0.9")
+    loss.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(readout).to_have_text(re.compile(r"step [\d,]+"))
+
+    with page.expect_download() as table:
+        run.get_by_role("button", name="Download the curves as CSV").click()
+    rows = list(csv.DictReader(table.value.path().read_text().splitlines()))
+    assert len(rows) > 100
+    assert float(rows[-1]["steps_per_second"]) == pytest.approx(32, rel=0.1)
+    assert float(rows[-1]["worker-7 batch_size"]) == 32
+    with page.expect_download() as picture:
+        run.get_by_role("button", name="Download the charts as PNG").click()
+    assert picture.value.path().read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_lanes_say_who_was_where_and_when(lab: Lab, tmp_path: Path) -> None:
+    journal = LongStory(5).tell(tmp_path / "long", metrics_every=10)
+    lab.notebook("lanes", SHOW_LONG.format(path=str(journal)))
+    page = lab.open("lanes")
+    lab.run_all(page)
+    panel = page.locator(".transient-panel")
+    lane = panel.get_by_role("img", name="life of worker-8")
+    expect(lane.locator(".transient-speed")).to_have_attribute("d", re.compile("L"), timeout=30_000)
+    assert "M0 0" not in (lane.locator(".transient-before [data-state=revoked]").get_attribute("d") or "M0 0")
+    panel.get_by_role("img", name="life of ps-0").focus()
+    page.keyboard.press("ArrowDown")  # the first worker's place, which worker-8 has now
+    tip = panel.get_by_role("tooltip")
+    expect(tip).to_contain_text("worker-8 running from")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    expect(tip).to_contain_text("worker-0 was revoked at")
+    page.keyboard.press("ArrowLeft")
+    expect(tip).to_contain_text("worker-0 under notice from")
+    lane.hover(position={"x": 20, "y": 12})
+    expect(tip).to_contain_text("worker-0 running from")
+
+
+def test_a_run_is_saved_evaluated_and_its_log_read_from_its_panel(lab: Lab, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    stories.tell(journal, "training")
+    page = opened(lab, journal, SHOW_RUN, "cluster.asked", name="deeds")
+    panel = page.locator(".transient-panel").last
+    panel.get_by_role("button", name="Checkpoint now").click()
+    expect(panel).to_contain_text("A checkpoint is being written.")
+    panel.get_by_role("button", name="Evaluate now").click()
+    panel.get_by_label("Whose log").select_option("worker-2")
+    panel.get_by_role("button", name="Show log").click()
+    expect(panel.get_by_label("The last lines of the log")).to_contain_text("worker-2 built its graph in 4.2 s")
+    panel.get_by_role("button", name="Stop run").click()
+    expect(panel).to_contain_text("Stop run-1?")
+    panel.get_by_role("button", name="Stop", exact=True).click()
+    expect(panel).to_contain_text("run-1 is being stopped.")
+    lab.run_last(page)
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text(
+        "[('save',), ('evaluate', True), ('stop',)]", timeout=10_000
+    )
+
+
+def test_resizing_says_its_price_before_it_happens(lab: Lab, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    stories.tell(journal, "training")
+    page = opened(lab, journal, "cluster.asked", name="resize")
+    panel = page.locator(".transient-panel")
+    panel.get_by_role("button", name="Resize", exact=True).click()
+    wanted = panel.get_by_label("The workers to have instead")
+    expect(wanted).to_have_value("k80x4")
+    wanted.fill("k80x99")
+    page.keyboard.press("Enter")
+    expect(panel).to_contain_text("99 workers are more than the 8 that k80x4 may have")
+    wanted.fill("k80x2")
+    page.keyboard.press("Enter")
+    question = panel.get_by_role("group", name="Resize?")
+    expect(question).to_contain_text("Have k80x2 for $0.655 per hour, not $1.17? 2 workers will be deleted.")
+    expect(question.get_by_role("button", name="Not now")).to_be_focused()
+    question.get_by_role("button", name="Resize").click()
+    expect(panel).to_contain_text("The cluster becomes k80x2.")
+    lab.run_last(page)
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("[('resize', 'k80x2')]")
+
+
+def test_events_are_filtered_by_kind_and_by_words(lab: Lab, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    stories.tell(journal, "short")
+    page = opened(lab, journal, name="filter")
+    panel = page.locator(".transient-panel")
+    events = panel.get_by_role("listitem")
+    expect(events.filter(has_text="saved a checkpoint")).to_have_count(1)
+    panel.get_by_label("Which events").select_option("trouble")
+    expect(events).to_have_count(2)
+    expect(events.first).to_contain_text("worker-3 was revoked")
+    panel.get_by_label("Which events").select_option("")
+    panel.get_by_label("Only events with these words").fill("joined")
+    expect(events).to_have_count(1)
+
+
+EVIL = (
+    "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+    "\x1b[31mred\x1b]0;t\x07\u202egnp.exe"
+)
+EVIL_LOGS = f"""
+class Evil(stories.StoryCluster):
+    def logs(self, worker, lines=200):
+        return {EVIL!r} + "\\n" + "x" * 100_000
+journal = pathlib.Path({{path!r}})
+cluster = Evil(journal)"""
+
+
+def test_what_vms_say_is_text_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    stories.tell(journal, "training")
+    lines = [
+        {"kind": "vm.refused", "vm": "worker-1", "reason": EVIL}, {"kind": "controller.trouble", "what": EVIL},
+        {"kind": "worker.joined", "run": "run-1", "worker": EVIL, "number": 9, "active": 5},
+        {"kind": "train.failed", "run": "run-1", "reason": EVIL + "y" * 100_000},
+    ]  # fmt: skip
+    with journal.open("a") as file:
+        for seq, line in enumerate(lines, 1000):
+            file.write(json.dumps({"seq": seq, "time": seq, **line}) + "\n")
+    lab.notebook("evil", SHOW.format(path=str(journal)), EVIL_LOGS.format(path=str(journal)), SHOW_RUN)
+    page = lab.open("evil")
+    lab.run_all(page)
+    panel = page.locator(".transient-panel").last
+    expect(panel).to_contain_text("failed at step", timeout=30_000)
+    panel.get_by_label("Whose log").select_option("worker-2")
+    panel.get_by_role("button", name="Show log").click()
+    log = panel.get_by_label("The last lines of the log")
+    expect(log).to_contain_text("<script>document.title='owned'</script>red�gnp.exe")
+    assert len(log.text_content() or "") < 2000
+    shown = page.locator(".transient-panel")
+    assert shown.locator("img:not([role]), script").count() == 0
+    assert "\u202e" not in "".join(shown.all_text_contents())
+    assert "owned" not in page.title()
+    assert all((box or {})["width"] < 1100 for box in (panel.bounding_box(), shown.first.bounding_box()))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_stands_in_the_way_of_anybody(lab: Lab, tmp_path: Path, theme: str) -> None:
+    journal = LongStory(5).tell(tmp_path / "long", metrics_every=10)
+    lab.theme(theme)
+    lab.notebook(
+        "axe", f"%load_ext transient_magics\n{SHOW_LONG.format(path=str(journal))}\n{SHOW_RUN}\npanels.show_declare()"
+    )
+    page = lab.open("axe")
+    lab.run_all(page)
+    expect(page.locator(".transient-panel")).to_have_count(3, timeout=30_000)
+    expect(page.get_by_role("group", name="mini-batch")).to_be_visible()
+    assert serious_findings(page) == []
+
+
+def test_a_second_view_shows_the_same(lab: Lab, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    stories.tell(journal, "ready")
+    page = opened(lab, journal, name="twice")
+    lab.command(page, "notebook:create-output-view")
+    panels = page.locator(".transient-panel")
+    expect(panels).to_have_count(2)
+    stories.tell(journal, "training", after="ready")
+    for number in range(2):
+        expect(panels.nth(number).get_by_role("progressbar")).to_be_visible()

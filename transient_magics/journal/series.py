@@ -1,0 +1,197 @@
+"""What a run's metrics add up to, ready to be drawn: averages over equal spans of time, few of them however long it is.
+
+Lines of metrics (`metrics.py`) go in, columns of at most POINTS values come out. A span lasts two seconds at first and
+twice as long each time there would be too many, so that memory stays the same after a minute and after a month.
+
+How fast the cluster could be is judged as `train.slow` does it: each worker as fast as it was seen to be at best in ten
+seconds after its warm-up, all together as fast as their sum (S. Li, R. Walls, T. Guo, "Characterizing and modeling
+distributed training with transient cloud GPU servers", ICDCS 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+POINTS = 360
+WARM_UP_SECONDS = 30.0
+WINDOW_SECONDS = 10.0
+_FIRST_WIDTH = 2.0
+_LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
+_NAMED = 64
+_SCRAP = 0.25
+
+
+@dataclass(slots=True)
+class _Sums:
+    """One worker in one span."""
+
+    rows: int = 0
+    seconds: float = 0.0
+    step: int = 0
+    steps: float = 0.0
+    loss: float = 0.0
+    losses: int = 0
+    batch: float = 0.0
+    staleness: float = 0.0
+
+    def add(self, other: _Sums) -> None:
+        self.step = max(self.step, other.step)
+        for name in ("rows", "seconds", "steps", "loss", "losses", "batch", "staleness"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def speed(self, seen: float) -> float:
+        """Steps per second over the `seen` seconds; who was there for most of them counts as there for all of them."""
+        if self.seconds <= 0:
+            return 0.0
+        present = self.seconds / seen
+        return self.steps / self.seconds * (1.0 if present > 0.4 else present)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast a worker is at best, in examples per second of computing."""
+
+    since: float
+    seen: float = 0.0
+    began: float = 0.0
+    samples: float = 0.0
+    computing: float = 0.0
+    best: float = 0.0
+
+    def add(self, at: float, samples: float, computing: float) -> None:
+        self.seen = at
+        if at - self.since < WARM_UP_SECONDS:
+            return
+        self.began = self.began or at
+        self.samples, self.computing = self.samples + samples, self.computing + computing
+        if at - self.began >= WINDOW_SECONDS:
+            if self.computing > 0:
+                self.best = max(self.best, self.samples / self.computing)
+            self.began, self.samples, self.computing = at, 0.0, 0.0
+
+
+@dataclass
+class RunSeries:
+    """The metrics of one run. Times in seconds since 1970, speeds in steps per second."""
+
+    width: float = _FIRST_WIDTH
+    rows: int = 0
+    """How many lines were added."""
+    _spans: dict[int, dict[str, _Sums]] = field(default_factory=dict)
+    _paces: dict[str, _Pace] = field(default_factory=dict)
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines of metrics; one that lacks its time, worker or steps is passed over."""
+        for row in rows:
+            try:
+                self._add(row)
+            except (KeyError, TypeError, ValueError):
+                continue  # of another version; the panel can do without it
+        while len(self._spans) > POINTS:
+            self._widen()
+
+    @property
+    def newest(self) -> int:
+        """The number of the span that is not over yet; `columns` are the same until it is another."""
+        return max(self._spans, default=0)
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        at, worker, steps = float(row["time"]) / 1e9, str(row["worker"]), float(row["steps"])
+        computing, waiting = float(row.get("compute_seconds") or 0.0), float(row.get("wait_seconds") or 0.0)
+        batch, loss = float(row.get("batch_size") or 0.0), row.get("loss")
+        pace = self._paces.get(worker)
+        since = at - pace.seen if pace else 0.0
+        if pace is None:
+            worker = self._named(worker)
+            pace = self._paces.setdefault(worker, _Pace(at))
+        seconds = since if 0 < since < _LONGEST_ROW else computing + waiting
+        pace.add(at, float(row.get("samples") or 0.0), computing)
+        new = _Sums(1, seconds, int(row.get("step") or 0), steps)
+        new.batch, new.staleness = batch, float(row.get("staleness") or 0.0)
+        if loss is not None:
+            new.loss, new.losses = float(loss), 1
+        self.rows += 1
+        span = self._spans.setdefault(int(at // self.width), {})
+        if worker in span:
+            span[worker].add(new)
+        else:
+            span[worker] = new
+
+    def _named(self, worker: str) -> str:
+        """The worker itself, or "" for all those beyond the number that are told apart."""
+        if len(self._paces) >= _NAMED:
+            longest = min(self._paces, key=lambda name: self._paces[name].seen)
+            newest = max(pace.seen for pace in self._paces.values())
+            if newest - self._paces[longest].seen < 600:
+                return ""
+            del self._paces[longest]
+        return worker
+
+    def _widen(self) -> None:
+        self.width *= 2
+        wider: dict[int, dict[str, _Sums]] = {}
+        for number, span in self._spans.items():
+            into = wider.setdefault(number // 2, {})
+            for worker, sums in span.items():
+                if worker in into:
+                    into[worker].add(sums)
+                else:
+                    into[worker] = sums
+        self._spans = wider
+
+    def columns(self) -> dict[str, Any]:
+        """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), and `workers`: speed, batch, staleness of
+        each. All of one length, None where there is nothing. The span that is not over yet is left out, and one of
+        which too little is known."""
+        lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
+        if len(lengths) > 2:
+            del lengths[max(lengths)]
+        enough = _SCRAP * median(lengths.values()) if lengths else 0.0
+        numbers = [number for number, seconds in lengths.items() if seconds >= enough]
+        spans = [self._spans[number] for number in numbers]
+        both = [(self._spans[number], lengths[number]) for number in numbers]
+        names = sorted({name for span in spans for name in span if name})
+        return {
+            "width": self.width,
+            "time": [(number + 0.5) * self.width for number in numbers],
+            "step": [max(sums.step for sums in span.values()) for span in spans],
+            "loss": [_mean(span.values(), "loss", "losses") for span in spans],
+            "speed": [_short(sum(sums.speed(seconds) for sums in span.values())) for span, seconds in both],
+            "expected": [self._expected(span) for span in spans],
+            "workers": {
+                name: {
+                    "speed": [_short(span[name].speed(seconds)) if name in span else None for span, seconds in both],
+                    "batch": [_mean([span[name]], "batch", "rows") if name in span else None for span in spans],
+                    "staleness": [_mean([span[name]], "staleness", "rows") if name in span else None for span in spans],
+                }
+                for name in names
+            },
+        }
+
+    def _expected(self, span: Mapping[str, _Sums]) -> float | None:
+        total = 0.0
+        for name, sums in span.items():
+            pace = self._paces.get(name)
+            if pace is None or pace.best <= 0 or sums.batch <= 0:
+                return None
+            total += pace.best / (sums.batch / sums.rows)
+        return _short(total)
+
+
+def _seen(span: Mapping[str, _Sums]) -> float:
+    """Of how many seconds of a span there are lines."""
+    return max(sums.seconds for sums in span.values()) or 1.0
+
+
+def _mean(sums: Iterable[_Sums], what: str, of: str) -> float | None:
+    sums = list(sums)
+    many = sum(getattr(each, of) for each in sums)
+    return _short(sum(getattr(each, what) for each in sums) / many) if many else None
+
+
+def _short(value: float) -> float:
+    """With as many digits as can be seen, so that messages stay small."""
+    return float(f"{value:.5g}")

@@ -1,0 +1,45 @@
+"""What the curves of a training panel are drawn from: columns over time, and marks on the same axis.
+
+They come from the run's per-second metrics where those are here, else from what the journal says of its progress.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..client import text
+from ..journal import ClusterState, RunSeries, RunState
+
+_MOST_MARKS = 200
+
+
+def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> dict[str, Any]:
+    """The columns of `RunSeries.columns`, with `run` (its name), `below` and `marks`.
+
+    `below`: the share of the expected speed below which the run is called slow. A mark is (kind, moment, step, words),
+    its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
+    """
+    columns = series.columns() if series and series.rows else _progress(run)
+    return {"run": run.name, "below": run.spec.get("alarm_below") or 0.8, **columns, "marks": _marks(state, run)}
+
+
+def _progress(run: RunState) -> dict[str, Any]:
+    time, step, loss, speed = zip(*run.series, strict=True) if run.series else ((), (), (), ())
+    nothing = [None] * len(time)
+    columns = {"time": list(time), "step": list(step), "loss": list(loss), "speed": list(speed)}
+    return {"width": 0.0, **columns, "expected": nothing, "workers": {}}
+
+
+def _marks(state: ClusterState, run: RunState) -> list[tuple[Any, ...]]:
+    end = run.finished_at or float("inf")
+    revoked = [
+        ("revoked", vm.ended_at, None, f"{text.plain(vm.name)} was revoked")
+        for vm in state.vms.values()
+        if vm.state == "revoked" and run.declared_at <= vm.ended_at <= end
+    ]
+    saved = [("checkpoint", at, step, f"checkpoint at step {step:,}") for at, step in run.checkpoints]
+    evaluated = [
+        ("evaluation", at, step, f"evaluated at step {step:,}: {text.scores_words(metrics)}", metrics.get("loss"))
+        for at, step, metrics in run.evaluations
+    ]
+    return [*revoked[-_MOST_MARKS:], *saved, *evaluated]

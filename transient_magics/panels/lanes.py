@@ -1,0 +1,89 @@
+"""The VMs of a panel, a lane each: what a VM is, how it is, and what became of it and of those before it in its place.
+
+There are few lanes however many VMs a cluster had: those that live, and those that went of late. Whose place a VM took
+stays visible in its own lane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..client import text
+from ..journal import ClusterState, VmState
+
+MOST_LANES = 24
+_GONE_SHOWN_SECONDS = 60.0
+_GONE_LANES = 3
+_MOST_BEFORE = 12
+MODELS = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
+
+
+def lanes(state: ClusterState, now: float) -> list[dict[str, Any]]:
+    """One dict per lane: the VM's name, role, machine, zone, price, state in words, life and what may be done to it."""
+    living = sorted(state.living, key=_order)
+    gone = [vm for vm in state.vms.values() if vm.state in ("revoked", "refused")]
+    if state.over:
+        chosen = sorted(state.vms.values(), key=_order)[:MOST_LANES]
+    else:
+        gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or not _replaced(state, vm)]
+        if len(living) > MOST_LANES:  # what is not simply at work is of more interest
+            living = sorted(living, key=lambda vm: (vm.role != "ps", vm.state == "ready", _order(vm)))[:MOST_LANES]
+        chosen = living + gone[-_GONE_LANES:]
+    return [_lane(state, vm, now) for vm in sorted(chosen, key=_order)]
+
+
+def life(vm: VmState) -> list[tuple[str, str, float, float]]:
+    """The parts of a VM's life: (its name, state, from, to), in seconds since 1970; to 0 for what goes on.
+
+    The last part of one that is gone has no length: how it ended.
+    """
+    moments = [
+        (vm.requested_at, "requested"),
+        (vm.running_at, "booting"),
+        (vm.ready_at, "ready"),
+        (vm.noticed_at, "leaving"),
+        (vm.ended_at, vm.state),
+    ]
+    known = [(at, what) for at, what in moments if at]
+    ends = [at for at, _ in known[1:]] + [vm.ended_at]
+    return [(vm.name, what, at, end) for (at, what), end in zip(known, ends, strict=False)]
+
+
+def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
+    spec = state.spec
+    words = text.vm_words(state, vm, now)
+    return {
+        "name": vm.name,
+        "role": "parameter server" if vm.role == "ps" else "worker",
+        "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
+        "machine": text.machine(state, vm),
+        "zone": vm.zone,
+        "terms": f"{vm.machine_type}, {MODELS.get(vm.provisioning_model, '')}, {text.money(vm.hourly)} per hour",
+        "state": "training" if words == "training" else vm.state,
+        "words": words,
+        "leaves_at": text.leaves_at(vm),
+        "revocable": bool(spec and spec.emulated and vm.role == "worker" and vm.state in ("booting", "ready")),
+        "life": [*_before(state, vm), *life(vm)],
+    }
+
+
+def _before(state: ClusterState, vm: VmState) -> list[tuple[str, str, float, float]]:
+    """The lives of those whose place it took, each until the next was asked for, and how it ended."""
+    found: list[list[tuple[str, str, float, float]]] = []
+    before = state.vms.get(vm.replaces or "")
+    while before and len(found) < _MOST_BEFORE:
+        if before.ended_at:  # until then it has a lane of its own
+            until = vm.requested_at
+            cut = [(name, what, at, min(end, until)) for name, what, at, end in life(before)[:-1] if at < until]
+            found.insert(0, [*cut, *life(before)[-1:]])
+        vm, before = before, state.vms.get(before.replaces or "")
+    return [part for parts in found for part in parts]
+
+
+def _order(vm: VmState) -> tuple[bool, int, float]:
+    return vm.role != "ps", vm.slot, vm.requested_at
+
+
+def _replaced(state: ClusterState, vm: VmState) -> bool:
+    after = text.replacement(state, vm)
+    return bool(after and after.state == "ready")

@@ -1,0 +1,57 @@
+"""The metrics of the run that a panel shows, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..journal import RunSeries, RunState
+
+Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
+
+
+class Measured:
+    """Follows the metrics of one run at a time, and tells `changed` of what is new.
+
+    `directory` is the cluster's, `rows` what follows a file (`Follower.rows`).
+    """
+
+    def __init__(self, directory: Path, rows: Rows, changed: Callable[[], None]) -> None:
+        self._directory, self._rows, self._changed = directory, rows, changed
+        self._run, self._series = "", RunSeries()
+        self._stop: Callable[[], None] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many lines were added."""
+        return self._series.rows
+
+    @property
+    def newest(self) -> tuple[str, float, int]:
+        """What is another when there is more to draw."""
+        return self._run, self._series.width, self._series.newest
+
+    def series_of(self, run: str) -> RunSeries | None:
+        """What is known of `run`; None where that is another one."""
+        return self._series if run == self._run else None
+
+    def follow(self, run: RunState | None) -> None:
+        """See that the metrics of `run` are followed, once its folder is there."""
+        if run is None or run.name == self._run:
+            return
+        folder = self._directory / "runs" / run.name
+        if folder.is_dir():
+            self.end()
+            self._run, self._series = run.name, RunSeries()
+            self._stop = self._rows(folder / "metrics.jsonl", self._add)
+
+    def end(self) -> None:
+        """Follow nothing any more."""
+        if self._stop:
+            self._stop()
+            self._stop = None
+
+    def _add(self, rows: list[dict[str, Any]]) -> None:
+        self._series.add(rows)
+        self._changed()

@@ -1,0 +1,89 @@
+"""What the page may ask for, and what is done then: each wish is said on the panel, and carried out aside.
+
+What a page sends is not trusted: it chooses among these wishes, and its words are checked where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..client import text
+from ..client.clusters import resized
+from ..errors import ClusterError, TransientError
+from ..journal import ClusterState
+
+LOG_LINES = 200
+_LOG_CHARACTERS = 40_000
+_LINE_CHARACTERS = 500
+
+
+class Asked(Protocol):
+    """What wishes are carried out with: a cluster's handle."""
+
+    @property
+    def state(self) -> ClusterState: ...
+    def revoke(self, worker: str, seconds: float = 0.0) -> None: ...
+    def resize(self, spec: str) -> None: ...
+    def delete(self, timeout: float | None = 300.0) -> None: ...
+    def run(self, name: str | None = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Wish:
+    """`said` at once, and what carrying it out takes some time for; what `do` returns is for the page."""
+
+    said: str
+    do: Callable[[], Mapping[str, Any] | None]
+
+
+def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | None:
+    """What a message of the page asks of `cluster`, or of its `run`; None where it is no wish."""
+    target = str(message.get("worker") or "")
+    match message.get("do"):
+        case "delete":
+            return Wish("The cluster is being deleted.", lambda: cluster.delete(timeout=None))
+        case "revoke":
+            return Wish(f"{target} will be revoked.", lambda: cluster.revoke(target))
+        case "resize":
+            spec = str(message.get("spec") or "").strip()
+            if message.get("agreed") is True:
+                return Wish(f"The cluster becomes {spec}.", lambda: cluster.resize(spec))
+            return Wish("", lambda: {"question": _what_resizing_means(cluster.state, spec)})
+        case "stop":
+            return Wish(f"{run} is being stopped.", lambda: cluster.run(run).stop())
+        case "save":
+            return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
+        case "evaluate":
+            return Wish("The model is being evaluated.", lambda: _nothing(cluster.run(run).evaluate(now=True)))
+        case "logs":
+            return Wish("", lambda: {"log": {"worker": target, "text": _log(cluster, run, target)}})
+    return None
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _what_resizing_means(state: ClusterState, wanted: str) -> dict[str, str]:
+    """The question before the workers change. Raises DeclarationError or ClusterError."""
+    if state.spec is None:
+        raise ClusterError("The cluster is not declared yet")
+    new = resized(state.spec, wanted)
+    if new.groups == state.spec.groups:
+        raise ClusterError(f"The cluster is {new.spec} already")
+    prices = f"{text.money(new.hourly)} per hour, not {text.money(state.spec.hourly)}"
+    fewer = state.spec.worker_count - new.worker_count
+    ends = f" {text.count(fewer, 'worker')} will be deleted." if fewer > 0 else ""
+    return {"spec": wanted, "text": f"Have {new.spec} for {prices}?{ends}"}
+
+
+def _log(cluster: Asked, run: str | None, worker: str) -> str:
+    """The last lines that a VM wrote, as plain text; of long lines the beginning."""
+    try:
+        said = str(cluster.run(run).logs(worker, LOG_LINES))
+    except TransientError as error:
+        return str(error)
+    lines = [text.plain(line, _LINE_CHARACTERS) for line in said.splitlines()[-LOG_LINES:]]
+    return "\n".join(lines)[-_LOG_CHARACTERS:]

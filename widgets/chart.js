@@ -1,0 +1,186 @@
+/* A chart of curves over time or steps, on uPlot: zoom by dragging, marks, a readout, keys, and colours of the theme.
+ *
+ * Charts that belong together share an `axis`, and so their zoom and their cursor. A drawing is
+ * {x, curves: [{label, values, colour, faint, band}], marks: [{x, kind, words, y}], log}.
+ */
+
+import uPlot from "uplot";
+import { OWN_KEYS, clock, colour, element, number, setAttribute, setText } from "./page.js";
+
+const MARKS = { revoked: "bad", checkpoint: "quiet", evaluation: "good" };
+const NEAR_PIXELS = 5;
+let axes = 0;
+
+/** What the charts of one panel share. */
+export function sharedAxis() {
+  const charts = [];
+  return {
+    key: `transient-${(axes += 1)}`,
+    charts,
+    byStep: false,
+    zoom: null,
+    zoomTo(from, to) {
+      this.zoom = from === null || !(to > from) ? null : [from, to];
+      for (const chart of charts) chart.redraw(true);
+    },
+    /** Zoom in (by < 1) or out around the middle of what is shown. */
+    zoomBy(by) {
+      const [from, to] = this.zoom ?? charts.find((chart) => chart.range())?.range() ?? [0, 0];
+      const [middle, half] = [(from + to) / 2, ((to - from) / 2) * by];
+      this.zoomTo(middle - half, middle + half);
+    },
+  };
+}
+
+function timeLabels(_, splits, __, ___, step) {
+  return splits.map((at) => (at === null ? "" : clock(at, step < 60)));
+}
+
+/** A chart with its title and what the cursor points at; `draw(drawing)` shows another state of it. */
+export function lineChart(title, axis, { height }) {
+  const room = element("div", { class: "transient-plot" });
+  const name = element("span", { text: title });
+  const readout = element("span", { class: "transient-readout" });
+  const told = element("span", { class: "transient-hidden", role: "status", "aria-live": "polite" });
+  const node = element("figure", { class: "transient-chart", tabindex: "0", role: "group", ...OWN_KEYS }, element("figcaption", {}, name, readout), room, told);
+  let plot = null;
+  let drawing = null;
+  let shape = "";
+
+  const line = (curve) => () => (curve.colour.startsWith("--") ? colour(node, curve.colour.slice(2)) : curve.colour);
+
+  function options() {
+    const small = { stroke: () => colour(node, "faint"), grid: { stroke: () => colour(node, "grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const bands = drawing.curves.flatMap((curve, index) =>
+      curve.band ? [{ series: [index + 1, index + 2], fill: () => colour(node, "band") }] : []);
+    return {
+      width: Math.max(120, room.clientWidth), height, legend: { show: false }, padding: [6, 18, 0, 0],
+      cursor: {
+        y: false, points: { size: 5 }, sync: { key: axis.key }, drag: { x: true, y: false, setScale: false },
+        bind: { dblclick: () => () => { axis.zoomTo(null); return null; } },
+      },
+      scales: {
+        x: { time: !axis.byStep, range: (_, low, high) => axis.zoom ?? (low === high ? [low - 1, high + 1] : [low, high]) },
+        y: { distr: drawing.log ? 3 : 1, range: drawing.log ? undefined : (_, low, high) => {
+          if (low === null) return [0, 1];
+          const from = drawing.fromZero ? 0 : low - 0.05 * (high - low || 1);
+          return [from, high + 0.06 * (high - from || 1)];
+        } },
+      },
+      axes: [
+        { ...small, size: 22, gap: 2, space: 72, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
+        { ...small, size: 40, gap: 4, space: 26, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
+      ],
+      series: [{}, ...drawing.curves.map((curve) => ({
+        label: curve.label, spanGaps: true, points: { show: curve.values.length < 3 },
+        stroke: line(curve), width: curve.hidden ? 0 : curve.faint ? 1 : 1.5, alpha: curve.faint ? 0.3 : 1,
+      }))],
+      bands,
+      hooks: { draw: [drawMarks], setCursor: [read], setSelect: [selected] },
+    };
+  }
+
+  function drawMarks({ ctx, bbox, valToPos }) {
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    const pixel = devicePixelRatio;
+    for (const mark of drawing.marks) {
+      const x = Math.round(valToPos(mark.x, "x", true));
+      ctx.strokeStyle = ctx.fillStyle = colour(node, MARKS[mark.kind] ?? "quiet");
+      ctx.lineWidth = pixel;
+      ctx.beginPath();
+      if (mark.kind === "revoked") {
+        ctx.setLineDash([3 * pixel, 3 * pixel]);
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+      } else if (mark.kind === "checkpoint") {
+        const y = bbox.top + bbox.height;
+        ctx.moveTo(x, y - 6 * pixel);
+        ctx.lineTo(x + 3 * pixel, y);
+        ctx.lineTo(x - 3 * pixel, y);
+        ctx.fill();
+      } else {
+        const y = typeof mark.y === "number" ? valToPos(mark.y, "y", true) : bbox.top + 5 * pixel;
+        ctx.setLineDash([]);
+        ctx.arc(x, y, 3.5 * pixel, 0, 7);
+        ctx.fill();
+      }
+    }
+    ctx.restore();
+  }
+
+  function words(index) {
+    const at = plot.data[0][index];
+    const where = axis.byStep ? `step ${Math.round(at).toLocaleString("en-US")}` : clock(at);
+    const values = drawing.curves.filter((curve) => !curve.hidden && !curve.faint && (curve.values[index] ?? null) !== null)
+      .map((curve) => `${drawing.curves.length > 1 && curve.label !== title ? `${curve.label} ` : ""}${number(curve.values[index])}`);
+    return [where, ...values.slice(0, 6)].join(" · ");
+  }
+
+  function read() {
+    const { idx, left } = plot.cursor;
+    if (idx === null || idx === undefined || left < 0) { setText(readout, drawing.said ?? ""); return; }
+    const near = drawing.marks.find((mark) => Math.abs(plot.valToPos(mark.x, "x") - left) < NEAR_PIXELS);
+    setText(readout, near ? near.words : words(idx));
+  }
+
+  function selected({ select, posToVal }) {
+    if (select.width < 4) return;
+    axis.zoomTo(posToVal(select.left, "x"), posToVal(select.left + select.width, "x"));
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  }
+
+  node.addEventListener("keydown", (event) => {
+    const keys = {
+      ArrowLeft: () => move(-1), ArrowRight: () => move(1),
+      "+": () => axis.zoomBy(0.5), "-": () => axis.zoomBy(2), 0: () => axis.zoomTo(null),
+    };
+    if (!plot || !(event.key in keys)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    keys[event.key]();
+  });
+
+  function move(by) {
+    const [x] = plot.data;
+    const visible = x.map((at, index) => index).filter((index) => x[index] >= plot.scales.x.min && x[index] <= plot.scales.x.max);
+    const place = visible.indexOf(plot.cursor.idx);
+    const index = visible[place < 0 ? visible.length - 1 : Math.min(visible.length - 1, Math.max(0, place + by))];
+    if (index === undefined) return;
+    plot.setCursor({ left: plot.valToPos(x[index], "x"), top: 1 });
+    setText(told, readout.textContent);
+  }
+
+  node.draw = (next) => {
+    drawing = next;
+    const seen = next.x.length > 1 && next.curves.length > 0;
+    room.hidden = readout.hidden = !seen;
+    node.hidden = !seen;
+    if (!seen) return;
+    setAttribute(node, "aria-label", `${title}${next.said ? `, ${next.said}` : ""}. Arrow keys read it, plus and minus zoom, 0 shows all.`);
+    const now = JSON.stringify([next.curves.map((curve) => [curve.label, curve.hidden, curve.faint]), Boolean(next.log), axis.byStep, next.x.length < 3]);
+    const data = [next.x, ...next.curves.map((curve) => curve.values)];
+    if (!plot || now !== shape) {
+      shape = now;
+      plot?.destroy();
+      plot = new uPlot(options(), data, room);
+    } else {
+      plot.setData(data);
+    }
+    read();
+  };
+  node.redraw = (again = false) => { if (plot) again ? plot.setData(plot.data) : plot.redraw(false, true); };
+  node.range = () => (plot && plot.scales.x.min !== null ? [plot.scales.x.min, plot.scales.x.max] : null);
+  node.canvas = () => (node.hidden ? null : plot?.ctx.canvas);
+  const resized = new ResizeObserver(() => {
+    const width = Math.floor(room.clientWidth);
+    if (plot && width > 0 && Math.abs(width - plot.width) > 1) plot.setSize({ width, height });
+  });
+  resized.observe(room);
+  node.end = () => { resized.disconnect(); plot?.destroy(); plot = null; };
+  axis.charts.push(node);
+  return node;
+}

@@ -1,0 +1,75 @@
+/* What a cluster costs, and what happened to it. */
+
+import { OWN_KEYS, choice, clock, element, fact, keyed, money, setAttribute, setText } from "./page.js";
+
+/** `update(view, elapsed)`: the meter goes on by itself in the seconds that have elapsed since the snapshot. */
+export function costSection() {
+  const total = fact("cost so far");
+  const rate = fact("per hour");
+  const onDemand = fact("on demand");
+  const saved = fact("saved");
+  const projected = fact("at the run's end");
+  const fill = element("div");
+  const meter = element("div", { class: "transient-bar transient-meter", role: "meter", "aria-label": "Used of the limits", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);
+  const limit = element("div", { class: "transient-foot" });
+  const transfer = element("div", { class: "transient-foot" });
+  const ending = element("div", { class: "transient-foot" });
+  const foot = element("div", { class: "transient-foot" });
+  const node = element("section", { "aria-label": "Cost" },
+    element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), meter, limit, transfer, foot, ending);
+  node.update = (view, elapsed) => {
+    const cost = view.cost;
+    const hours = view.over ? 0 : elapsed * cost.pace / 3600;
+    const now = cost.total + cost.hourly * hours;
+    const full = cost.on_demand + cost.on_demand_hourly * hours;
+    total.set(money(now));
+    rate.set(money(cost.hourly));
+    onDemand.set(money(full));
+    rate.hidden = view.over;
+    projected.hidden = !cost.projected_words;
+    projected.set(cost.projected_words || "-");
+    meter.hidden = limit.hidden = view.over || !cost.limit_words;
+    const used = Math.round(100 * cost.limit_used);
+    setAttribute(meter, "aria-valuenow", used);
+    setAttribute(meter, "data-tone", used > 90 ? "bad" : used > 70 ? "warn" : "quiet");
+    fill.style.width = `${Math.max(used, 1)}%`;
+    setText(limit, `${used} % of the limit of ${cost.limit_words}, which ends the cluster.`);
+    setText(transfer, cost.transfer_words);
+    setText(ending, view.ending);
+    saved.hidden = !full;
+    saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))} %` : "-");
+    const notes = [view.emulated ? "Emulated, nothing is billed." : "", cost.source ? `Prices: ${cost.source}.` : ""];
+    setText(foot, notes.filter(Boolean).join(" "));
+  };
+  return node;
+}
+
+const FAMILIES = [["", "all events"], ["VMs", "VMs"], ["training", "training"], ["trouble", "trouble"]];
+
+/** The latest events, first the newest, of a kind or with a word in them. */
+export function eventSection() {
+  let events = [];
+  let family = "";
+  const kind = choice("Which events", FAMILIES, (value) => { family = value; fill(); });
+  const words = element("input", { type: "search", placeholder: "filter", "aria-label": "Only events with these words", oninput: () => fill(), ...OWN_KEYS });
+  const list = element("ol", { class: "transient-events", tabindex: "0", "aria-label": "Latest events", ...OWN_KEYS });
+  const nothing = element("div", { class: "transient-foot", text: "No such event of late." });
+  const node = element("section", { "aria-label": "Events" },
+    element("div", { class: "transient-tools" }, element("span", { class: "transient-label", text: "latest events" }), element("span", { class: "transient-gap" }), kind, words), list, nothing);
+  function fill() {
+    const sought = words.value.trim().toLowerCase();
+    const chosen = events.filter((event) => (!family || event.family === family || (family === "trouble" && ["warn", "bad"].includes(event.tone)))
+      && event.text.toLowerCase().includes(sought));
+    nothing.hidden = chosen.length > 0;
+    keyed(list, chosen, (event) => `${event.at} ${event.text}`, (event) =>
+      element("li", { "data-tone": event.tone },
+        element("time", { datetime: new Date(event.at * 1000).toISOString(), text: clock(event.at) }),
+        element("span", { text: event.text })));
+  }
+  node.update = (next) => {
+    events = next;
+    node.hidden = !events.length;
+    fill();
+  };
+  return node;
+}

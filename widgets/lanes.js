@@ -1,0 +1,209 @@
+/* The VMs, a lane each: their lives over time as bars, with the steps per second of each as a fine line.
+ *
+ * A bar that is faded is the life of a VM whose place was taken. The mouse, or the arrow keys once a lane has the
+ * focus, say what a bar is.
+ */
+
+import { OWN_KEYS, TONES, choice, clock, duration, element, keyed, number, setAttribute, setText } from "./page.js";
+
+const WIDTH = 1000;
+const HEIGHT = 24;
+const STATES = ["requested", "booting", "ready", "leaving", "revoked", "refused"];
+const ENDS = ["revoked", "refused", "deleted"];
+const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
+
+/** The state of the table that its lanes share: the time from where to where, and how high the fastest line is. */
+const SPAN = { from: 0, to: 1, fastest: 0, curves: {} };
+
+function bars(life, name, own, span) {
+  const paths = Object.fromEntries(STATES.map((state) => [state, ""]));
+  const scale = WIDTH / Math.max(1, span.to - span.from);
+  for (const [vm, state, begin, end] of life) {
+    const until = end || span.to;
+    if ((vm === name) !== own || until < span.from || state === "deleted") continue;
+    const x = Math.max(0, (begin - span.from) * scale);
+    if (ENDS.includes(state)) paths[state] += `M${x.toFixed(1)} 2h4v20h-4z`;
+    else paths[state] += `M${x.toFixed(1)} 8h${Math.max(2, (until - span.from) * scale - x).toFixed(1)}v8H${x.toFixed(1)}z`;
+  }
+  return paths;
+}
+
+function line(life, span) {
+  const { time = [], workers = {} } = span.curves;
+  const scale = WIDTH / Math.max(1, span.to - span.from);
+  let path = "";
+  for (const vm of new Set(life.map((part) => part[0]))) {
+    const speeds = workers[vm]?.speed ?? [];
+    let pen = "M";
+    speeds.forEach((speed, index) => {
+      if (speed === null || time[index] < span.from) { pen = "M"; return; }
+      path += `${pen}${((time[index] - span.from) * scale).toFixed(1)} ${(HEIGHT - 1 - (speed / span.fastest) * (HEIGHT - 2)).toFixed(1)}`;
+      pen = "L";
+    });
+  }
+  return path;
+}
+
+function partWords([vm, state, begin, end], speed) {
+  if (ENDS.includes(state)) return `${vm} was ${state} at ${clock(begin)}`;
+  const words = state === "ready" ? "running" : state === "leaving" ? "under notice" : state;
+  const until = end ? `to ${clock(end)}` : "until now";
+  const took = ` (${duration((end || Date.now() / 1000) - begin)})`;
+  return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;
+}
+
+function lane(span, tell) {
+  const before = element("g", { class: "transient-before" });
+  const own = element("g");
+  const speed = element("path", { class: "transient-speed", d: "M0 0" });
+  const paths = (parent) => Object.fromEntries(STATES.map((state) => {
+    const path = element("path", { "data-tone": TONES[state] ?? "quiet", "data-state": state });
+    parent.append(path);
+    return [state, path];
+  }));
+  const drawn = [[before, false, paths(before)], [own, true, paths(own)]];
+  const node = element("svg", { class: "transient-lane", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", tabindex: "-1" },
+    before, own, speed);
+  let vm;
+  let chosen = -1;
+  const speedAt = (name, at) => {
+    const { time = [], workers = {}, width = 0 } = span.curves;
+    const index = time.findIndex((each) => Math.abs(each - at) <= Math.max(width, 2));
+    return index < 0 ? null : workers[name]?.speed[index];
+  };
+  node.addEventListener("mousemove", (event) => {
+    const box = node.getBoundingClientRect();
+    const at = span.from + ((event.clientX - box.left) / box.width) * (span.to - span.from);
+    const near = (4 * (span.to - span.from)) / box.width;
+    const part = vm.life.find(([, state, begin]) => ENDS.includes(state) && Math.abs(at - begin) < near)
+      ?? vm.life.findLast(([, , begin, end]) => begin <= at && at <= (end || span.to));
+    tell(part ? partWords(part, speedAt(part[0], at)) : "", event.clientX, box);
+  });
+  node.addEventListener("mouseleave", () => tell(""));
+  node.addEventListener("blur", () => tell(""));
+  node.addEventListener("focus", () => node.step(0));
+  node.step = (by) => {
+    chosen = by === 0 ? vm.life.length - 1 : Math.min(vm.life.length - 1, Math.max(0, chosen + by));
+    const part = vm.life[chosen];
+    const box = node.getBoundingClientRect();
+    const x = box.left + (box.width * (Math.max(part[2], span.from) - span.from)) / (span.to - span.from);
+    tell(partWords(part, null), x, box, true);
+  };
+  node.update = (next) => {
+    vm = next;
+    setAttribute(node, "aria-label", `life of ${vm.name}`);
+    for (const [, isOwn, parts] of drawn) {
+      const now = bars(vm.life, vm.name, isOwn, span);
+      for (const state of STATES) setAttribute(parts[state], "d", now[state] || "M0 0");
+    }
+    setAttribute(speed, "d", (span.fastest > 0 && line(vm.life, span)) || "M0 0");
+  };
+  return node;
+}
+
+function row(span, send, now, tell) {
+  return (first) => {
+    const name = element("th", { scope: "row", title: first.terms }, element("span", { text: first.name }));
+    if (first.role !== "worker") name.append(element("abbr", { class: "transient-tag", title: "parameter server", text: "PS" }));
+    if (first.chief) name.append(element("abbr", { class: "transient-tag", title: "the chief, which saves checkpoints and is the last to go", text: "chief" }));
+    const machine = element("td");
+    const zone = element("td", { class: "transient-zone" });
+    const life = lane(span, tell);
+    const state = element("span", { class: "transient-state" });
+    const revoke = element("button", {
+      type: "button", class: "transient-quiet", text: "Revoke",
+      "aria-label": `Revoke ${first.name}`, title: "Have the emulator take this VM back, with the 30-second notice",
+      onclick: () => { revoke.disabled = true; send({ do: "revoke", worker: first.name }); },
+    });
+    const node = element("tr", {}, name, machine, zone, element("td", { class: "transient-life" }, life), element("td", {}, state), element("td", {}, revoke));
+    let vm = first;
+    node.lane = life;
+    node.update = (next) => {
+      if (next.state !== vm.state) revoke.disabled = false;
+      vm = next;
+      setText(machine, vm.machine);
+      setText(zone, vm.zone);
+      setAttribute(node, "data-state", vm.state);
+      setAttribute(state, "data-tone", TONES[vm.state] ?? "quiet");
+      node.classList.toggle("transient-gone", ["revoked", "deleted", "refused"].includes(vm.state));
+      revoke.hidden = !vm.revocable;
+      life.update(vm);
+      node.tick();
+    };
+    node.tick = () => {
+      const left = Math.ceil(vm.leaves_at - now());
+      setText(state, vm.state === "leaving" && vm.leaves_at ? (left > 0 ? `leaving in ${left} s` : "leaving") : vm.words);
+      if (vm.life.some((part) => !part[3])) life.update(vm);
+    };
+    return node;
+  };
+}
+
+/** The table of VMs: `update(view, curves)`, and `tick()` between snapshots. */
+export function vmTable(send, now) {
+  const span = { ...SPAN };
+  let shown = "";
+  let view;
+  const body = element("tbody", OWN_KEYS);
+  const from = element("span");
+  const to = element("span");
+  const zoom = choice("Which part of the VMs' lives", WINDOWS, (value) => { shown = value; node.tick(); });
+  const tip = element("div", { class: "transient-tip", role: "tooltip", hidden: "" });
+  const told = element("span", { class: "transient-hidden", role: "status", "aria-live": "polite" });
+  const heads = ["VM", "Machine", "Zone"].map((text) => element("th", { scope: "col", text }));
+  const table = element("table", { class: "transient-vms", "aria-label": "Virtual machines" },
+    element("thead", {}, element("tr", {}, ...heads,
+      element("th", { scope: "col", class: "transient-life", "aria-label": "Life" }, element("div", { class: "transient-axis" }, from, zoom, to)),
+      element("th", { scope: "col", text: "State" }), element("td"))), body);
+  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, table, tip, told);
+
+  function tell(text, x, box, aloud = false) {
+    tip.hidden = !text;
+    if (!text) return;
+    setText(tip, text);
+    if (aloud) setText(told, text);
+    const frame = node.getBoundingClientRect();
+    const left = Math.min(x - frame.left, frame.width - tip.offsetWidth - 4);
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${box.top - frame.top - tip.offsetHeight - 2}px`;
+  }
+  const make = row(span, send, now, tell);
+
+  body.addEventListener("keydown", (event) => {
+    const lanes = [...body.children].map((child) => child.lane);
+    const index = lanes.indexOf(event.target);
+    const moves = { ArrowUp: -1, ArrowDown: 1 };
+    const steps = { ArrowLeft: -1, ArrowRight: 1 };
+    if (index < 0 || !(event.key in moves || event.key in steps)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key in steps) lanes[index].step(steps[event.key]);
+    else lanes[Math.min(lanes.length - 1, Math.max(0, index + moves[event.key]))].focus();
+  });
+  function measure() {
+    const end = view.until || now();
+    span.to = Math.max(end, view.since + 10);
+    span.from = shown ? Math.max(view.since, end - Number(shown)) : view.since;
+    setText(from, clock(span.from));
+    setText(to, view.until ? clock(view.until) : "now");
+    zoom.hidden = end - view.since < 600;
+  }
+  node.update = (next, curves) => {
+    view = next;
+    node.hidden = !view.vms.length;
+    if (span.curves !== curves) {
+      span.curves = curves;
+      span.fastest = Math.max(0, ...Object.values(curves.workers ?? {}).flatMap((each) => each.speed.filter((speed) => speed !== null)));
+    }
+    measure();
+    keyed(body, view.vms, (vm) => vm.name, make);
+    const lanes = [...body.children].map((child) => child.lane);
+    const current = lanes.find((each) => each === document.activeElement) ?? lanes[0];
+    for (const each of lanes) setAttribute(each, "tabindex", each === current ? "0" : "-1");
+  };
+  node.tick = () => {
+    measure();
+    for (const child of body.children) child.tick();
+  };
+  return node;
+}
