@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import DeclarationError, PlanError
+from .beyond import Continued
 from .change import Change, compare
 from .fitting import Fit, fit, formulas
 from .kaplan_meier import KaplanMeier
@@ -32,8 +33,8 @@ class Study:
 
     @property
     def model(self) -> LifetimeModel:
-        """What to plan with: survival as it was observed."""
-        return self.observed
+        """What to plan with: survival as it was observed, and beyond that a steady hazard where no contract ends it."""
+        return self.observed if self.question.capped else Continued(self.observed, self.watched)
 
     @property
     def counts(self) -> tuple[int, int]:
