@@ -20,6 +20,7 @@ from transient_magics.planner.lifetimes.fitting import as_published, fit, formul
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady
+from transient_magics.runtime.saving import seconds_between
 
 HERE = Path(__file__).parents[1].parent / "shared" / "data"
 LIFETIMES = "preemption/goog_preemption_lifetimes.csv"
@@ -189,6 +190,21 @@ def overheads(lines: list[dict[str, str]]) -> None:
             )
 
 
+def on_a_cluster() -> None:
+    print("On a cluster, where a parameter server's end alone loses work: --checkpoint-every auto, and the best")
+    for mean_hours in (5, 24, 1000):
+        for cost in (0.2, 1.5, 6.0):
+
+            def overhead(seconds: float, mean: float = mean_hours * 3600.0, cost: float = cost) -> float:
+                return mean * np.expm1((seconds + cost) / mean) / seconds - 1
+
+            rule, best = seconds_between(cost), min(np.geomspace(5, 1e5, 2000), key=overhead)
+            print(
+                f"  server lasts {mean_hours:4} h, a checkpoint {cost:3} s: every {rule:3.0f} s {overhead(rule):6.2%}, "
+                f"best every {best:6.0f} s {overhead(best):6.2%}"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE, help="the folder of published measurements")
@@ -197,6 +213,7 @@ def main() -> None:
     lines = rows(options.data)
     goldens(lines)
     overheads(lines)
+    on_a_cluster()
     calibration(lines, 20 if options.quick else 100)
     if lines:
         by_date(lines)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Plan, Planner, keep, risk, trusted_hours, young_daly
+from transient_magics.planner.lifetimes.beyond import Capped
 from transient_magics.planner.lifetimes.model import LifetimeModel
-from transient_magics.planner.lifetimes.parametric import Bathtub, Capped, EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
 from transient_magics.runtime.saving import seconds_between
 
 MINUTE = 1 / 60

@@ -12,12 +12,13 @@ from scipy import stats
 
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
+from transient_magics.planner.lifetimes.beyond import Capped, Continued
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.observations import CAP_HOURS, Observations, enough
-from transient_magics.planner.lifetimes.parametric import Bathtub, Capped, EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
 
 from ..catalog.published import published
 
@@ -43,6 +44,7 @@ models = st.one_of(
     ),
     st.builds(Capped, st.builds(Weibull, st.floats(5, 200)), st.just(24.0)),
     st.builds(KaplanMeier, seen(), st.sampled_from([24.0, math.inf])),
+    seen().map(lambda observed: Continued(KaplanMeier(observed), observed.end)),
 )
 
 
@@ -135,6 +137,8 @@ def test_published_tables_are_told_as_they_stand() -> None:
         model = KaplanMeier(Observations.hourly(table.launched, table.revoked))
         ages = np.array([0.5, 1, 2.5, 12, 23.25, 24, 100])
         assert 1 - model.survival(ages) == pytest.approx([table.fraction(age * 3600) for age in ages], abs=1e-12)
+        later = Continued(model, 24.0).survival(np.array([20.0, 72.0]))
+        assert 1 - later[1] / later[0] == pytest.approx(table.risk(20 * 3600, 72 * 3600)), "as on the emulator"
 
 
 def test_the_published_fits_of_the_bathtub() -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PlanError
 from ..spec import render_duration
 from .text import count, number, table
 
@@ -49,7 +48,7 @@ class Lifetimes:
 
     @property
     def model(self) -> LifetimeModel:
-        """Survival as it was observed, to plan with."""
+        """Survival as it was observed, to plan with; beyond that Spot VMs keep the hazard of their later hours."""
         return self.study.model
 
     @property
@@ -86,9 +85,9 @@ class Lifetimes:
                 "low": float(least),
                 "high": float(most),
                 "hazard": hazards.get(age, math.nan),
-                "trusted_hours": trusted_hours(self.model, age, _RISK, max(study.watched - age, 0.0)),
+                "trusted_hours": trusted_hours(study.observed, age, _RISK, max(study.watched - age, 0.0)),
             }
-            for age, alive, least, most in zip(ages, self.model.survival(_array(ages)), low, high, strict=True)
+            for age, alive, least, most in zip(ages, study.observed.survival(_array(ages)), low, high, strict=True)
         ]
 
     @property
@@ -110,7 +109,7 @@ class Lifetimes:
             notes.append("Compute Engine ends preemptible VMs at 24 h, which counts as no revocation.")
         if study.change:
             notes.append(_change_words(self))
-        return [*notes, *(self._job_words() if self.job else ())]
+        return [*notes, *(self._job_words(self.job) if self.job else ())]
 
     @property
     def alarm(self) -> bool:
@@ -139,16 +138,12 @@ class Lifetimes:
             "hazard": self.study.hazard(),
         }
 
-    def _job_words(self) -> list[str]:
+    def _job_words(self, job: Job) -> list[str]:
         from ..planner.checkpoints import Planner, keep, risk, young_daly
 
-        assert self.job
         work, age, cost, restart = (
-            seconds / _HOUR for seconds in (self.job.work, self.job.age, self.job.checkpoint_cost, self.job.restart)
+            seconds / _HOUR for seconds in (job.work, job.age, job.checkpoint_cost, job.restart)
         )
-        if age + work > self.study.watched and not self.study.question.capped:
-            what = f"The job would end at the age of {number(age + work)} h, and nobody watched VMs beyond"
-            raise PlanError(f"{what} {number(self.study.watched)} h", where="--job", fix="Plan a shorter one.")
         planner = Planner(self.model, work, cost, restart)
         best, none = planner.plan(age), planner.every(work, age)
         _, revoked = self.study.counts
@@ -160,6 +155,8 @@ class Lifetimes:
         if age:
             what = "it is the one to trust" if keep(self.model, age, work) else "take a fresh one"
             said = [f"{said[0][:-1]}, a fresh one with {fresh:.0%}: {what}."]
+        if age + work > self.study.watched and not self.study.question.capped:
+            said.append(f"Beyond {number(self.study.watched)} h the hazard of the later hours is taken to go on.")
         when = ", ".join(_hours(after) for after in best.checkpoints[:8]) + (
             ", ..." if len(best.checkpoints) > 8 else ""
         )
@@ -205,7 +202,7 @@ def lifetimes(
     question = Question(gpu.lower() if gpu else None, region, provisioning_model)
     asked = Job(job, age, checkpoint_cost, restart) if job else None
     answer = Lifetimes(study(question, source, tuple(fit)), asked)
-    assert answer.notes  # a job that cannot be planned is said now
+    _ = answer.notes  # a job that cannot be planned is said now, not when the answer is shown
     return answer
 
 

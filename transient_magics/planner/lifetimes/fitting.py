@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from ...errors import PlanError
+from .beyond import Capped
 from .kaplan_meier import KaplanMeier
 from .model import LifetimeModel
 from .observations import CAPPED_BY, Observations
-from .parametric import Bathtub, Capped, EarlyThenSteady, ParametricModel, Weibull
+from .parametric import Bathtub, EarlyThenSteady, ParametricModel, Weibull
 
 _IMPOSSIBLE = 1e12
 _AGAIN = 2

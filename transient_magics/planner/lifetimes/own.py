@@ -61,7 +61,7 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
     state = replay(told)
     if state.spec is None or not told:
         return
-    moments = [event.at for event in told]
+    moments = sorted(event.at for event in told)
     noticed: dict[str, float] = {}
     ended: dict[str, tuple[float, bool]] = {}
     asked: set[str] = set()
@@ -80,7 +80,7 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
                 ended.setdefault(event.vm, (at, event.vm in noticed and event.vm not in asked))
     for name, vm in state.vms.items():
         if vm.running_at and vm.provisioning_model != "standard":
-            end, revoked = ended.get(name, (noticed.get(name, max(moments)), name in noticed and name not in asked))
+            end, revoked = ended.get(name, (noticed.get(name, moments[-1]), name in noticed and name not in asked))
             hours = state.clock.between(vm.running_at, max(end, vm.running_at)) / SECONDS_PER_HOUR
             yield Life(
                 vm.accelerator, vm.zone, vm.provisioning_model, state.spec.emulated, vm.running_at, hours, revoked,

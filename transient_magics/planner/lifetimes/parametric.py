@@ -155,24 +155,3 @@ class Bathtub:
         shares = self.survival(ages)
         shares[0], shares[-2] = 1.0, float(self.survival(np.array(np.nextafter(self.end, 0))))
         return ages, shares
-
-
-@dataclass(frozen=True)
-class Capped:
-    """Another model's VMs, all of which are ended at the age `end` at the latest: preemptible VMs."""
-
-    model: LifetimeModel
-    end: float
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.where(np.asarray(hours) < self.end, self.model.survival(hours), 0.0)
-
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        drawn = np.minimum(self.model.sample(random, shape, age), self.end)
-        return np.maximum(drawn, np.nextafter(age, np.inf))

@@ -18,6 +18,7 @@ from .observations import CAP_HOURS, CAPPED_BY, Observations
 from .own import Life, own_lives
 
 NAMES = ("own", "emulated", "published")
+MODELS = ("spot", "preemptible")
 _TRUE, _FALSE = ("1", "yes", "true", "revoked", "preempted"), ("0", "no", "false")
 
 
@@ -30,10 +31,19 @@ class Question:
     region: str | None = None
     provisioning_model: str = "spot"
 
+    def __post_init__(self) -> None:
+        if self.provisioning_model not in MODELS:
+            what = f"'{self.provisioning_model}' VMs are not revoked"
+            raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+
     @property
     def capped(self) -> bool:
         """Whether the VMs end at 24 hours."""
         return self.provisioning_model == "preemptible"
+
+    def counted(self, observed: Observations) -> Observations:
+        """The observations of such VMs in which an end at the 24-hour limit is no revocation."""
+        return observed.without_cap() if self.capped else observed
 
     def words(self, every: str = "of every kind") -> str:
         """As `K80 in us-west1`; `every`: where no GPU is meant in particular."""

@@ -9,8 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import DeclarationError, PlanError
+from ...spec.grammar import nearest
+from .beyond import Continued
 from .change import Change, compare
-from .fitting import Fit, fit, formulas
+from .fitting import FORMULAS, Fit, fit, formulas
 from .kaplan_meier import KaplanMeier
 from .model import LifetimeModel
 from .observations import CAP_HOURS, CAPPED_BY, LEAST_EVENTS, enough
@@ -32,13 +34,13 @@ class Study:
 
     @property
     def model(self) -> LifetimeModel:
-        """What to plan with: survival as it was observed."""
-        return self.observed
+        """What to plan with: survival as it was observed, and beyond that a steady hazard where no contract ends it."""
+        return self.observed if self.question.capped else Continued(self.observed, self.watched)
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many VMs were observed, and how many of them were revoked; an end at the 24-hour limit is none."""
-        seen = self.source.observed.without_cap() if self.question.capped else self.source.observed
+        seen = self.question.counted(self.source.observed)
         return seen.vms, seen.events
 
     @property
@@ -72,14 +74,17 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     Raises PlanError where there are fewer than 30 revocations, DeclarationError for what cannot be meant.
     """
     sensible = formulas(capped=question.capped)
+    for name in chosen:
+        if name not in FORMULAS:
+            raise DeclarationError(f"'{name}' is no formula", where="--fit", fix=nearest(name, FORMULAS))
     if walled := [name for name in chosen if name not in sensible]:
         what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
         raise DeclarationError(what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible.")
     told = found(source, question) if source else _own_or_published(question)
     seen = told.observed.with_cap() if question.capped else told.observed
-    enough(told.observed.without_cap() if question.capped else seen, told.title, told.fix)
+    enough(question.counted(told.observed), told.title, told.fix)
     km = KaplanMeier(seen, CAPPED_BY if question.capped else np.inf)
-    fits = [fit(name, seen, capped=question.capped) for name in chosen or sensible]
+    fits = [fit(name, seen, capped=question.capped) for name in dict.fromkeys(chosen or sensible)]
     return Study(question, told, km, tuple(sorted(fits, key=lambda each: each.aic)), _change(told, question))
 
 
@@ -88,14 +93,14 @@ def _own_or_published(question: Question) -> Source:
         own = found("own", question)
     except PlanError:
         return found("published", question)
-    return own if own.observed.without_cap().events >= LEAST_EVENTS else found("published", question)
+    return own if question.counted(own.observed).events >= LEAST_EVENTS else found("published", question)
 
 
 def _change(told: Source, question: Question) -> Change | None:
     """The latest VMs against what was learned without them."""
-    if told.latest is None or told.earlier is None or told.earlier.without_cap().events < LEAST_EVENTS:
+    if told.latest is None or told.earlier is None:
         return None
-    known, new = told.earlier, told.latest
-    if question.capped:
-        known, new = known.without_cap(), new.without_cap()
-    return compare(KaplanMeier(known), known, new)
+    known = question.counted(told.earlier)
+    if known.events < LEAST_EVENTS:
+        return None
+    return compare(KaplanMeier(known), known, question.counted(told.latest))
