@@ -107,7 +107,8 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     found = state.runs.get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
-    lifetimes, _, risk = _risk(revocations or _weather_of(run))
+    # Synchronous steps wait for nobody who is gone: revocations do not make them slower.
+    lifetimes, _, risk = _risk("none" if _synchronous(run) else revocations or _weather_of(run))
     store = _store(run)
     for other in _alike(store.key):
         if other.state.over:
@@ -164,6 +165,9 @@ def _learnt_from(name: str) -> tuple[ModelStore, str]:
     except ClusterError as error:
         raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
                                fix="For example: icac19/resnet-32.") from error  # fmt: skip
+    if _synchronous(found):
+        raise PlanError(f"{name} took its steps together (--mode sync), which plans do not reckon with yet",
+                        fix="Name an asynchronous run.")  # fmt: skip
     store = _store(found)
     for run in [*_alike(store.key), found]:
         _learn(store, run)
@@ -185,7 +189,16 @@ def _store(run: Run) -> ModelStore:
 def _alike(key: dict[str, str]) -> list[Run]:
     from .runs import runs
 
-    return [run for run in runs() if all(run.state.spec.get(name, "") == value for name, value in key.items())]
+    def fits(run: Run) -> bool:
+        spec = run.state.spec
+        return not _synchronous(run) and all(spec.get(name, "") == value for name, value in key.items())
+
+    return [run for run in runs() if fits(run)]
+
+
+def _synchronous(run: Run) -> bool:
+    """Whether its steps are taken together: then their number per second does not grow with the workers."""
+    return run.state.spec.get("mode") == "sync"
 
 
 def _learn(store: ModelStore, run: Run) -> None:
