@@ -27,9 +27,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def trained(name: str = "demo") -> None:
+def trained(name: str = "demo", **spec: str) -> None:
     """A cluster that trained run-1 as `story` tells."""
-    history, rows = story()
+    history, rows = story(**spec)
     folder = places.private(places.cluster(name))
     run = places.private(folder / "runs" / "run-1")
     (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()))
@@ -64,6 +64,12 @@ def test_a_run_of_ones_own_is_planned_with_what_it_was_measured_at() -> None:
     assert (wide.interval("hours")[1] - wide.interval("hours")[0]) > 3 * (
         plan.interval("hours")[1] - plan.interval()[0]
     )
+
+
+def test_steps_that_are_taken_together_are_not_planned_as_if_they_added_up() -> None:
+    trained(mode="sync")
+    with pytest.raises(PlanError, match="--mode sync"):
+        tm.plan("k80x2", workload="run-1", train_steps=7200)
 
 
 def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:

@@ -15,7 +15,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
-HEAVY = ("google.cloud", "google.auth", "tensorflow", "asyncssh", "aiohttp", "anywidget", "ipywidgets", "pandas")
+HEAVY = (
+    "google.cloud", "google.auth", "tensorflow", "asyncssh", "aiohttp", "anywidget", "ipywidgets", "pandas", "numpy",
+    "scipy",
+)  # fmt: skip
 
 
 @pytest.fixture

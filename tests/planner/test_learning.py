@@ -21,11 +21,11 @@ from transient_magics.planner.store import ModelStore
 BEGAN = 1_000_000.0
 
 
-def story(steps: int = 4000, *, revoked: bool = True) -> tuple[list[Event], list[dict[str, Any]]]:
+def story(steps: int = 4000, *, revoked: bool = True, **spec: str) -> tuple[list[Event], list[dict[str, Any]]]:
     """Four workers of two steps a second; after 100 s one of them is revoked, 40 s later its replacement joins."""
-    spec = stories.declaration("demo", declared_at=BEGAN)
+    cluster = stories.declaration("demo", declared_at=BEGAN)
     told: list[tuple[float, Event]] = [
-        (0, events.ClusterDeclared(spec=spec.to_dict())),
+        (0, events.ClusterDeclared(spec=cluster.to_dict())),
         (0, stories.requested("ps-0", 0)),
     ]
     for index in range(4):
@@ -33,7 +33,7 @@ def story(steps: int = 4000, *, revoked: bool = True) -> tuple[list[Event], list
         told += [(0, stories.requested(vm, index)), (5, events.VmRunning(vm=vm, address="10.0.0.2")),
                  (8, events.VmReady(vm=vm))]  # fmt: skip
     told += [(8, events.VmRunning(vm="ps-0", address="10.0.0.1")), (8, events.VmReady(vm="ps-0"))]
-    told += [(10, events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": steps})),
+    told += [(10, events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": steps, **spec})),
              (12, events.TrainStarted(run="run-1", step=0))]  # fmt: skip
     told += [(20, events.WorkerJoined(run="run-1", worker=f"worker-{n}", number=n, active=n + 1)) for n in range(4)]
     if revoked:

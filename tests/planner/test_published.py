@@ -137,3 +137,14 @@ def test_traffic_between_zones_is_in_the_bill() -> None:
     distant = planned("v100@us-west1-a+v100@us-east1-b")
     assert distant.hours > 1.3 * near.hours
     assert distant.dollars > 2 * near.dollars
+
+
+def test_preemptible_vms_end_after_a_day() -> None:
+    day = {"train_steps": 8_000_000, "revocations": "published", "workload": "icac19/resnet-32"}
+    spot, preemptible = (plan("k80x4@us-west1-b", provisioning_model=model, **day)  # type: ignore[arg-type]
+                         for model in ("spot", "preemptible"))  # fmt: skip
+    assert isinstance(spot, Plan)
+    assert isinstance(preemptible, Plan)
+    assert preemptible.hours > 100
+    assert preemptible.revocations > 4 * 4
+    assert spot.revocations < preemptible.revocations

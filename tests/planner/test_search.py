@@ -52,6 +52,12 @@ def test_zones_can_be_chosen() -> None:
     assert {each.choice.home_zone for each in searched(zone=("us-west1-b",)).plans} == {"us-west1-b"}
 
 
+def test_what_is_said_is_not_searched() -> None:
+    found = searched(ps=2, provisioning_model="standard")
+    assert {(each.choice.servers, each.choice.provisioning) for each in found.plans} == {(2, "standard")}
+    assert {each.choice.groups[0].count for each in searched(ps=0).plans} == {1}
+
+
 def test_the_knee_lies_farthest_from_the_chord() -> None:
     front = searched().front
     chosen = knee(front)

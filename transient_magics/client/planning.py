@@ -18,6 +18,7 @@ from ..errors import ClusterError, DeclarationError, PlanError, TransientError, 
 from ..journal import bill, metrics
 from ..spec import WorkerGroup, parse_groups
 from ..spec.grammar import nearest
+from .clusters import MODELS
 
 if TYPE_CHECKING:
     from ..planner.choices import Lifetimes
@@ -40,10 +41,10 @@ def plan(
     workload: str = "",
     train_steps: int | None = None,
     target: str | None = None,
-    ps: int = 1,
+    ps: int | None = None,
     ps_cores: int = 4,
     zone: tuple[str, ...] = (),
-    provisioning_model: str = "spot",
+    provisioning_model: str | None = None,
     revocations: int | str = "published",
     replace: bool | None = None,
     batch_size: int | None = None,
@@ -61,11 +62,12 @@ def plan(
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
     `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, those of
     your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them or not (default: yes, but not
-    for a count, as the papers count).
-    `ps` of 0: a single worker without a parameter server. `max_cost` in US dollars.
+    for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single worker without a parameter
+    server. `provisioning_model` (spot; of a search: spot and standard). `max_cost` in US dollars.
     Raises DeclarationError, ClusterError or PlanError.
     """
     from ..planner.plan import make_plan
+    from ..planner.search import search
 
     chosen, records = _workload(workload, model, problem, hparams_set)
     if batch_size:
@@ -73,14 +75,23 @@ def plan(
     steps, chosen, notes = _steps(chosen, records, train_steps, target)
     lifetimes, lost, risk = _risk(revocations)
     if not spec:
-        found = _search(chosen, steps, lifetimes, lost, risk, zone, objective, max_hours, max_cost, seed, notes)
+        if lost:
+            raise DeclarationError("A number of revocations is of one cluster", where="--revocations",
+                                   fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
+        limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
+        limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
+        found = search(
+            chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
+            server_cores=ps_cores, replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
+        )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
             "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
-            "objective": objective, "revocations": revocations, "seed": seed,
+            "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
+            "provisioning_model": provisioning_model, "replace": replace,
         }  # fmt: skip
         return changed(found, asked=asked)
-    choice = _choice(spec, ps, ps_cores, zone, provisioning_model)
+    choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
     if not choice.transient:
         lost, risk = None, "on demand, no revocations"
     replaced = (lost is None) if replace is None else replace
@@ -107,7 +118,8 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     found = state.runs.get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
-    lifetimes, _, risk = _risk(revocations or _weather_of(run))
+    # Synchronous steps wait for nobody who is gone: revocations do not make them slower.
+    lifetimes, _, risk = _risk("none" if _synchronous(run) else revocations or _weather_of(run))
     store = _store(run)
     for other in _alike(store.key):
         if other.state.over:
@@ -158,6 +170,9 @@ def _learnt_from(name: str) -> tuple[ModelStore, str]:
     except ClusterError as error:
         raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
                                fix="For example: icac19/resnet-32.") from error  # fmt: skip
+    if _synchronous(found):
+        raise PlanError(f"{name} took its steps together (--mode sync), which plans do not reckon with yet",
+                        fix="Name an asynchronous run.")  # fmt: skip
     store = _store(found)
     for run in [*_alike(store.key), found]:
         _learn(store, run)
@@ -179,7 +194,16 @@ def _store(run: Run) -> ModelStore:
 def _alike(key: dict[str, str]) -> list[Run]:
     from .runs import runs
 
-    return [run for run in runs() if all(run.state.spec.get(name, "") == value for name, value in key.items())]
+    def fits(run: Run) -> bool:
+        spec = run.state.spec
+        return not _synchronous(run) and all(spec.get(name, "") == value for name, value in key.items())
+
+    return [run for run in runs() if fits(run)]
+
+
+def _synchronous(run: Run) -> bool:
+    """Whether its steps are taken together: then their number per second does not grow with the workers."""
+    return run.state.spec.get("mode") == "sync"
 
 
 def _learn(store: ModelStore, run: Run) -> None:
@@ -269,6 +293,13 @@ def _observed(source: str) -> Lifetimes:
     return lifetimes
 
 
+def _model(name: str) -> str:
+    if name not in MODELS:
+        raise DeclarationError(f"'{name}' is no provisioning model", where="--provisioning-model",
+                               fix=f"Choose from {', '.join(MODELS)}.")  # fmt: skip
+    return name
+
+
 def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str) -> Any:
     from ..planner.choices import Choice
 
@@ -277,8 +308,6 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
         raise DeclarationError("Several workers need a parameter server", where="--ps")
     if not 0 <= ps <= 16:
         raise DeclarationError("A cluster has up to 16 parameter servers", where="--ps")
-    if model not in ("spot", "preemptible", "standard"):
-        raise DeclarationError(f"'{model}' is no provisioning model", where="--provisioning-model")
     home = zone[0] if zone else default_zone([group.accelerator for group in groups])
     for group in groups:
         check_zone(group.zone or home, group.accelerator)
@@ -286,21 +315,6 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
         WorkerGroup(each.accelerator, each.count, each.zone or (zone[0] if zone else None)) for each in groups
     )
     return Choice(placed, ps, ps_cores, model)
-
-
-def _search(
-    workload: Workload, steps: int, lifetimes: Lifetimes, lost: int | None, risk: str, zones: tuple[str, ...],
-    objective: str, max_hours: float | None, max_cost: float | None, seed: int, notes: list[str],
-) -> Search:  # fmt: skip
-    from ..planner.search import search
-
-    if lost:
-        raise DeclarationError("A number of revocations is of one cluster", where="--revocations",
-                               fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
-    return search(
-        workload, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zones,
-        risk=risk, seed=seed, notes=notes,
-    )  # fmt: skip
 
 
 def _weather_of(run: Run) -> str:

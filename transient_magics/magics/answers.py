@@ -10,6 +10,7 @@ from typing import Any
 from .. import panels
 from ..client import Cluster, ImageList, Preview, text
 from ..journal import Bill, ClusterState, bill
+from ..panels import twin
 
 
 class Listing(Sequence[Cluster]):
@@ -52,7 +53,8 @@ class Snapshot:
         return text.status(self.state, bill(self.state, self._at), self._at, self._forecast)
 
     def _repr_html_(self) -> str:
-        return panels.html(panels.view(self.state, bill(self.state, self._at), self._at))
+        foretold = f"<div>{twin.escape(self._forecast)}</div>" if self._forecast else ""
+        return panels.html(panels.view(self.state, bill(self.state, self._at), self._at)) + foretold
 
 
 def preview_html(preview: Preview) -> str:

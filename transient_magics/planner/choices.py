@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..catalog import PriceList, VmPrice, default_zone, region, transfer_price
-from ..catalog.published import WAVES, startup
+import numpy as np
+from numpy.typing import NDArray
+
+from ..catalog import PriceList, VmPrice, default_zone, price_list, region, transfer_price
+from ..catalog.published import LAST_HOUR, WAVES, startup
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.model import LifetimeModel
@@ -75,10 +78,9 @@ class Choice:
         return " ".join(words)
 
     def prices(self, workload: Workload) -> PriceList:
-        """The workload's own prices where they know all these GPUs, else today's."""
-        own = workload.prices
-        known = own.servers and all(group.accelerator in own.servers for group in self.groups)
-        return own if known else PriceList()
+        """The workload's own prices where they know all these GPUs, else those of a cluster that is declared."""
+        own, kinds = workload.prices, [group.accelerator for group in self.groups]
+        return own if own.servers and all(kind in own.servers for kind in kinds) else price_list(kinds)
 
     def worker_price(self, workload: Workload, group: WorkerGroup) -> VmPrice:
         """Dollars per hour of one of the group's VMs. Raises DeclarationError where no price is known."""
@@ -110,6 +112,9 @@ class Choice:
     def _limit(self, workload: Workload) -> float:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
 
+    def _lifetimes(self, model: LifetimeModel | None) -> LifetimeModel | None:
+        return _Capped(model) if model is not None and self.provisioning == "preemptible" else model
+
     def course(
         self, workload: Workload, steps: float, lifetimes: Lifetimes = immortal, *, replace: bool = True,
         on_demand: bool = False,
@@ -124,7 +129,7 @@ class Choice:
                 Workers(
                     count=group.count, compute_seconds=estimate.seconds, error=estimate.error,
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
-                    lifetimes=lifetimes(group.accelerator, place) if transient else None,
+                    lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,
                     startup=_startup(group.accelerator, transient, place), join_seconds=workload.join_seconds,
                     transfer_dollars=self.transfer_dollars(workload, group),
                 )
@@ -139,6 +144,24 @@ class Choice:
             from_first_step=workload.from_first_step,
             notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
         )  # fmt: skip
+
+
+class _Capped:
+    """The lifetimes of preemptible VMs, which Compute Engine ends after 24 hours in any case."""
+
+    def __init__(self, model: LifetimeModel) -> None:
+        self._model = model
+        self.name = f"{model.name}, 24 h at most"
+
+    def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The probability that a VM lives longer than `hours`."""
+        return np.where(np.asarray(hours) < LAST_HOUR, self._model.survival(hours), 0.0)
+
+    def sample(
+        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
+        """Total lifetimes in hours of VMs that have reached `age`."""
+        return np.minimum(self._model.sample(random, shape, age), float(LAST_HOUR))
 
 
 def _startup(gpu: str, transient: bool, place: str) -> Startup:

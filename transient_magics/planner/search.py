@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from ..catalog import ACCELERATORS, has_gpu, region, zones_with
@@ -22,7 +23,7 @@ from .workloads import Workload
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")
-_MODELS = ("spot", "standard")
+MODELS = ("spot", "standard")
 _NEAR = 1.15
 """How much slower and dearer than another, without chance, a cluster may be and still be simulated."""
 _SIMULATED = 60
@@ -76,6 +77,10 @@ def search(
     max_dollars: float | None = None,
     gpus: Sequence[str] = (),
     zones: Sequence[str] = (),
+    servers: Sequence[int] = SERVERS,
+    server_cores: int = 4,
+    models: Sequence[str] = MODELS,
+    replaced: bool = True,
     risk: str = "",
     seed: int = 0,
     notes: Sequence[str] = (),
@@ -83,13 +88,13 @@ def search(
     """The front within the limits, which hold for means. Raises PlanError where nothing keeps within them."""
     if objective not in OBJECTIVES:
         raise PlanError(f"'{objective}' is no objective", fix=f"Choose from {', '.join(OBJECTIVES)}.")
-    sketches = list(_sketches(workload, train_steps, gpus or _known(workload), zones))
+    sketches = list(_sketches(workload, train_steps, gpus or _known(workload), zones, servers, server_cores, models))
     if not sketches:
         where = f" in {', '.join(zones)}" if zones else ""
         raise PlanError(f"No GPU{where} has a known speed for {workload.name}",
                         fix="Train it on one for a minute first.")  # fmt: skip
     plans = [
-        make_plan(each.choice, workload, train_steps, lifetimes, risk=risk, runs=_RUNS, seed=seed)
+        make_plan(each.choice, workload, train_steps, lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed)
         for each in _near_front(sketches)
     ]
     allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
@@ -143,17 +148,20 @@ def _known(workload: Workload) -> list[str]:
     return [name for name in dict.fromkeys([*workload.compute, *living]) if workload.knows(name)]
 
 
-def _sketches(workload: Workload, steps: int, gpus: Sequence[str], zones: Sequence[str]) -> Iterator[_Sketch]:
+def _sketches(
+    workload: Workload, steps: int, gpus: Sequence[str], zones: Sequence[str], servers: Sequence[int], cores: int,
+    models: Sequence[str],
+) -> Iterator[_Sketch]:  # fmt: skip
     for gpu in gpus:
         for zone in [zone for zone in zones if has_gpu(zone, gpu)] if zones else _zones(gpu):
-            for count in COUNTS:
-                for servers in SERVERS if count > 1 else (1,):
-                    for model in _MODELS:
-                        choice = Choice((WorkerGroup(gpu, count, zone),), servers, provisioning=model)
-                        try:
-                            yield _sketch(choice, workload, steps)
-                        except DeclarationError:
-                            break  # no price of this GPU is known there
+            for count, ps, model in product(COUNTS, servers, models):
+                if (ps == 0 and count > 1) or (count == 1 and ps > min(servers)):
+                    continue  # several need a server, and one has no use for a second
+                choice = Choice((WorkerGroup(gpu, count, zone),), ps, cores, model)
+                try:
+                    yield _sketch(choice, workload, steps)
+                except DeclarationError:
+                    break  # no price of this GPU is known there
 
 
 def _zones(gpu: str) -> list[str]:
@@ -177,7 +185,7 @@ def _sketch(choice: Choice, workload: Workload, steps: int) -> _Sketch:
 def _near_front(sketches: Sequence[_Sketch]) -> list[_Sketch]:
     """Those that none beats clearly, for each way of renting: chance falls upon one of them only."""
     chosen: list[_Sketch] = []
-    for model in _MODELS:
+    for model in dict.fromkeys(each.choice.provisioning for each in sketches):
         mine = [each for each in sketches if each.choice.provisioning == model]
         front: list[_Sketch] = []
         for each in sorted(mine, key=lambda each: (each.hours, each.dollars)):

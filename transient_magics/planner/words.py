@@ -52,12 +52,17 @@ def plan_text(plan: Plan) -> str:
         f"{money(plan.dollars)} ({money(least)} to {money(most)}); 90 % intervals, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
         + (f"; {plan.saved:.0%} saved." if plan.saved >= 0.005 else "."),
-        f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}, "
-        f"{plan.revocations:.2g} workers lost in the mean.",
+        f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
     ]
     if plan.finished < 0.9995:
         lines.append(f"{1 - plan.finished:.1%} of the courses lose every worker and never end.")
     return "\n".join([*lines, *plan.notes])
+
+
+def _lost(plan: Plan) -> str:
+    """How many workers lifetimes cost; nothing where their number was given."""
+    whole = plan.revocations == round(plan.revocations)
+    return "" if whole else f", {plan.revocations:.2g} workers lost in the mean"
 
 
 def search_text(search: Search) -> str:
