@@ -9,6 +9,7 @@ from _common import own_home, say, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration
+from transient_magics.journal import ClusterState
 
 STEPS = 600
 WORKERS = 3
@@ -19,10 +20,15 @@ def accuracy(cluster: Cluster, revocations: int) -> float:
     run = start(cluster, steps=STEPS)
     for number in range(revocations):
         run.reach(STEPS * (number + 1) // (revocations + 1), 180)
-        active = cluster.state.active_run
-        if active and active.workers:
-            cluster.revoke(sorted(active.workers)[0])
+        state = cluster.follow(lambda state: bool(able(state)), 60)
+        cluster.revoke(able(state)[0])
     return run.wait(300).metrics["accuracy"]
+
+
+def able(state: ClusterState) -> list[str]:
+    """The workers that train on VMs of which nobody has taken notice yet."""
+    active = state.active_run
+    return [name for name in sorted(active.workers) if state.vms[name].state == "ready"] if active else []
 
 
 def main() -> None:

@@ -34,7 +34,8 @@ async def test_a_vm_is_a_machine_of_its_own(cloud: Cloud) -> None:
 
 def _tensorflow_reads(name: str) -> bool:
     package = find_spec("tensorflow")
-    assert package and package.origin
+    assert package
+    assert package.origin
     with (Path(package.origin).parent / "libtensorflow_framework.so.2").open("rb") as library:
         return mmap(library.fileno(), 0, access=ACCESS_READ).find(b"\0" + name.encode() + b"\0") >= 0
 

@@ -24,6 +24,7 @@ from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from .shared_graph import SharedGraphs
 from .shipper import Shipper
 from .synchronous import Rounds
 from .usercode import reason
@@ -71,6 +72,7 @@ class Chief:
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds: Rounds | None = None
+        self._graphs = SharedGraphs(folder, len(assignment.ps))
 
     async def run(self) -> int:
         """Serve until the run has ended."""
@@ -279,7 +281,7 @@ class Chief:
             if not token_fits(first, self._spec.token):
                 writer.write(encode({"ok": False, "error": "wrong token"}))
             elif first.get("do") == "files":
-                await self._serve_records(reader, writer)
+                await self._serve_files(first, reader, writer)
             else:
                 await self._listen(connection, first, reader)
         except (OSError, ValueError, TimeoutError):
@@ -308,6 +310,7 @@ class Chief:
             case "stepping":
                 loss, samples = message.get("loss"), int(message.get("samples") or 0)
                 self._happened(events.Stepping(connection, loss, samples, float(message.get("speed") or 0.0)))
+                self._spawn(self._graphs.make(message.get("gpu") is True))
             case "exhausted":
                 self._happened(events.Exhausted(connection, int(message.get("fits") or 0)))
             case "metrics":
@@ -320,11 +323,16 @@ class Chief:
             case _:
                 self._happened(events.Heard(connection))
 
-    async def _serve_records(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        files = await asyncio.shield(self._records)
+    async def _serve_files(
+        self, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if asked.get("what") == "graphs":
+            directory, files = self._folder.graphs, self._graphs.files()
+        else:
+            directory, files = self._folder.data, await asyncio.shield(self._records)
         writer.write(encode({"ok": True, "files": files}))
         while line := await reader.readline():
-            await data_files.serve(self._folder.data, files, str(decode(line).get("name")), writer)
+            await data_files.serve(directory, files, str(decode(line).get("name")), writer)
 
     # --- small things ------------------------------------------------------------------------------------------------
     async def _on_thread(self, work: Any) -> Any:

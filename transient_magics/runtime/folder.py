@@ -91,6 +91,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.data = path / "data"
+        self.graphs = path / "graphs"
         self.logs = path / "logs"
         self.chief = path / "chief.json"
 

@@ -107,6 +107,7 @@ class Keeper:
 
         config = placement.plain_config(self._spec.threads)
         config.device_filters.append("/job:ps")
+        placement.optimise_briefly(config)
         return tf.Session(self._target, graph=self._graph, config=config)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .graph_mode import has_gpu
 from .protocol import decode, encode, host_and_port
 
 _EVERY = 1.0
@@ -47,7 +48,8 @@ class ChiefLink:
 
     def stepping(self, loss: float | None, samples: int, speed: float = 0.0) -> None:
         """Tell that the first gradient was applied; told again to every chief that we meet later."""
-        self._stepping = {"do": "stepping", "loss": loss, "samples": samples, "speed": speed}
+        told = {"loss": loss, "samples": samples, "speed": speed, "gpu": has_gpu()}
+        self._stepping = {"do": "stepping", **told}
         self._send(self._stepping)
 
     def exhausted(self, fits: int) -> None:
