@@ -21,6 +21,7 @@ def accuracy(cluster: Cluster, revocations: int) -> float:
     for number in range(revocations):
         run.reach(STEPS * (number + 1) // (revocations + 1), 180)
         state = cluster.follow(lambda state: bool(able(state)), 60)
+        assert state, "nobody trains"
         cluster.revoke(able(state)[0])
     return run.wait(300).metrics["accuracy"]
 
