@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import chief_events as events
-from . import data_files, shared_records
+from . import data_files, delivery, shared_records
 from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
@@ -57,6 +57,7 @@ class Chief:
             spec.alarm_below,
             spec.alarm_after,
             min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
+            spec.chief,
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -280,6 +281,8 @@ class Chief:
             first = decode(line) if line else {}
             if not token_fits(first, self._spec.token):
                 writer.write(encode({"ok": False, "error": "wrong token"}))
+            elif first.get("do") == "checkpoint":
+                await self._take_checkpoint(first, reader, writer)
             elif first.get("do") == "files":
                 await self._serve_files(first, reader, writer)
             else:
@@ -316,12 +319,31 @@ class Chief:
             case "metrics":
                 self._reported = max(self._reported, int(message["line"].get("step") or 0))
                 self._happened(events.Heard(connection, message["line"]))
+            case "unsaved":
+                if (saver := self._state.saver) and saver.connection == connection:
+                    self._happened(events.SaveFailed(f"{saver.name}: {message.get('reason')}"))
             case "leaving":
                 self._happened(events.Leaving(connection, str(message.get("reason"))))
             case "trouble":
                 self._happened(events.Trouble(str(message.get("reason")), bool(message.get("fatal"))))
             case _:
                 self._happened(events.Heard(connection))
+
+    async def _take_checkpoint(
+        self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """A worker brings the checkpoint that it was asked for; whoever has lost that duty meanwhile comes too late."""
+        paths = await delivery.receive(reader, told, self._folder.path / "delivered")
+        saver = self._state.saver
+        if saver is None or saver.number != told["number"]:
+            writer.write(encode({"ok": False, "error": "another worker saves by now"}))
+            return
+        step, seconds = int(told["step"]), float(told["seconds"])
+        saved = await self._on_thread(lambda: self._keeper.take(step, seconds, paths))
+        if self._shipper:
+            self._shipper.due()
+        writer.write(encode({"ok": True}))
+        self._happened(events.SaveDone(**asdict(saved), worker=saver.name))
 
     async def _serve_files(
         self, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

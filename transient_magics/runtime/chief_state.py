@@ -105,6 +105,8 @@ class Plan:
     """Seconds that a worker warms up."""
     cores: int = 1
     """Of the parameter server."""
+    chief: str = "ps"
+    """Who saves: the chief itself, or with `worker` one of those who train, as long as there is any."""
 
 
 class ChiefState:
@@ -125,6 +127,8 @@ class ChiefState:
         self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
         self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores)
         self._saving = ""
+        self._saver: int | None = None
+        self._unable: int | None = None
         self._saved_step, self._saved_time, self._save_again = -1, now, now
         self._save_every = plan.checkpoint_seconds
         self._last_checkpoint = ""
@@ -151,6 +155,11 @@ class ChiefState:
         if self.plan.eval_steps:
             marks.append((self.step // self.plan.eval_steps + 1) * self.plan.eval_steps)
         return min(marks)
+
+    @property
+    def saver(self) -> Member | None:
+        """The worker that writes a checkpoint just now; None while nobody does, or the chief itself."""
+        return self.members.get(self._saver) if self._saving and self._saver is not None else None
 
     def live(self, now: float) -> int:
         """How many workers a synchronous step waits for: those that train and can be heard.
@@ -275,7 +284,10 @@ class ChiefState:
         if not was_active:
             return self._all_left(now)
         left = self._membership("worker.left", member, reason=reason)
-        return [left, *self._rebatch("revocation"), Persist(), *self._tell_active(), *self._all_left(now)]
+        done = [left, *self._rebatch("revocation"), Persist(), *self._tell_active()]
+        if self._saving and self._saver == member.number:  # what it wrote of the checkpoint is lost with it
+            done += self._order_save()
+        return [*done, *self._all_left(now)]
 
     def _rebatch(self, reason: str) -> list[Instruction]:
         """Divide the examples anew among those who train; not while everybody leaves because it is over."""
@@ -370,7 +382,18 @@ class ChiefState:
         if self._saving:
             return []
         self._saving = why
-        return [Save()]
+        return self._order_save()
+
+    def _order_save(self) -> list[Instruction]:
+        """Have the checkpoint written by whose duty it is: with `--chief worker` one worker's, for as long as it trains
+        and is able to, then another's; the chief's where no worker trains (before the first and after the last).
+        """
+        training = self.plan.chief == "worker" and self.phase is Phase.TRAINING
+        able = [each for each in self.members.values() if training and each.active and each.connection is not None]
+        known = (self._unable, self._saver)
+        member = min(able, key=lambda it: (it.number == known[0], it.number != known[1], it.number), default=None)
+        self._saver = member.number if member else None
+        return [Tell(member.connection or 0, {"do": "save"})] if member else [Save()]
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, self._saving = self._saving, ""
@@ -379,7 +402,9 @@ class ChiefState:
             self._save_every = seconds_between(event.seconds)
         values = {"run": self.plan.run, "step": event.step, "path": event.name, "seconds": round(event.seconds, 3)}
         planned = {"next_seconds": round(self._save_every, 1)} if self.plan.checkpoint_auto and self._save_every else {}
-        done: list[Instruction] = [Emit("train.checkpoint", {**values, "bytes": event.bytes, **planned})]
+        by = {"worker": event.worker} if event.worker else {}
+        self._unable = None
+        done: list[Instruction] = [Emit("train.checkpoint", {**values, "bytes": event.bytes, **by, **planned})]
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]
@@ -392,6 +417,7 @@ class ChiefState:
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
         why, self._saving, self._save_again = self._saving, "", now + SAVE_AGAIN
+        self._unable = self._saver
         if why == "final" or self._stopping:
             return self._fail(f"the last checkpoint could not be written: {reason}")
         return self._all_left(now)  # training goes on; the next save tries again

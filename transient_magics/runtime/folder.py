@@ -51,6 +51,8 @@ class RunSpec:
     pace_seconds: float | None = None
     line_offset: int = 1
     threads: int = 0
+    chief: str = "ps"
+    """Who saves: `ps`, or a `worker`."""
     records: str | None = None
     """Where in a bucket the records are, or go when they are made."""
     store: str | None = None

@@ -16,6 +16,8 @@ from typing import Any
 
 from . import placement
 from .batching import LARGEST, SMALLEST, MiniBatch
+from .checkpoints import Checkpoints, Saved
+from .delivery import deliver
 from .folder import RunFolder, RunSpec
 from .graph.worker import WorkerGraph, build, read
 from .graph_mode import has_gpu, tensorflow
@@ -67,6 +69,7 @@ class Training:
         built = shared or self._build(number)
         self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
         self._divisor, self._share, self._missing = built.divisor, built.share, built.missing
+        self._built, self._number = built, number
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._watch.lap("graph (read)" if shared else "graph")
 
@@ -216,10 +219,34 @@ class Training:
                 self._watch.lap("step")
                 log(str(self._watch))
                 self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
+            if self._link.save_asked.is_set():
+                self._save(session)
             if after >= spec.train_steps:
                 # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
                 self._link.report()
                 self.stop.wait()
+
+    def _save(self, session: Any) -> None:
+        """Write a checkpoint, as the published systems' chief worker does between two steps, and send it off."""
+        self._link.save_asked.clear()
+        built, checkpoints = self._built, Checkpoints(self._folder.checkpoints, keep=1)
+        try:
+            step = int(session.run(built.before))
+            saved = checkpoints.write(step, lambda prefix: session.run(built.saved, {built.checkpoint: prefix}))
+        except (tensorflow().errors.OpError, OSError) as error:
+            self._link.unsaved(sentence(error))
+            if isinstance(error, placement.transient_errors()):
+                raise
+            return
+        threading.Thread(target=self._deliver, args=(saved,), daemon=True, name="checkpoint").start()
+
+    def _deliver(self, saved: Saved) -> None:
+        given = self._assignment
+        try:
+            deliver(given.chief, self._spec.token, self._number, saved, self._folder.checkpoints)
+        except (OSError, ValueError) as error:
+            log(f"the checkpoint of step {saved.step} did not reach the chief: {error}")
+            self._link.unsaved(sentence(error))
 
     def _moved(self) -> None:
         self.alive = time.monotonic()

@@ -31,8 +31,9 @@ _SCOPE = "transient_shared"
 class WorkerGraph:
     """What a worker runs and feeds: tensors of one graph, and the operation `step`.
 
-    `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet. The last
+    `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet. The next
     four are of synchronous training (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
+    With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     """
 
     loss: Any
@@ -47,6 +48,8 @@ class WorkerGraph:
     seen: Any = None
     current_round: Any = None
     current_step: Any = None
+    checkpoint: Any = None
+    saved: Any = None
 
 
 def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, device: str, servers: int) -> WorkerGraph:
@@ -57,12 +60,17 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     with placement.placed(device, servers, spec.ps_shards or servers):
         built = training_graph(trainable, features, spec.wire, spec.mode == "sync", spec.damped)
         missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
-    cross_once(tf.get_default_graph(), device, spec.wire)
+    graph, saving = tf.get_default_graph(), ()
+    if spec.chief == "worker":
+        with tf.device(f"{device}/cpu:0"):
+            saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
+        saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
+    cross_once(graph, device, spec.wire)
     sync = built.accumulators
-    position = (sync.round, sync.seen, *sync.position) if sync else ()
+    position = (sync.round, sync.seen, *sync.position) if sync else (None,) * 4
     return WorkerGraph(
         built.objective.loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
-        missing, *position,
+        missing, *position, *saving,
     )  # fmt: skip
 
 
