@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from _common import own_home, say, start
+from _common import own_home, revoke_one, say, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration
-from transient_magics.journal import ClusterState
 
 STEPS = 600
 WORKERS = 3
@@ -20,16 +19,8 @@ def accuracy(cluster: Cluster, revocations: int) -> float:
     run = start(cluster, steps=STEPS)
     for number in range(revocations):
         run.reach(STEPS * (number + 1) // (revocations + 1), 180)
-        state = cluster.follow(lambda state: bool(able(state)), 60)
-        assert state, "nobody trains"
-        cluster.revoke(able(state)[0])
+        revoke_one(cluster)
     return run.wait(300).metrics["accuracy"]
-
-
-def able(state: ClusterState) -> list[str]:
-    """The workers that train on VMs of which nobody has taken notice yet."""
-    active = state.active_run
-    return [name for name in sorted(active.workers) if state.vms[name].state == "ready"] if active else []
 
 
 def main() -> None:
@@ -44,6 +35,7 @@ def main() -> None:
             for revocations, values in found.items():
                 whole(cluster)
                 values.append(accuracy(cluster, revocations))
+                say(f"a run with {revocations} revocations", values[-1], "")
     for revocations, values in found.items():
         say(f"accuracy with {revocations} revocations, mean of {times}", statistics.mean(values), "")
         say("  standard deviation between runs", statistics.stdev(values), "")
