@@ -78,7 +78,8 @@ def restarting(minutes: int) -> float:
             first = stopped
             time.sleep(max(0.0, at + EVERY - time.time()))
         ended = time.time()
-        return (before + steps_of(run) - first) / (rate * alive(cluster, began, ended))
+        last = max(steps_of(run), first)  # it may not have made a step since it was started again
+        return (before + last - first) / (rate * alive(cluster, began, ended))
 
 
 def coordinator(minutes: int, boot: float) -> float:
