@@ -13,7 +13,7 @@ from typing import Any
 
 from transient_magics import client, places
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.journal import metrics
+from transient_magics.journal import ClusterState, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = (ROOT / "templates" / "digits.py").read_text()
@@ -71,6 +71,21 @@ def step_rate(run: Run, since: float, until: float) -> float:
 def all_in(cluster: Cluster, workers: int) -> None:
     """Wait until that many workers take part."""
     cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) >= workers), 180)
+
+
+def revoke_one(cluster: Cluster) -> str:
+    """Have a worker revoked, with its notice, of those whose VMs are not on their way out; its name."""
+    state = cluster.follow(lambda state: bool(_able(state)), 180)
+    if state is None:
+        raise SystemExit("no worker trains that could be revoked")
+    lost = _able(state)[0]
+    cluster.revoke(lost)
+    return lost
+
+
+def _able(state: ClusterState) -> list[str]:
+    active = state.active_run
+    return [name for name in sorted(active.workers) if state.vms[name].state == "ready"] if active else []
 
 
 def vm_home(cluster: Cluster, vm: str) -> Path:

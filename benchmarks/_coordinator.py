@@ -31,6 +31,8 @@ class Coordinator:
     hidden: int
     layers: int
     pace: float = 0.0
+    threads: int = 0
+    """Of one operation; 0 for TensorFlow's own choice."""
     _room: subprocess.Popen[bytes] | None = None
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -59,6 +61,8 @@ class Coordinator:
         given = [job, index, self.workers, self.hidden, self.layers, self.pace, self._counter]
         enter = ["nsenter", "-t", str(self._room.pid), "-U", "-n", "--preserve-credentials"]
         environment = {**os.environ, "SIDE": str(self.folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        if self.threads:
+            environment["TF_NUM_INTRAOP_THREADS"] = str(self.threads)
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*enter, sys.executable, __file__, *map(str, given)], stdout=log, stderr=log, env=environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from _common import own_home, say, start
+from _common import own_home, revoke_one, say, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration
@@ -19,9 +19,7 @@ def accuracy(cluster: Cluster, revocations: int) -> float:
     run = start(cluster, steps=STEPS)
     for number in range(revocations):
         run.reach(STEPS * (number + 1) // (revocations + 1), 180)
-        active = cluster.state.active_run
-        if active and active.workers:
-            cluster.revoke(sorted(active.workers)[0])
+        revoke_one(cluster)
     return run.wait(300).metrics["accuracy"]
 
 
@@ -37,6 +35,7 @@ def main() -> None:
             for revocations, values in found.items():
                 whole(cluster)
                 values.append(accuracy(cluster, revocations))
+                say(f"a run with {revocations} revocations", values[-1], "")
     for revocations, values in found.items():
         say(f"accuracy with {revocations} revocations, mean of {times}", statistics.mean(values), "")
         say("  standard deviation between runs", statistics.stdev(values), "")

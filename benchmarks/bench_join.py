@@ -70,7 +70,8 @@ def way_in(names: tuple[str, str, str]) -> None:
     on its VM (the plain start), and of one on a VM that replaces another."""
     with own_home():
         cluster, run = train(2, pace=PACE, names=names, check=True)
-        time.sleep(5)
+        graph = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs" / "cpu.graph"
+        _when(graph.exists)  # for those who join from now on
         print(f"{names[1]}, a worker that waited for the check: {first_gradient(run, 'worker-0')}", flush=True)
         os.kill(process(cluster, "worker-0", "worker"), signal.SIGKILL)
         _left(cluster, "worker-0")

@@ -14,12 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from _common import all_in, own_home, say, start
+from _common import all_in, own_home, revoke_one, say, start
 from _coordinator import Coordinator
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.journal import ClusterState, metrics
+from transient_magics.journal import metrics
 
 WORKERS = 3
 PACE = 0.25
@@ -33,12 +33,14 @@ def steps_of(run: Run) -> int:
     return max((row["step"] for row in rows), default=0)
 
 
-def alive(state: ClusterState, since: float, until: float) -> float:
-    """Seconds of living workers between two moments: VMs from ready to gone."""
+def alive(cluster: Cluster, since: float, until: float) -> float:
+    """Seconds of living workers between two moments: VMs from SSH-ready to their notice, upon which a worker leaves."""
+    noticed = {getattr(event, "vm", ""): event.at for event in cluster.events("vm.preemption_notice")}
     total = 0.0
-    for vm in state.vms.values():
+    for name, vm in cluster.state.vms.items():
         if vm.role == "worker" and vm.ready_at:
-            total += max(0.0, min(vm.ended_at or until, until) - max(vm.ready_at, since))
+            ended = noticed.get(name) or vm.ended_at or until
+            total += max(0.0, min(ended, until) - max(vm.ready_at, since))
     return total
 
 
@@ -48,10 +50,11 @@ def elastic(minutes: int) -> tuple[float, float]:
         cluster, run = declared()
         rate, began, first = undisturbed(run)
         for _ in range(minutes):
-            revoke(cluster)
-            time.sleep(EVERY)
+            at = time.time()
+            revoke_one(cluster)
+            time.sleep(max(0.0, at + EVERY - time.time()))
         ended, last = time.time(), steps_of(run)
-        share = (last - first) / (rate * alive(cluster.state, began, ended))
+        share = (last - first) / (rate * alive(cluster, began, ended))
         booted = [vm.ready_at - vm.requested_at for vm in cluster.state.vms.values() if vm.ready_at > began]
         return share, sum(booted) / len(booted)
 
@@ -64,7 +67,7 @@ def restarting(minutes: int) -> float:
         before, first = 0, steps_of(run)
         for _ in range(minutes):
             at = time.time()
-            lost = revoke(cluster)
+            lost = revoke_one(cluster)
             cluster.follow(lambda state, lost=lost: state.vms[lost].ended_at > 0, NOTICE + 30)
             run.stop()
             run.wait(60)
@@ -75,7 +78,8 @@ def restarting(minutes: int) -> float:
             first = stopped
             time.sleep(max(0.0, at + EVERY - time.time()))
         ended = time.time()
-        return (before + steps_of(run) - first) / (rate * alive(cluster.state, began, ended))
+        last = max(steps_of(run), first)  # it may not have made a step since it was started again
+        return (before + last - first) / (rate * alive(cluster, began, ended))
 
 
 def coordinator(minutes: int, boot: float) -> float:
@@ -116,15 +120,6 @@ def undisturbed(run: Run) -> tuple[float, float, int]:
     time.sleep(30)
     now, step = time.time(), steps_of(run)
     return (step - first) / (now - began) / WORKERS, now, step
-
-
-def revoke(cluster: Cluster) -> str:
-    """Have a worker revoked, with its notice; its name."""
-    active = cluster.state.active_run
-    assert active
-    lost = sorted(active.workers)[0]
-    cluster.revoke(lost)
-    return lost
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""Training with agent, metrics and journal on, against a bare between-graph TensorFlow script with the same model.
+"""Training with agent, metrics and journal on, against a bare between-graph TensorFlow script with the same model, and
+against TensorFlow 2's ParameterServerStrategy with small fully connected ones.
 
 All train the digits with one worker and one parameter server on this machine: ours through the emulator, the bare
 script as two plain processes with the classic `tf.train.Server` and no code of ours but the graph's. It runs twice:
@@ -23,9 +24,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from _common import CELL, own_home, say, train
+from _common import CELL, all_in, own_home, say, start, train
+from _coordinator import BATCH, Coordinator
 
-from transient_magics.client import Run
+from transient_magics import client
+from transient_magics.client import Declaration, Run
 from transient_magics.emulator.machine import OPERATION_THREADS
 from transient_magics.journal import metrics
 
@@ -120,6 +123,23 @@ class Bare(Side):
         return (self._count() - self._before) / self.ran(0.0, time.time())
 
 
+class Peer(Side):
+    """ParameterServerStrategy with its coordinator."""
+
+    def __init__(self, peer: Coordinator) -> None:
+        super().__init__("ParameterServerStrategy", f"SIDE={peer.folder}")
+        self._peer, self._before = peer, 0
+
+    def turn(self) -> None:
+        if not self._turns:
+            self._before = self._peer.steps()
+        super().turn()
+
+    @property
+    def rate(self) -> float:
+        return (self._peer.steps() - self._before) / self.ran(0.0, time.time())
+
+
 class Ours(Side):
     """The whole system: controller, emulator, agents and roles."""
 
@@ -157,6 +177,34 @@ def compare(rounds: int) -> dict[str, float]:
         finally:
             for side in sides:
                 side.signal(signal.SIGCONT if isinstance(side, Ours) else signal.SIGKILL)
+
+
+def beside_coordinator(hidden: int, layers: int, workers: int, rounds: int) -> float:
+    """Steps per second of ours over the coordinator's, with that network of that many workers."""
+    with tempfile.TemporaryDirectory() as place, own_home() as home:
+        peer = Coordinator(Path(place) / "peer", workers, hidden, layers, threads=OPERATION_THREADS)
+        peer.start()
+        sides: list[Side] = [Peer(peer)]
+        try:
+            sides[0].signal(signal.SIGSTOP)
+            cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
+            network = f"hidden_size={hidden},num_hidden_layers={layers},batch_size={BATCH},optimizer=sgd"
+            run = start(cluster, model="basic_fc_relu", hparams_set="basic_fc_small", hparams=network)
+            all_in(cluster, workers)
+            sides.append(Ours(home, run))
+            time.sleep(5)
+            sides[1].signal(signal.SIGSTOP)
+            for _ in range(rounds):
+                for side in sides:
+                    side.turn()
+            theirs, ours = (side.rate for side in sides)
+            say(f"{layers} layers of {hidden}, {workers} workers: ParameterServerStrategy", theirs, "steps/s")
+            say("  ours", ours, "steps/s")
+            return ours / theirs
+        finally:
+            for side in sides:
+                side.signal(signal.SIGCONT)
+            peer.end()
 
 
 def bare_process(folder: Path, server: str, worker: str, role: str) -> None:
@@ -203,6 +251,10 @@ def main() -> None:
     plain, alike, whole = rates.values()
     say("ratio to the bare script", whole / plain, "", ">= 0.97")
     say("ratio to the one placed as ours", whole / alike, "", ">= 0.97")
+    for hidden, layers in ((64, 2), (1024, 5)):  # 0.01 and 4.3 million parameters
+        for workers in (1,) if arguments.quick else (1, 2, 3):
+            ratio = beside_coordinator(hidden, layers, workers, 15 if arguments.quick else 30)
+            say("  ratio", ratio, "", ">= 1")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
         for path in (ROOT / folder).iterdir():
             assert f"transient_magics/_{folder}/{path.name}" in names
     panels = {name for name in names if "_widgets/" in name}
-    assert panels == {f"transient_magics/_widgets/{name}" for name in ("cluster.js", "declare.js", "plan.js", "panel.css")}
+    assert panels == {
+        f"transient_magics/_widgets/{name}" for name in ("cluster.js", "declare.js", "plan.js", "panel.css")
+    }
     assert {"transient_magics/py.typed", "transient_magics/catalog/prices.csv"} <= names
 
 

@@ -101,7 +101,7 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float)
         ("k80x4 --name 'a b'", "cannot be a name"),
         ("k80x4 -o 3d", "-o takes a variable's name"),
         ("k80x4 --fallback spot", "'spot' is no fallback"),
-        ("k80x4 --chief worker", "--chief worker is not available yet"),
+        ("k80x4 --chief workr", "Did you mean worker?"),
         ("k80x4 --bucket b", "is no bucket"),
         ("", "at least one group of workers"),
         ("delete", "needs the cluster's name, or --all"),

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client
 from transient_magics.client.program import main
-from transient_magics.errors import TrainingError
+from transient_magics.errors import DeclarationError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.runtime import serve
 
@@ -183,3 +184,13 @@ def test_without_the_training_stack_the_error_says_what_is_missing(
     with pytest.raises(TrainingError, match=r"tensorflow is not installed on this machine.*make venv"):
         run.export(tmp_path / "model")
     assert not list(tmp_path.glob("*model*"))
+
+
+def test_a_worker_cannot_save_between_synchronous_steps(run: client.Run) -> None:
+    declared = replace(SPEC, chief="worker")
+    happen(run, (1, events.ClusterDeclared(spec=declared.to_dict())))
+    with pytest.raises(DeclarationError, match=r"asynchronous steps only.*Use --mode async"):
+        client.train(
+            source="", cluster=run.cluster, train_steps=5, mode="sync",
+            model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        )  # fmt: skip

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import asyncssh
@@ -23,9 +25,19 @@ async def test_a_vm_is_a_machine_of_its_own(cloud: Cloud) -> None:
         assert environment["PWD"] == environment["HOME"]
         assert len(environment["HOME"]) < 60
         assert not {"SSH_AUTH_SOCK", "GOOGLE_APPLICATION_CREDENTIALS", "VIRTUAL_ENV"} & set(environment)
+        for name in (name for name in environment if name.startswith("TF_")):
+            assert _tensorflow_reads(name)
         python = await connection.run("transient-python -c 'import asyncssh, os; print(os.getpid())'")
         assert python.exit_status == 0
         assert int(str(python.stdout)) < 1000, "processes are counted anew in every VM"
+
+
+def _tensorflow_reads(name: str) -> bool:
+    package = find_spec("tensorflow")
+    assert package
+    assert package.origin
+    with (Path(package.origin).parent / "libtensorflow_framework.so.2").open("rb") as library:
+        return mmap(library.fileno(), 0, access=ACCESS_READ).find(b"\0" + name.encode() + b"\0") >= 0
 
 
 async def test_programs_get_input_signals_and_a_terminal(cloud: Cloud) -> None:

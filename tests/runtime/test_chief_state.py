@@ -395,3 +395,27 @@ def test_uniform_batching_says_nothing():
     assert batches(story.done) == {}
     assert resized(story) == []
     assert "batches" not in story.state.to_dict()
+
+
+def asked_to_save(done: Iterable[Any]) -> list[int]:
+    return [item.connection for item in done if isinstance(item, events.Tell) and item.message == {"do": "save"}]
+
+
+def test_with_a_worker_as_chief_one_saves_for_as_long_as_it_trains_and_is_able_to():
+    story = Story(chief="worker", checkpoint_steps=10)
+    assert events.Save() in story(events.Prepared(0))  # nobody else is there yet
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story.joins(1, "worker-1")
+    story.joins(2, "worker-2")
+    assert asked_to_save(story(events.StepSeen(10))) == [1]
+    story(events.SaveDone(11, "checkpoints/model.ckpt-11", 0.1, 10, "worker-1"))
+    assert story.emitted("train.checkpoint")[-1]["worker"] == "worker-1"
+    assert asked_to_save(story(events.StepSeen(21))) == [1]
+    assert asked_to_save(story(events.SaveFailed("its disk is full"))) == []
+    assert asked_to_save(story(events.StepSeen(22), after=11)) == [2]
+    story(events.SaveDone(22, "checkpoints/model.ckpt-22", 0.1, 10, "worker-2"))
+    assert asked_to_save(story(events.StepSeen(32))) == [2]
+    assert asked_to_save(story(events.Leaving(2, "revoked"))) == [1]
+    done = story(events.Disconnected(1))
+    assert asked_to_save(done) == []
+    assert events.Save() in done

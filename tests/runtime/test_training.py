@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -154,6 +155,8 @@ def play(room: MachineRoom) -> Story:
     # One worker is revoked, the other killed; the successor of that one is not paced, and ends the run.
     story.marks["flipped"] = room.preempt("worker-1")
     story.wait(10, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
+    graph = room.run_folder("ps-0") / "graphs" / "cpu.graph"
+    until(graph.exists, 60, "the graph for those who join later")
     room.put("worker-2", {**DECLARATION, "pace_seconds": None}, DIGITS)
     os.kill(workers["worker-2"], signal.SIGKILL)
     story.wait(5, "the killed worker is lost", "worker.left", worker="worker-2", reason="lost")
@@ -264,6 +267,14 @@ def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
     assert "first gradient after" in log
     for part in ("tensorflow", "code", "data", "graph", "session", "step"):
         assert f"{part} " in log
+
+
+def test_who_joins_later_reads_the_graph_that_the_first_built(story: Story):
+    starts = [
+        re.findall(r"graph( \(read\))? \d", (story.room.run_folder(name) / "logs" / f"{name}.log").read_text())
+        for name in ("worker-1", "worker-2")
+    ]
+    assert starts == [[""], ["", " (read)"]]
 
 
 def test_the_model_is_used_without_a_cluster_and_without_tensor2tensor(

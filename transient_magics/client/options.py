@@ -100,22 +100,16 @@ def _word(name: str, metavar: str, help: str, **more: Any) -> Option:
     return Option(name, (name,), help, metavar=metavar, **more)
 
 
-def _choice(option: str, words: Iterable[str], later: Iterable[str] = ()) -> dict[str, Any]:
-    allowed, not_yet = tuple(words), tuple(later)
+def _choice(option: str, words: Iterable[str]) -> dict[str, Any]:
+    allowed = tuple(words)
 
     def read(text: str) -> str:
         word = text.strip().lower()
-        if word in not_yet:
-            raise _not_yet(f"{option} {word}")
         if word not in allowed:
             raise DeclarationError(f"{option} cannot be '{text}'", fix=nearest(word, allowed))
         return word
 
     return {"read": read, "choices": allowed, "metavar": "|".join(allowed)}
-
-
-def _not_yet(what: str) -> DeclarationError:
-    return DeclarationError(f"{what} is not available yet", fix="Leave it out.")
 
 
 def _whole(option: str, least: int = 1) -> Callable[[str], int]:
@@ -303,7 +297,8 @@ def _declare() -> tuple[Option, ...]:
         _flag("--replace", "replace revoked workers (on)", negated=True),
         _flag("--fallback", "on-demand[=10m]: workers on demand after that time without Spot capacity", _fallback,
               name="fallback_seconds", metavar="on-demand[=TIME]"),
-        _flag("--chief", "who saves checkpoints (ps)", **_choice("--chief", ("ps",), later=("worker",))),
+        _flag("--chief", "who saves checkpoints: the parameter server's VM, or a worker, and another one when that is "
+              "revoked, as published systems do (ps)", **_choice("--chief", ("ps", "worker"))),
         _flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h", duration("--max-hours", "h"),
               metavar="TIME"),
         _flag("--max-cost", "hard limit in US dollars", number("--max-cost"), metavar="DOLLARS"),

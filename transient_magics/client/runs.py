@@ -71,6 +71,9 @@ def train(
     if options.get("damping") == "staleness" and options.get("mode") == "sync":
         raise DeclarationError("No gradient of a synchronous step is late", where="--damping",
                                fix="Leave it out, or use --mode async.")  # fmt: skip
+    if options.get("mode") == "sync" and state.spec and state.spec.chief == "worker":
+        what = f"{chosen.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
+        raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
         if state.spec and not (state.spec.emulated or state.spec.bucket or state.spec.service_account):
@@ -88,7 +91,7 @@ def train(
         store=run_store(state.spec, folder.name) if state.spec else None,
         resume_store=earlier.state.spec.get("store") if earlier and on_vm else None,
         token=secrets.token_hex(16), max_workers=state.spec.max_workers if state.spec else 0,
-        workers=state.spec.worker_count if state.spec else 0,
+        workers=state.spec.worker_count if state.spec else 0, chief=state.spec.chief if state.spec else "ps",
         **{key: value for key, value in options.items() if value is not None},
     )  # fmt: skip
     _write(folder, spec, source, include, earlier)

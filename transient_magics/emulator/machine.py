@@ -164,7 +164,7 @@ class Machine:
             "HOME": str(plan.home), "USER": plan.user, "LOGNAME": plan.user, "SHELL": SHELL, "LANG": "C.UTF-8",
             "PATH": f"{plan.directory / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "TMPDIR": str(plan.directory / "tmp"), "GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata,
-            "STORAGE_EMULATOR_HOST": f"http://{metadata}", "TF_NUM_INTRAOPOPERATION_THREADS": str(OPERATION_THREADS),
+            "STORAGE_EMULATOR_HOST": f"http://{metadata}", "TF_NUM_INTRAOP_THREADS": str(OPERATION_THREADS),
             MARK: plan.identity,
         }  # fmt: skip
 

@@ -311,6 +311,7 @@ class TrainCheckpoint(Event):
     """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
 
     `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
+    `worker` wrote it (`--chief worker`); the chief did where it is empty.
     """
 
     run: str
@@ -318,6 +319,7 @@ class TrainCheckpoint(Event):
     path: str
     seconds: float = 0.0
     bytes: int = 0
+    worker: str = ""
     next_seconds: float | None = None
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,15 @@ class Checkpoints:
     def files(self, step: int) -> list[Path]:
         """The files of one checkpoint."""
         return sorted(self._folder.glob(f"model.ckpt-{step}.*"))
+
+    def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
+        """Have the files `paths` as the checkpoint of `step`, which took `seconds` to write elsewhere."""
+
+        def move(_: str) -> None:
+            for path in sorted(paths, key=lambda path: path.suffix == ".index"):  # the index makes it one
+                path.replace(self._folder / path.name)
+
+        return replace(self.write(step, move), seconds=seconds)
 
     def write(self, step: int, save: Callable[[str], None]) -> Saved:
         """Let `save` write the checkpoint of `step`, then point the state file to it and drop the oldest."""

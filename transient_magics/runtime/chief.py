@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from . import chief_events as events
-from . import data_files, shared_records
+from . import data_files, delivery, shared_records
 from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from .shared_graph import SharedGraphs
 from .shipper import Shipper
 from .synchronous import Rounds
 from .usercode import reason
@@ -56,6 +57,7 @@ class Chief:
             spec.alarm_below,
             spec.alarm_after,
             min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
+            spec.chief,
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -71,6 +73,7 @@ class Chief:
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds: Rounds | None = None
+        self._graphs = SharedGraphs(folder, len(assignment.ps))
 
     async def run(self) -> int:
         """Serve until the run has ended."""
@@ -282,8 +285,10 @@ class Chief:
             first = decode(line) if line else {}
             if not token_fits(first, self._spec.token):
                 writer.write(encode({"ok": False, "error": "wrong token"}))
+            elif first.get("do") == "checkpoint":
+                await self._take_checkpoint(first, reader, writer)
             elif first.get("do") == "files":
-                await self._serve_records(reader, writer)
+                await self._serve_files(first, reader, writer)
             else:
                 await self._listen(connection, first, reader)
         except (OSError, ValueError, TimeoutError):
@@ -312,11 +317,15 @@ class Chief:
             case "stepping":
                 loss, samples = message.get("loss"), int(message.get("samples") or 0)
                 self._happened(events.Stepping(connection, loss, samples, float(message.get("speed") or 0.0)))
+                self._spawn(self._graphs.make(message.get("gpu") is True))
             case "exhausted":
                 self._happened(events.Exhausted(connection, int(message.get("fits") or 0)))
             case "metrics":
                 self._reported = max(self._reported, int(message["line"].get("step") or 0))
                 self._happened(events.Heard(connection, message["line"]))
+            case "unsaved":
+                if (saver := self._state.saver) and saver.connection == connection:
+                    self._happened(events.SaveFailed(f"{saver.name}: {message.get('reason')}"))
             case "leaving":
                 self._happened(events.Leaving(connection, str(message.get("reason"))))
             case "trouble":
@@ -324,11 +333,32 @@ class Chief:
             case _:
                 self._happened(events.Heard(connection))
 
-    async def _serve_records(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        files = await asyncio.shield(self._records)
+    async def _take_checkpoint(
+        self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """A worker brings the checkpoint that it was asked for; whoever has lost that duty meanwhile comes too late."""
+        paths = await delivery.receive(reader, told, self._folder.path / "delivered")
+        saver = self._state.saver
+        if saver is None or saver.number != told["number"]:
+            writer.write(encode({"ok": False, "error": "another worker saves by now"}))
+            return
+        step, seconds = int(told["step"]), float(told["seconds"])
+        saved = await self._on_thread(lambda: self._keeper.take(step, seconds, paths))
+        if self._shipper:
+            self._shipper.due()
+        writer.write(encode({"ok": True}))
+        self._happened(events.SaveDone(**asdict(saved), worker=saver.name))
+
+    async def _serve_files(
+        self, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if asked.get("what") == "graphs":
+            directory, files = self._folder.graphs, self._graphs.files()
+        else:
+            directory, files = self._folder.data, await asyncio.shield(self._records)
         writer.write(encode({"ok": True, "files": files}))
         while line := await reader.readline():
-            await data_files.serve(self._folder.data, files, str(decode(line).get("name")), writer)
+            await data_files.serve(directory, files, str(decode(line).get("name")), writer)
 
     # --- small things ------------------------------------------------------------------------------------------------
     async def _on_thread(self, work: Any) -> Any:

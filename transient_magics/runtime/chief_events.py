@@ -94,6 +94,8 @@ class SaveDone:
     name: str
     seconds: float
     bytes: int
+    worker: str = ""
+    """Who wrote it; empty for the chief."""
 
 
 @dataclass(frozen=True)

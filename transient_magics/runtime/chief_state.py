@@ -30,7 +30,6 @@ from .chief_events import (
     Persist,
     Prepared,
     Record,
-    Save,
     SaveAsked,
     SaveDone,
     SaveFailed,
@@ -41,8 +40,9 @@ from .chief_events import (
     Tick,
     Trouble,
 )
+from .chief_progress import Progress
+from .chief_saving import Saving
 from .protocol import DONE, FAILED
-from .saving import seconds_between
 from .speed import SpeedAlarm
 
 SILENCE = 5.0
@@ -51,14 +51,9 @@ SILENCE_BEFORE_TRAINING = 120.0
 """The same for one that is still importing and building."""
 SILENCE_AT_THE_BARRIER = 2.5
 """The same for one that the others wait for at a synchronous step; a sign of life comes every second."""
-PROGRESS_EVERY = 10.0
-FIRST_PROGRESS = 1.0
-"""Seconds of training before the first speed is told."""
 REJOIN_WITHIN = 20.0
 """Seconds that a restarted chief waits for the workers it knew."""
 FINISH_WITHIN = 5.0
-SAVE_AGAIN = 10.0
-"""Seconds after a failed save."""
 SAME_ERRORS = 3
 
 
@@ -106,6 +101,8 @@ class Plan:
     """Seconds that a worker warms up."""
     cores: int = 1
     """Of the parameter server."""
+    chief: str = "ps"
+    """Who saves: the chief itself, or with `worker` one of those who train, as long as there is any."""
 
 
 class ChiefState:
@@ -122,21 +119,14 @@ class ChiefState:
         }
         self._given = {int(number): name for number, name in kept.get("given", {}).items()}
         self.step = 0
-        self.loss: float | None = None
         self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
         self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores)
-        self._saving = ""
-        self._saved_step, self._saved_time, self._save_again = -1, now, now
-        self._save_every = plan.checkpoint_seconds
-        self._last_checkpoint = ""
+        self._progress = Progress(plan.run)
+        self._saving = Saving(plan, now)
         self._evaluating, self._evaluation_due = False, False
-        self._progress_time: float | None = None
-        self._progress_step, self._samples = 0, 0
-        self._reported = False
         self._finish_by: float | None = None
         self._stopping = False
         self._troubles: Counter[str] = Counter()
-        self._not_finite = 0
 
     @property
     def active(self) -> int:
@@ -148,10 +138,15 @@ class ChiefState:
         """The global step at which something is due next: the end, a checkpoint or an evaluation."""
         marks = [self.plan.train_steps]
         if self.plan.checkpoint_steps:
-            marks.append(max(self._saved_step, 0) + self.plan.checkpoint_steps)
+            marks.append(max(self._saving.step, 0) + self.plan.checkpoint_steps)
         if self.plan.eval_steps:
             marks.append((self.step // self.plan.eval_steps + 1) * self.plan.eval_steps)
         return min(marks)
+
+    @property
+    def saver(self) -> Member | None:
+        """The worker that writes a checkpoint just now; None while nobody does, or the chief itself."""
+        return None if self._saving.writer is None else self.members.get(self._saving.writer)
 
     def live(self, now: float) -> int:
         """How many workers a synchronous step waits for: those that train and can be heard.
@@ -175,8 +170,7 @@ class ChiefState:
             case Joined():
                 return self._join(event, now)
             case Stepping(connection, loss, samples, speed):
-                self.loss = self.loss if loss is None else loss
-                self._samples += samples
+                self._progress.stepped(loss, samples)
                 return self._heard(connection, now, stepping=True, speed=speed)
             case Heard(connection, line):
                 if line and (member := self._of(connection)):
@@ -267,8 +261,7 @@ class ChiefState:
         if not stepping or member.active:
             return []
         member.active = True
-        if self._progress_time is None:
-            self._progress_time, self._progress_step = now, self.step + 1
+        self._progress.begin(self.step, now)
         joined = self._membership("worker.joined", member)
         return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
 
@@ -281,7 +274,10 @@ class ChiefState:
         if not was_active:
             return self._all_left(now)
         left = self._membership("worker.left", member, reason=reason)
-        return [left, *self._rebatch("revocation"), Persist(), *self._tell_active(), *self._all_left(now)]
+        done = [left, *self._rebatch("revocation"), Persist(), *self._tell_active()]
+        if self._saving.writer == member.number:
+            done += self._saving.order(self._able_to_save())
+        return [*done, *self._all_left(now)]
 
     def _rebatch(self, reason: str) -> list[Instruction]:
         """Divide the examples anew among those who train; not while everybody leaves because it is over."""
@@ -303,23 +299,14 @@ class ChiefState:
     def _metrics(self, line: Mapping[str, Any] | None) -> list[Instruction]:
         if line is None:
             return []
-        self._samples += int(line.get("samples") or 0)
-        loss = line.get("loss")
-        if loss is None and line.get("steps"):
-            self._not_finite += 1
-            if self._not_finite >= SAME_ERRORS:
-                step = line.get("step")
-                return [
-                    Record(line),
-                    *self._fail(f"the loss is not a number any more at step {step}: lower learning_rate"),
-                ]
-        elif loss is not None:
-            self.loss, self._not_finite = loss, 0
-        return [Record(line)]
+        if self._progress.measured(line):
+            return [Record(line)]
+        reason = f"the loss is not a number any more at step {line.get('step')}: lower learning_rate"
+        return [Record(line), *self._fail(reason)]
 
     def _prepared(self, step: int, now: float) -> list[Instruction]:
         self.phase, self.step = Phase.TRAINING, step
-        self._saved_step, self._saved_time = (step if step else -1), now
+        self._saving.restored(step, now)
         started = Emit("train.started", {"run": self.plan.run, "step": step})
         return [started, *([] if step else self._save("first")), *self._seen(step, now)]
 
@@ -327,44 +314,20 @@ class ChiefState:
         before, self.step = self.step, step
         if self.phase is not Phase.TRAINING:
             return []
-        done = self._progress(now)
+        done: list[Instruction] = [*self._progress.tell(step, self.active, now)]
         if step >= self.plan.train_steps:
             self.phase, self._finish_by = Phase.FINISHING, now + FINISH_WITHIN
-            return [*done, *self._progress(now, last=True), *self._tell_all({"do": "stop"}), *self._all_left(now)]
+            done += self._progress.tell(step, self.active, now, last=True)
+            return [*done, *self._tell_all({"do": "stop"}), *self._all_left(now)]
         every = self.plan.eval_steps
         if every and step // every > before // every:
             self._evaluation_due = True
             return [*done, *self._save("evaluation")]
-        return [*done, *(self._save("due") if self._save_is_due(now) else [])]
-
-    def _save_is_due(self, now: float) -> bool:
-        steps, seconds = self.plan.checkpoint_steps, self._save_every
-        if now < self._save_again:
-            return False
-        new = self.step - self._saved_step
-        return bool(new > 0 and ((steps and new >= steps) or (seconds and now - self._saved_time >= seconds)))
-
-    def _progress(self, now: float, last: bool = False) -> list[Instruction]:
-        if self._progress_time is None or self.loss is None or self.step <= self._progress_step:
-            return []
-        seconds = now - self._progress_time
-        if not last and seconds < (PROGRESS_EVERY if self._reported else FIRST_PROGRESS):
-            return []
-        steps, samples, seconds = self.step - self._progress_step, self._samples, max(seconds, 1e-3)
-        self._progress_time, self._progress_step, self._samples, self._reported = now, self.step, 0, True
-        values = {
-            "run": self.plan.run,
-            "step": self.step,
-            "loss": self.loss,
-            "steps_per_second": round(steps / seconds, 3),
-            "samples_per_second": round(samples / seconds, 3),
-            "active": self.active,
-        }
-        return [Emit("train.progress", values)]
+        return [*done, *(self._save("due") if self._saving.due(step, now) else [])]
 
     def _look_at_speed(self, cpu_seconds: float, now: float) -> list[Instruction]:
         active = [member.name for member in self.members.values() if member.active]
-        disturbed = bool(self._saving or self._evaluating or self.phase is not Phase.TRAINING)
+        disturbed = bool(self._saving.why or self._evaluating or self.phase is not Phase.TRAINING)
         slow = self._alarm.look(active, cpu_seconds, now, disturbed)
         if slow is None:
             return []
@@ -373,19 +336,15 @@ class ChiefState:
 
     # --- saving, and the end -----------------------------------------------------------------------------------------
     def _save(self, why: str) -> list[Instruction]:
-        if self._saving:
-            return []
-        self._saving = why
-        return [Save()]
+        return self._saving.begin(why, self._able_to_save())
+
+    def _able_to_save(self) -> list[Member]:
+        training = self.phase is Phase.TRAINING
+        return [member for member in self.members.values() if training and member.active]
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
-        why, self._saving = self._saving, ""
-        self._saved_step, self._saved_time, self._last_checkpoint = event.step, now, event.name
-        if self.plan.checkpoint_auto:
-            self._save_every = seconds_between(event.seconds)
-        values = {"run": self.plan.run, "step": event.step, "path": event.name, "seconds": round(event.seconds, 3)}
-        planned = {"next_seconds": round(self._save_every, 1)} if self.plan.checkpoint_auto and self._save_every else {}
-        done: list[Instruction] = [Emit("train.checkpoint", {**values, "bytes": event.bytes, **planned})]
+        why, told = self._saving.done(event, now)
+        done: list[Instruction] = [Emit("train.checkpoint", told)]
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]
@@ -397,7 +356,7 @@ class ChiefState:
         return done
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
-        why, self._saving, self._save_again = self._saving, "", now + SAVE_AGAIN
+        why = self._saving.failed(now)
         if why == "final" or self._stopping:
             return self._fail(f"the last checkpoint could not be written: {reason}")
         return self._all_left(now)  # training goes on; the next save tries again
@@ -408,19 +367,24 @@ class ChiefState:
         if not event.reason:
             values = {"run": self.plan.run, "step": event.step, "metrics": dict(event.metrics)}
             done.append(Emit("train.evaluated", values))
-        final = self.phase is Phase.FINISHING and not self._saving and event.step == self._saved_step
+        final = self.phase is Phase.FINISHING and not self._saving.why and event.step == self._saving.step
         if final and self._finish_by is None:
             self.phase = Phase.ENDED
-            values = {"run": self.plan.run, "step": event.step, "loss": self.loss, "checkpoint": self._last_checkpoint}
+            values = {
+                "run": self.plan.run,
+                "step": event.step,
+                "loss": self._progress.loss,
+                "checkpoint": self._saving.path,
+            }
             return [*done, Emit("train.finished", values), Finish(DONE)]
-        if self.phase is Phase.FINISHING and self._finish_by is None and not self._saving:
+        if self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why:
             self._evaluating = True
-            return [*done, Evaluate(self._saved_step)]
+            return [*done, Evaluate(self._saving.step)]
         return done
 
     def _all_left(self, now: float) -> list[Instruction]:
         """Once training is over and nobody steps any more, write the last checkpoint."""
-        if self.phase is not Phase.FINISHING or self._finish_by is None or self._saving:
+        if self.phase is not Phase.FINISHING or self._finish_by is None or self._saving.why:
             return []
         if self.active and now < self._finish_by:
             return []
@@ -435,7 +399,7 @@ class ChiefState:
     def _stop(self) -> list[Instruction]:
         """End early, keeping what was learnt."""
         self._stopping = True
-        if self.phase is Phase.PREPARING or (self.step <= self._saved_step and not self._saving):
+        if self.phase is Phase.PREPARING or (self.step <= self._saving.step and not self._saving.why):
             self.phase = Phase.ENDED
             return [Finish(DONE)]
         return self._save("stop")

@@ -1,4 +1,4 @@
-"""A run's records: made once beside the chief, copied by every worker.
+"""A run's records (and graphs, see shared_graph.py): made once beside the chief, copied by every worker.
 
 The chief writes `data/` through the problem's generate_data, then a marker with every file's size and SHA-256.
 Workers ask the chief's port for that list and copy what they do not have yet; a file counts only when its sum is
@@ -47,13 +47,14 @@ def make(directory: Path, generate: Callable[[Path, Path], None]) -> list[dict[s
         generate(directory, temporary)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    files = [
-        {"name": str(path.relative_to(directory)), "size": path.stat().st_size, "sha256": _sum(path)}
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    ]
+    files = [described(path, directory) for path in sorted(directory.rglob("*")) if path.is_file()]
     write_atomically(directory / MARKER, json.dumps({"files": files}))
     return files
+
+
+def described(path: Path, directory: Path) -> dict[str, Any]:
+    """Name, size and sum of a file below `directory`."""
+    return {"name": str(path.relative_to(directory)), "size": path.stat().st_size, "sha256": _sum(path)}
 
 
 async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer: asyncio.StreamWriter) -> None:
@@ -69,24 +70,27 @@ async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer:
             await writer.drain()
 
 
-def copy(chief: str, token: str, directory: Path) -> None:
-    """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError."""
+def copy(chief: str, token: str, directory: Path, what: str = "records") -> None:
+    """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError.
+
+    With `what` graphs it fetches those that are there by now.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for attempt in range(_TRIES):
         try:
-            _copy(chief, token, directory)
+            _copy(chief, token, directory, what)
             return
         except (OSError, ValueError) as error:
             if attempt == _TRIES - 1:
-                raise TrainingError(f"the records could not be copied from the chief: {error}", where=chief) from error
+                raise TrainingError(f"the {what} could not be copied from the chief: {error}", where=chief) from error
             time.sleep(2**attempt)  # the chief may be starting again
 
 
-def _copy(chief: str, token: str, directory: Path) -> None:
+def _copy(chief: str, token: str, directory: Path, what: str) -> None:
     with socket.create_connection(host_and_port(chief), timeout=10) as connection, connection.makefile("rwb") as stream:
         connection.settimeout(None)  # the chief answers when the records are made, which may take its time
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        files = _ask(stream, {"do": "files", "token": token})["files"]
+        files = _ask(stream, {"do": "files", "what": what, "token": token})["files"]
         connection.settimeout(60)
         for file in files:
             place = directory / file["name"]

@@ -51,6 +51,8 @@ class RunSpec:
     pace_seconds: float | None = None
     line_offset: int = 1
     threads: int = 0
+    chief: str = "ps"
+    """Who saves: `ps`, or a `worker`."""
     records: str | None = None
     """Where in a bucket the records are, or go when they are made."""
     store: str | None = None
@@ -91,6 +93,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.data = path / "data"
+        self.graphs = path / "graphs"
         self.logs = path / "logs"
         self.chief = path / "chief.json"
 

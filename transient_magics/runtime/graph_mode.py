@@ -11,12 +11,24 @@ import os
 from functools import cache
 from typing import Any
 
+GPU = "TRANSIENT_GPU"
+"""In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one has."""
+
+
+def has_gpu() -> bool:
+    """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would take the GPU."""
+    return os.environ.get(GPU, str(int(_finds_gpu()))) == "1"
+
+
+def _finds_gpu() -> bool:
+    return os.path.exists("/proc/driver/nvidia")
+
 
 @cache
 def tensorflow() -> Any:
     """`tensorflow.compat.v1`; imported and set up when it is first asked for."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not os.path.exists("/proc/driver/nvidia"):
+    if not _finds_gpu():
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
     tf = importlib.import_module("tensorflow.compat.v1")
     tf.logging.set_verbosity(tf.logging.ERROR)

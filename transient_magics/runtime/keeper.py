@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,17 @@ class Keeper:
         """Write a checkpoint of the variables as they are now."""
         return self._again(self._save, _PATIENCE_SAVING)
 
+    def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
+        """Have the files that a worker wrote as the checkpoint of `step`."""
+        return self._checkpoints.take(step, seconds, paths)
+
     def another_session(self) -> Any:
         """A session on the same variables for somebody else's thread."""
         tf = tensorflow()
 
         config = placement.plain_config(self._spec.threads)
         config.device_filters.append("/job:ps")
+        placement.optimise_briefly(config)
         return tf.Session(self._target, graph=self._graph, config=config)
 
     def close(self) -> None:

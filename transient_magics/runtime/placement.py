@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .graph_mode import tensorflow
+from .graph_mode import has_gpu, tensorflow
 
 
 class BySize:
@@ -72,7 +72,21 @@ def worker_config(servers: Sequence[str], number: int, address: str, threads: in
     # Without this every session would get variables of its own, empty for ever.
     config.experimental.share_session_state_in_clusterspec_propagation = True
     config.device_filters.extend(["/job:ps", worker_device(number)])
+    if not has_gpu():
+        optimise_briefly(config)
     return config
+
+
+def optimise_briefly(config: Any) -> None:
+    """Let TensorFlow spend less time on its graph before the first step.
+
+    By default a dozen optimizers go over it twice, 1.1 s for ResNet-32 (of 1.6 s that its first step took). These four
+    once take a third of that, and a step on a CPU takes no longer (with none at all 6 % longer). A GPU has use for the
+    others, which change layouts and join operations.
+    """
+    rewriting = config.graph_options.rewrite_options
+    rewriting.optimizers.extend(["pruning", "constfold", "arithmetic", "dependency"])
+    rewriting.meta_optimizer_iterations = rewriting.ONE
 
 
 def plain_config(threads: int) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from . import placement
 from .barrier import Looks, needed, rate_divisor
 from .folder import RunSpec
-from .graph.training import TrainingGraph
+from .graph.worker import WorkerGraph
 from .graph_mode import tensorflow
 from .keeper import Keeper
 from .role import log
@@ -88,7 +88,7 @@ class Made:
 class Turn:
     """A worker's part in the rounds: push once in each, then wait for the next."""
 
-    def __init__(self, built: TrainingGraph, stop: threading.Event, alive: Callable[[], None]) -> None:
+    def __init__(self, built: WorkerGraph, stop: threading.Event, alive: Callable[[], None]) -> None:
         self._built, self._stop, self._alive = built, stop, alive
         self._session: Any = None
         self._look: Any = None
@@ -104,13 +104,13 @@ class Turn:
         """
         built = self._built
         if session is not self._session:
-            self._session, self._look = session, session.make_callable(list(built.accumulators.position))
+            self._session, self._look = session, session.make_callable([built.current_round, built.current_step])
             self._position = self._look()
         number, before = self._position
-        fetches = [built.objective.loss, built.examples, built.accumulators.seen, built.step]
+        fetches = [built.loss, built.examples, built.seen, built.step]
         self._stop.wait(max(0.0, pace - self._computing))
         began = time.monotonic()
-        loss, examples, seen, _ = session.run(fetches, {**feeds, built.accumulators.round: number})
+        loss, examples, seen, _ = session.run(fetches, {**feeds, built.round: number})
         pushed = time.monotonic()
         self._computing, waited = pushed - began, 0.0
         while self._position[0] == number and not self._stop.wait(self._looks.pause(waited)):

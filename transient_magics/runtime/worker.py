@@ -141,7 +141,7 @@ class Worker:
 
 
 class _Copying(threading.Thread):
-    """Copies the records while TensorFlow is imported."""
+    """Copies the records, and the graph if there is one, while TensorFlow is imported."""
 
     def __init__(self, role: Role, link: ChiefLink) -> None:
         super().__init__(daemon=True, name="records")
@@ -151,10 +151,13 @@ class _Copying(threading.Thread):
     def run(self) -> None:
         given = self._role
         self._link.numbered.wait()  # the chief is there
-        if given.spec.data_dir is not None or self._link.number is None:
+        if self._link.number is None:
             return
+        chief, token = given.assignment.chief, given.spec.token
         try:
-            data_files.copy(given.assignment.chief, given.spec.token, given.folder.data)
+            if given.spec.data_dir is None:
+                data_files.copy(chief, token, given.folder.data)
+            data_files.copy(chief, token, given.folder.graphs, "graphs")
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for
             self._error = error
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .graph_mode import has_gpu
 from .protocol import decode, encode, host_and_port
 
 _EVERY = 1.0
@@ -30,6 +31,8 @@ class ChiefLink:
         self.active = 1
         self.batch: tuple[int, float] | None = None
         """The mini-batch that the chief gave this worker, and the share of its gradient; None for the declared one."""
+        self.save_asked = threading.Event()
+        """The chief wants a checkpoint of this worker."""
         self.connected = threading.Event()
         self.numbered = threading.Event()
         self.told: str | None = None
@@ -47,12 +50,17 @@ class ChiefLink:
 
     def stepping(self, loss: float | None, samples: int, speed: float = 0.0) -> None:
         """Tell that the first gradient was applied; told again to every chief that we meet later."""
-        self._stepping = {"do": "stepping", "loss": loss, "samples": samples, "speed": speed}
+        told = {"loss": loss, "samples": samples, "speed": speed, "gpu": has_gpu()}
+        self._stepping = {"do": "stepping", **told}
         self._send(self._stepping)
 
     def exhausted(self, fits: int) -> None:
         """Tell that the mini-batch did not fit into memory, and how many examples do."""
         self._send({"do": "exhausted", "fits": fits})
+
+    def unsaved(self, reason: str) -> None:
+        """Tell that the checkpoint that was asked for could not be written, or not be brought to the chief."""
+        self._send({"do": "unsaved", "reason": reason})
 
     def report(self) -> None:
         """Send the metrics of this second now."""
@@ -131,6 +139,8 @@ class ChiefLink:
                 self.active = int(message["active"])
             case "batch":
                 self.batch = int(message["size"]), float(message["share"])
+            case "save":
+                self.save_asked.set()
             case "stop":
                 self._tell("finished")
             case "leave":

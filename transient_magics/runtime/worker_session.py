@@ -11,20 +11,24 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import placement
 from .batching import LARGEST, SMALLEST, MiniBatch
+from .checkpoints import Checkpoints, Saved
+from .delivery import deliver
 from .folder import RunFolder, RunSpec
-from .graph.training import training_graph
-from .graph.wire import cross_once
-from .graph_mode import tensorflow
+from .graph.worker import WorkerGraph, build, read
+from .graph_mode import has_gpu, tensorflow
 from .meter import Meter, Stopwatch
 from .pace import Pace
 from .protocol import Assignment
 from .role import log
+from .shared_graph import graph_file
 from .synchronous import Turn
 from .trainable import define, import_tensorflow
+from .usercode import sentence
 from .worker_link import ChiefLink
 
 _BLOCK = 4
@@ -61,24 +65,41 @@ class Training:
         # A one-task cluster of a throw-away job: who else there is comes with the session, not with the server.
         self._server = tf.train.Server({"boot": [address]}, job_name="boot", task_index=0, config=config)
         self._config = placement.worker_config(self._assignment.ps, number, address, self._spec.threads)
-        self._graph = tf.Graph()
-        servers = len(self._assignment.ps)
+        shared = self._read(number)
+        built = shared or self._build(number)
+        self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
+        self._divisor, self._share, self._missing = built.divisor, built.share, built.missing
+        self._built, self._number = built, number
+        self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
+        self._watch.lap("graph (read)" if shared else "graph")
+
+    def _read(self, number: int) -> WorkerGraph | None:
+        """The graph that the chief had written, on this worker's queue; None if there is none that fits."""
+        shared, device = self._folder.graphs / graph_file(has_gpu()), placement.worker_device(number)
+        if not shared.exists():
+            return None
+        try:
+            return self._on_queue(number, lambda features: read(shared.read_bytes(), features, device))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the graph can be built
+            log(f"the graph of the run cannot be read, it is built anew: {sentence(error)}")
+            return None
+
+    def _build(self, number: int) -> WorkerGraph:
+        spec, trainable, servers = self._spec, self._trainable, len(self._assignment.ps)
         device = placement.worker_device(number)
+        return self._on_queue(number, lambda features: build(trainable, features, spec, device, servers))
+
+    def _on_queue(self, number: int, step: Callable[[Mapping[str, Any]], WorkerGraph]) -> WorkerGraph:
+        """A new graph with this worker's queue, and `step` on what comes out of it."""
+        tf = tensorflow()
+        self._graph = tf.Graph()
         with self._graph.as_default():
             self._trainable.prepare()
-            with tf.device(f"{device}/cpu:0"):
+            with tf.device(f"{placement.worker_device(number)}/cpu:0"):
                 features = self._queue(tf, number)
-            ready = placement.ready_flag()
-            with placement.placed(device, servers, self._spec.ps_shards or servers):
-                wire, sync, damped = self._spec.wire, self._spec.mode == "sync", self._spec.damped
-                built = training_graph(self._trainable, features, wire, sync, damped)
-                self._missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
-            self._fetches = [built.objective.loss, built.before, built.after, built.examples, built.step]
-            self._divisor, self._share = built.divisor, built.share
-            self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
-            cross_once(self._graph, device, self._spec.wire)
+            built = step(features)
             self._graph.finalize()
-        self._watch.lap("graph")
+        return built
 
     def run(self) -> None:
         """Step until the end of the run, through as many sessions as it takes."""
@@ -198,10 +219,34 @@ class Training:
                 self._watch.lap("step")
                 log(str(self._watch))
                 self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
+            if self._link.save_asked.is_set():
+                self._save(session)
             if after >= spec.train_steps:
                 # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
                 self._link.report()
                 self.stop.wait()
+
+    def _save(self, session: Any) -> None:
+        """Write a checkpoint, as the published systems' chief worker does between two steps, and send it off."""
+        self._link.save_asked.clear()
+        built, checkpoints = self._built, Checkpoints(self._folder.checkpoints, keep=1)
+        try:
+            step = int(session.run(built.before))
+            saved = checkpoints.write(step, lambda prefix: session.run(built.saved, {built.checkpoint: prefix}))
+        except (tensorflow().errors.OpError, OSError) as error:
+            self._link.unsaved(sentence(error))
+            if isinstance(error, placement.transient_errors()):
+                raise
+            return
+        threading.Thread(target=self._deliver, args=(saved,), daemon=True, name="checkpoint").start()
+
+    def _deliver(self, saved: Saved) -> None:
+        given = self._assignment
+        try:
+            deliver(given.chief, self._spec.token, self._number, saved, self._folder.checkpoints)
+        except (OSError, ValueError) as error:
+            log(f"the checkpoint of step {saved.step} did not reach the chief: {error}")
+            self._link.unsaved(sentence(error))
 
     def _moved(self) -> None:
         self.alive = time.monotonic()

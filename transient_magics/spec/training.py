@@ -21,6 +21,7 @@ class TrainSpec:
     `alarm_below` is the share of the speed that the workers were seen to reach, below which the run is called slow (0:
     never), `alarm_after` the seconds that each of them warms up before.
     `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
+    `chief` is who saves: `ps`, or a `worker`.
     `workers` is how many the cluster had by declaration then: with `batching` their mini-batches make the global batch.
     """
 
@@ -44,6 +45,7 @@ class TrainSpec:
     damping: str = "none"
     max_workers: int = 0
     workers: int = 0
+    chief: str = "ps"
     wire: str = "fp32"
     alarm_below: float = 0.8
     alarm_after: float = 30.0

@@ -23,6 +23,16 @@ from typing import Any, cast
 
 from ..graph_mode import tensorflow
 
+_OPTIONAL = (
+    # tf-keras and tf-slim import these if they are there, to recognise their types, for one metric, or to turn images.
+    *("pandas", "sklearn", "scipy.sparse", "scipy.linalg", "scipy.ndimage"),
+    # The format of weights alone in a file, as Keras 1 wrote it.
+    "h5py",
+    # TensorFlow's way to ask Google which VMs there are, which nobody here wants.
+    "googleapiclient",
+)
+"""Seconds of a start, and nothing that training a model of Tensor2Tensor makes use of."""
+
 _crossed = False
 
 
@@ -33,9 +43,7 @@ def cross() -> Any:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if _crossed:
         return tensorflow()
-    # tf-keras and tf-slim import these if they are there, only to recognise their types or for one metric: 2.5 seconds.
-    # The last is TensorFlow's way to ask Google which VMs there are, which nobody here wants: another 0.4.
-    with _no_collection(), _hidden("pandas", "sklearn", "googleapiclient"):
+    with _no_collection(), _hidden(*_OPTIONAL):
         tf = tensorflow()
         _build(tf)
         _crossed = True
@@ -100,7 +108,7 @@ def _hidden(*names: str) -> Iterator[None]:
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-            if fullname.partition(".")[0] in names:
+            if fullname in names:
                 raise ModuleNotFoundError(f"{fullname} is left out while TensorFlow is imported", name=fullname)
             return None
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...errors import DeclarationError
 from ..folder import RunFolder, RunSpec
+from ..graph_mode import has_gpu
 from ..usercode import run_cell
 from . import bridges
 
@@ -123,7 +124,7 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
             hparams.set_hparam(name, value) if value is not None else None
         else:
             hparams.add_hparam(name, value)
-    if "use_nchw" in hparams and not Path("/proc/driver/nvidia").exists():
+    if "use_nchw" in hparams and not has_gpu():
         hparams.use_nchw = False  # channels first is a GPU layout; the CPU has no such convolution
     if "batch_shuffle_size" in hparams:
         hparams.batch_shuffle_size = 0  # the default shuffles 512 whole batches before the first step

@@ -1,0 +1,67 @@
+"""A real run with --chief worker: who saves freezes, is killed, and another goes on; then the parameter server dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import MachineRoom, free_ports, until
+from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
+
+pytestmark = pytest.mark.training
+
+DECLARED: dict[str, Any] = {
+    **DECLARATION,
+    "chief": "worker",
+    "train_steps": 10**6,
+    "checkpoint_steps": 10,
+    "pace_seconds": 0.1,
+}
+
+
+def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
+    story = Story(room)
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    for name in ("ps-0", "worker-1"):
+        room.start_agent(name)
+        room.put(name, DECLARED, DIGITS)
+        room.say(name, assignment(name, [server], chief))
+    story.wait(120, "worker-1 saves", "train.checkpoint", worker="worker-1")
+    room.start_agent("worker-2")
+    room.put("worker-2", DECLARED, DIGITS)
+    room.say("worker-2", assignment("worker-2", [server], chief))
+    story.wait(120, "worker-2 trains too", "worker.joined", worker="worker-2")
+    assert all(line.get("worker") != "worker-2" for line in story.events("train.checkpoint")), "the duty stays"
+
+    # It freezes; a checkpoint becomes due, and it is asked for it, before its silence is noticed.
+    saving = room.pids("worker-1")["worker-1"]
+    room.kill_agent("worker-1")
+    os.kill(saving, signal.SIGSTOP)
+    first = story.wait(60, "the other one saves", "train.checkpoint", worker="worker-2")
+    os.kill(saving, signal.SIGKILL)
+    second = story.wait(60, "and again", "train.checkpoint", worker="worker-2")
+    assert first["step"] + 10 <= second["step"]
+    folder = room.run_folder("ps-0")
+    for line in (first, second):
+        files = sorted(folder.glob(f"{line['path']}.*"))
+        assert [path.suffix for path in files] == [".data-00000-of-00001", ".index"]
+        assert sum(path.stat().st_size for path in files) == line["bytes"]
+
+    # What it saved is what the run goes on from.
+    os.kill(json.loads((folder / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
+    restarted = until(lambda: story.events("train.started")[1:], 120, "training restarted")[-1]
+    saved = [line["step"] for line in story.events("train.checkpoint") if line["time"] < restarted["time"]]
+    assert max(saved) <= restarted["step"] <= max(saved) + 2
+    assert not list((folder / "checkpoints").glob("broken-*"))
+    story.wait(60, "it saves on", "train.checkpoint", worker="worker-2")
+
+    # With nobody left to do it, the chief does.
+    room.say("worker-2", {"do": "stop", "run": "run-1"})
+    alone = len(story.events("train.checkpoint"))
+    room.say("ps-0", {"do": "save", "run": "run-1"})
+    until(lambda: len(story.events("train.checkpoint")) > alone, 40, "the chief saves")
+    assert "worker" not in story.events("train.checkpoint")[-1]

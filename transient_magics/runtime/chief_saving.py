@@ -1,0 +1,89 @@
+"""The chief's part in checkpoints: when one is due, and whose duty it is to write it.
+
+A part of the state machine (chief_state.py), as pure as that. One checkpoint is written at a time. With `--chief
+worker` a worker writes them, one for as long as it trains and is able to, then another; the chief does where no worker
+trains, before the first and after the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .chief_events import Instruction, Save, SaveDone, Tell
+from .saving import seconds_between
+
+if TYPE_CHECKING:
+    from .chief_state import Member, Plan
+
+_AGAIN_AFTER = 10.0
+"""Seconds after a failed save."""
+
+
+class Saving:
+    """The checkpoints of one run."""
+
+    def __init__(self, plan: Plan, now: float) -> None:
+        self._plan = plan
+        self.why = ""
+        """What the checkpoint that is being written is for; empty while none is."""
+        self.step, self.path = -1, ""
+        """Of the last one."""
+        self._time, self._not_before = now, now
+        self._every = plan.checkpoint_seconds
+        self._writer: int | None = None
+        self._unable: int | None = None
+
+    @property
+    def writer(self) -> int | None:
+        """The number of the worker that is writing one; None while nobody does, or the chief itself."""
+        return self._writer if self.why else None
+
+    def restored(self, step: int, now: float) -> None:
+        """The run goes on from `step`."""
+        self.step, self._time = (step if step else -1), now
+
+    def due(self, step: int, now: float) -> bool:
+        """Whether it is time for the next one."""
+        new, steps = step - self.step, self._plan.checkpoint_steps
+        if now < self._not_before or new <= 0:
+            return False
+        return bool((steps and new >= steps) or (self._every and now - self._time >= self._every))
+
+    def begin(self, why: str, able: Iterable[Member]) -> list[Instruction]:
+        """Have one written, by one of those `able` to where that is their duty; nothing while one is being written."""
+        if self.why:
+            return []
+        self.why = why
+        return self.order(able)
+
+    def order(self, able: Iterable[Member]) -> list[Instruction]:
+        """Say who writes it, also when the one who did is gone: what it wrote is lost with it."""
+        members = [member for member in able if self._plan.chief == "worker" and member.connection is not None]
+        # Rather not who failed last, rather who did it last, else the oldest.
+        chosen = min(
+            members,
+            key=lambda member: (member.number == self._unable, member.number != self._writer, member.number),
+            default=None,
+        )
+        self._writer = chosen.number if chosen else None
+        return [Tell(chosen.connection or 0, {"do": "save"})] if chosen else [Save()]
+
+    def done(self, event: SaveDone, now: float) -> tuple[str, dict[str, Any]]:
+        """It is written: what it was for, and what is told about it."""
+        why, self.why, self._unable = self.why, "", None
+        self.step, self._time, self.path = event.step, now, event.name
+        told: dict[str, Any] = {"run": self._plan.run, "step": event.step, "path": event.name}
+        told |= {"seconds": round(event.seconds, 3), "bytes": event.bytes}
+        if event.worker:
+            told["worker"] = event.worker
+        if self._plan.checkpoint_auto:
+            self._every = seconds_between(event.seconds)
+            told["next_seconds"] = round(self._every, 1)
+        return why, told
+
+    def failed(self, now: float) -> str:
+        """It could not be written: what it was for."""
+        why, self.why, self._unable = self.why, "", self._writer
+        self._not_before = now + _AGAIN_AFTER
+        return why

@@ -1,0 +1,64 @@
+"""A checkpoint that a worker wrote (`--chief worker`), brought to the chief over the run's port.
+
+A message names the files with their sums, then come their bytes. What does not arrive whole counts for nothing: the
+chief puts the files where checkpoints lie once it has them all, and from there they go where all checkpoints go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .checkpoints import Checkpoints, Saved
+from .data_files import described
+from .protocol import decode, encode, host_and_port
+
+_BLOCK = 1 << 18
+_SILENT_SECONDS = 30.0
+
+
+def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> None:
+    """Send the checkpoint `saved` of the worker with this number. Raises OSError or ValueError if it was not taken."""
+    paths = Checkpoints(folder).files(saved.step)
+    files = [described(path, folder) for path in paths]
+    told = {"number": number, "step": saved.step, "seconds": saved.seconds, "files": files}
+    connection = socket.create_connection(host_and_port(chief), _SILENT_SECONDS)
+    with connection, connection.makefile("rwb") as stream:
+        stream.write(encode({"do": "checkpoint", "token": token, **told}))
+        for path in paths:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, stream, _BLOCK)
+        stream.flush()
+        answer = decode(stream.readline() or b"{}")
+    if not answer.get("ok"):
+        raise ValueError(str(answer.get("error", "the chief said nothing")))
+
+
+async def receive(reader: asyncio.StreamReader, told: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Take the files that a worker sends into the empty `folder`. Raises OSError or ValueError for anything less."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    received: list[Path] = []
+    for file in told["files"]:
+        if not re.fullmatch(rf"model\.ckpt-{int(told['step'])}\.[\w.-]+", file["name"]):
+            raise ValueError(f"{file['name']!r} is no file of that checkpoint")
+        path, left, digest = folder / file["name"], int(file["size"]), hashlib.sha256()
+        with path.open("wb") as target:
+            while left:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    block = await reader.read(min(_BLOCK, left))
+                if not block:
+                    raise ConnectionError(f"{path.name} ended {left} bytes too early")
+                digest.update(block)
+                await asyncio.to_thread(target.write, block)
+                left -= len(block)
+        if digest.hexdigest() != file["sha256"]:
+            raise ValueError(f"{path.name} arrived damaged")
+        received.append(path)
+    return received
