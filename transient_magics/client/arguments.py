@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ..errors import DeclarationError
 from ..spec.grammar import nearest
 from . import options
-from .options import Option
+from .option import Option
 
 __all__ = ["Command", "Option", "parse", "split", "verbs", "without_comment", "words_of_table"]
 

@@ -15,7 +15,7 @@ from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
 from ..client import arguments, options
 from ..client.images import build_names
-from ..client.options import Option
+from ..client.option import Option
 from ..journal import read, replay
 
 _LINE = re.compile(

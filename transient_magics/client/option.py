@@ -1,0 +1,229 @@
+"""One option: where its value goes, how its text becomes a value, which words complete it.
+
+What reads a text raises DeclarationError in one sentence for what cannot be meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DeclarationError
+from ..spec import parse_duration, parse_interval
+from ..spec.grammar import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option (`flags` begin with '-') or one word by position.
+
+    `completes` names what completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `image`, `path`,
+    or nothing.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    help: str
+    read: Callable[[str], Any] | None = str
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    completes: str = ""
+    many: str = ""
+    negated: bool = False
+    required: bool = False
+
+    @property
+    def takes_value(self) -> bool:
+        """False for a switch."""
+        return self.read is not None
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All flags under which it can be given."""
+        return (*self.flags, *(f"--no-{flag[2:]}" for flag in self.flags if self.negated))
+
+    def for_argparse(self) -> dict[str, Any]:
+        """The keyword arguments with which argparse declares it. Nothing is set that the user did not give."""
+        import argparse
+
+        common: dict[str, Any] = {"help": self.help.replace("%", "%%")}
+        positional = not self.flags[0].startswith("-")
+        if not positional:
+            common |= {"dest": self.name, "default": argparse.SUPPRESS}
+        if self.negated:
+            return {**common, "action": argparse.BooleanOptionalAction}
+        if self.read is None:
+            return {**common, "action": "store_const", "const": not self.flags[0].startswith("--no-")}
+        if self.many == "extend":
+            common |= {"nargs": "+", "action": "extend"}
+        elif self.many:
+            common["nargs"] = self.many
+        return {**common, "type": self.read, "metavar": self.metavar}
+
+
+def flag(
+    flags: str, help: str, read: Callable[[str], Any] | None = None, *, name: str = "", metavar: str = "", **more: Any
+) -> Option:
+    """An option that begins with `--` (or `-x --long`); without `read` a switch."""
+    spelled = tuple(flags.split())
+    long = spelled[-1].removeprefix("--").removeprefix("no-" if read is None else "").replace("-", "_")
+    return Option(name or long, spelled, help, read, metavar or long.rpartition("_")[2].upper(), **more)
+
+
+def word(name: str, metavar: str, help: str, **more: Any) -> Option:
+    """A word by position."""
+    return Option(name, (name,), help, metavar=metavar, **more)
+
+
+def one_of(option: str, words: Iterable[str]) -> dict[str, Any]:
+    """How one of some words is read, for the keyword arguments of `flag`."""
+    allowed = tuple(words)
+
+    def read(text: str) -> str:
+        word = text.strip().lower()
+        if word not in allowed:
+            raise DeclarationError(f"{option} cannot be '{text}'", fix=nearest(word, allowed))
+        return word
+
+    return {"read": read, "choices": allowed, "metavar": "|".join(allowed)}
+
+
+def whole(option: str, least: int = 1) -> Callable[[str], int]:
+    """A reader of whole numbers from `least` on."""
+
+    def read(text: str) -> int:
+        if not text.strip().isdigit() or int(text) < least:
+            raise DeclarationError(f"{option} takes a whole number from {least} on, not '{text}'")
+        return int(text)
+
+    return read
+
+
+def positive(option: str) -> Callable[[str], float]:
+    """A reader of numbers above zero; a dollar sign before it is passed over."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text.strip().removeprefix("$"))
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise DeclarationError(f"{option} takes a number above zero, not '{text}'")
+        return value
+
+    return read
+
+
+def duration(option: str, unit: str) -> Callable[[str], float]:
+    """A reader of durations, in seconds; a bare number counts `unit`s."""
+    return lambda text: parse_duration(text, option, unit=unit)
+
+
+def zones(text: str) -> tuple[str, ...]:
+    """Zones, by commas."""
+    from ..catalog import ZONES
+
+    zones = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    for zone in zones:
+        if zone not in ZONES:
+            raise DeclarationError(f"'{zone}' is no zone that we know", where="--zone", fix=nearest(zone, ZONES))
+    return zones
+
+
+def one_zone(text: str) -> str:
+    """One zone."""
+    named = zones(text)
+    if len(named) != 1:
+        raise DeclarationError("One zone, please", where="--zone")
+    return named[0]
+
+
+def fallback(text: str) -> float | None:
+    """The seconds after which a worker is rented on demand, as `on-demand=10m`; None: never."""
+    word, _, time = text.strip().lower().partition("=")
+    if word == "none" and not time:
+        return None
+    if word != "on-demand":
+        raise DeclarationError(
+            f"'{text}' is no fallback", where="--fallback", fix="Write on-demand, or on-demand=10m for another time."
+        )
+    return parse_duration(time, "--fallback", unit="m") if time else 600.0
+
+
+def address_ranges(text: str) -> tuple[str, ...]:
+    """Ranges of addresses, by commas."""
+    import ipaddress
+
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    for each in found:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise DeclarationError(f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24.") from None
+    return tuple(found)
+
+
+def bucket(text: str) -> str:
+    """The name of a bucket, with a folder in it or without."""
+    from ..spec import parse_bucket
+
+    return "none" if text.strip().lower() == "none" else parse_bucket(text, "--bucket")
+
+
+def variable(text: str) -> str:
+    """A name that Python can bind."""
+    if not text.isidentifier():
+        raise DeclarationError(f"-o takes a variable's name, not '{text}'")
+    return text
+
+
+def overrides(text: str) -> str:
+    """`NAME=VALUE,...` of hyper-parameters."""
+    import re
+
+    if text and not re.match(r"\s*\w+(\[\d+\])?\s*=", text):
+        raise DeclarationError(f"'{text}' overrides nothing", where="--hparams", fix="Write name=value,name=value.")
+    return text
+
+
+def evaluate_every(text: str) -> int | None:
+    """Every how many steps to evaluate; None: at the end."""
+    return None if text.strip().lower() == "end" else whole("--eval-every")(text)
+
+
+def interval(text: str) -> dict[str, Any]:
+    """An interval in steps or in time."""
+    if text.strip().lower() == "auto":
+        return {"checkpoint_steps": None, "checkpoint_auto": True}
+    steps, seconds = parse_interval(text, "--checkpoint-every")
+    return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
+
+
+def speed_alarm(text: str) -> dict[str, Any]:
+    """At which share of the expected speed, and after how long a warm-up, to raise the alarm."""
+    share, _, warm_up = text.strip().lower().partition(",")
+    if share == "off" and not warm_up:
+        return {"alarm_below": 0.0}
+    below = positive("--speed-alarm")(share)
+    if below >= 1:
+        raise DeclarationError(f"--speed-alarm takes a share below 1, not '{share}'", fix="For example: 0.8,30s")
+    return {"alarm_below": below, **({"alarm_after": parse_duration(warm_up, "--speed-alarm")} if warm_up else {})}
+
+
+def gpu(text: str) -> str:
+    """A GPU of the catalog, or `cpu`."""
+    from ..catalog import accelerator
+
+    return accelerator(text.strip().lower()).name
+
+
+def known_region(text: str) -> str:
+    """A region of the catalog."""
+    from ..catalog import ZONES, region
+
+    regions = {region(zone) for zone in ZONES}
+    if (place := text.strip().lower()) not in regions:
+        raise DeclarationError(f"'{text}' is no region that we know", where="--region", fix=nearest(place, regions))
+    return place
