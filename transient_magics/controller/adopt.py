@@ -7,8 +7,6 @@ object: `{"folder": path}` or `{"error": sentence}`. Without a project it looks 
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 import sys
 import tempfile
@@ -16,9 +14,10 @@ from pathlib import Path
 
 from .. import places
 from ..cloud import Vm
-from ..errors import ClusterError, RemoteError, TransientError
+from ..errors import ClusterError, RemoteError
 from ..remote import generate_key
 from .access import Access, to_project
+from .answer import answer
 from .machines import LABEL, SEAT_LABEL, USER
 from .seat import JOURNAL, Seat
 
@@ -70,12 +69,11 @@ async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
 def main() -> int:
     """Exit code 0, or 1 with the reason in the output."""
     name, *project = sys.argv[1:]
-    try:
-        print(json.dumps({"folder": str(asyncio.run(adopt(name, project[0] if project else None)))}))
-    except (TransientError, OSError) as error:
-        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
-        return 1
-    return 0
+
+    async def folder() -> dict[str, str]:
+        return {"folder": str(await adopt(name, project[0] if project else None))}
+
+    return answer(folder())
 
 
 if __name__ == "__main__":

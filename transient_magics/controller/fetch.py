@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ..cloud import CloudStorage
-from ..errors import GoneError, TrainingError, TransientError
+from ..errors import GoneError, TrainingError
 from ..runtime import manifest
 from ..runtime.checkpoints import Checkpoints
 from ..spec import EMULATED_PROJECT
+from .answer import answer
 
 
 async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: bool = True) -> dict[str, Any]:
@@ -74,12 +75,7 @@ async def _fetch(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Exit code 0, or 1 with the reason in the output."""
-    try:
-        print(json.dumps(asyncio.run(_fetch(json.load(sys.stdin)))))
-    except (TransientError, OSError) as error:
-        print(json.dumps({"error": str(error)}))
-        return 1
-    return 0
+    return answer(_fetch(json.load(sys.stdin)))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ project it is about the emulator.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import sys
 from typing import Any
 
 from ..cloud import BASE_LABEL, Image
-from ..errors import TransientError
 from .access import to_project
+from .answer import answer
 from .startup import lock_hash
 
 
@@ -56,13 +54,7 @@ def main() -> int:
     parser.add_argument("--name", default="")
     parser.add_argument("project", nargs="?")
     asked = parser.parse_args()
-    work = listed(asked.project) if asked.verb == "list" else deleted(asked.project, asked.name)
-    try:
-        print(json.dumps(asyncio.run(work)))
-    except TransientError as error:
-        print(json.dumps({"error": str(error)}))
-        return 1
-    return 0
+    return answer(listed(asked.project) if asked.verb == "list" else deleted(asked.project, asked.name))
 
 
 if __name__ == "__main__":

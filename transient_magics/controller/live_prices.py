@@ -9,7 +9,6 @@ stay; every bill says of which day its prices are.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 from dataclasses import replace
@@ -17,10 +16,11 @@ from datetime import UTC, datetime
 
 from ..catalog import learn, learned_seconds_ago, price_list
 from ..cloud import ComputeEngine
-from ..errors import CloudError, CredentialsError, TransientError
+from ..errors import CloudError, CredentialsError
 from ..journal import events
 from ..spec import ClusterSpec
 from .access import to_project
+from .answer import answer
 from .pricing import with_home, worker_prices
 
 log = logging.getLogger(__name__)
@@ -66,20 +66,15 @@ def repriced(spec: ClusterSpec) -> ClusterSpec:
     return with_home(replace(spec, prices=prices), lines)
 
 
-async def _refresh(project: str) -> int:
+async def _refresh(project: str) -> dict[str, int]:
     async with to_project(project) as access:
         await access.reopen()
-        return await refresh(access.engine, older_than=0.0)
+        return {"rows": await refresh(access.engine, older_than=0.0)}
 
 
 def main() -> int:
     """Exit code 0, or 1 with the reason in the output."""
-    try:
-        print(json.dumps({"rows": asyncio.run(_refresh(sys.argv[1]))}))
-    except TransientError as error:
-        print(json.dumps({"error": str(error)}))
-        return 1
-    return 0
+    return answer(_refresh(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ Prints one JSON object: `{"deleted": [names]}` or `{"error": sentence}`. Without
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 
 from .. import places
-from ..errors import TransientError
 from ..journal import read, replay
 from .access import to_project
+from .answer import answer
 from .baking import BUILD_LABEL
 from .lock import held
 from .machines import LABEL, OWNER_LABEL, SEAT_LABEL, owner, rule_description
@@ -47,12 +46,11 @@ async def sweep(project: str | None) -> list[str]:
 
 def main() -> int:
     """Exit code 0, or 1 with the reason in the output."""
-    try:
-        print(json.dumps({"deleted": asyncio.run(sweep(sys.argv[1] if len(sys.argv) > 1 else None))}))
-    except TransientError as error:
-        print(json.dumps({"error": str(error)}))
-        return 1
-    return 0
+
+    async def deleted() -> dict[str, list[str]]:
+        return {"deleted": await sweep(sys.argv[1] if len(sys.argv) > 1 else None)}
+
+    return answer(deleted())
 
 
 if __name__ == "__main__":
