@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from transient_magics.client import text
+from transient_magics.client import Declaration, text
+from transient_magics.client.clusters import specify
 from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.journal import events
 
@@ -66,3 +67,13 @@ def test_what_a_vm_says_steers_nothing(said: str, shown: str) -> None:
 def test_what_a_vm_says_ends() -> None:
     assert len(text.plain("x" * 10**6)) == text.MOST_CHARACTERS
     assert len(text.plain("\x1b[31m" * 10**6)) <= text.MOST_CHARACTERS
+
+
+def test_what_the_cluster_meets_is_told_in_words() -> None:
+    spec = specify(Declaration("v100x6", name="c")).to_dict()
+    advised = events.ClusterAdvised(accelerator="v100", zones={"us-west1-a": (0.4, 0.0), "us-west1-b": (0.9, 0.0)})
+    assert event_words(events.ClusterResized(spec=spec)) == "the cluster is to be v100x6 from now on"
+    assert event_words(advised) == "Compute Engine's advice on Spot V100s, best in us-west1-b (90% likely)"
+    assert event_words(events.ClusterPriced(hourly=1.25, on_demand_hourly=3.5, spec=spec)) == (
+        "Google's prices of today count: $1.25 per hour, $3.50 on demand"
+    )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..journal import Bill, ClusterState, Event, RunState, VmState, events
-from ..spec import render_duration
+from ..spec import ClusterSpec, render_duration
 from ..spec import render_money as money
 from ..spec import render_table as table
 
@@ -295,6 +295,14 @@ def event_words(event: Event) -> str:
     match event:
         case events.ClusterDeclared():
             return "the cluster was declared"
+        case events.ClusterResized():
+            return f"the cluster is to be {ClusterSpec.from_dict(event.spec).spec} from now on"
+        case events.ClusterClock():
+            return "the emulated time passes at another rate"
+        case events.ClusterAdvised():
+            best = max(event.zones, key=lambda zone: event.zones[zone][0], default="")
+            likely = f", best in {best} ({event.zones[best][0]:.0%} likely)" if best else ""
+            return f"Compute Engine's advice on Spot {event.accelerator.upper()}s{likely}"
         case events.ClusterImageChosen():
             return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
         case events.ClusterZonesFound():
