@@ -19,12 +19,13 @@ class Clients:
         from requests import Session
         from requests.adapters import HTTPAdapter
 
-        self.billing: Any = Session()  # a price list, which has no client among those that we have
+        self.billing: Session  # for the price list, which has no client among those that we have
         given: dict[str, Any] = {}
         if endpoint:
             # The universe is fixed too, or an environment variable could make the credentials look foreign.
             given["client_options"] = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
             given["credentials"] = AnonymousCredentials()
+            self.billing = Session()
         else:
             import google.auth
             from google.auth.transport.requests import AuthorizedSession

@@ -5,7 +5,6 @@ What she chooses arrives on the kernel's thread for widgets; pricing takes some 
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,12 +12,9 @@ from typing import Any
 from .. import client
 from ..client import Cluster, Declaration
 from ..errors import TransientError
-from .display import live_view
 from .offer import FIRST, declaration, menu, offer, offer_text
-from .show import current_shell, has_front_end, publisher, show_in_place
+from .show import current_shell, has_front_end, publisher, show_in_place, show_live
 from .twin import offer_html
-
-log = logging.getLogger(__name__)
 
 
 def declare(declared: Declaration | None = None) -> Cluster | None:
@@ -41,12 +37,6 @@ def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
         return
     publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
     data: dict[str, Any] = {"text/plain": text, "text/html": offer_html(first)}
-    try:
-        from .widget import DeclarePanel
-    except ImportError as error:  # a kernel without ipywidgets shows the example
-        log.info("no live panel: %s", error)
-        publish(data, update=False)
-        return
 
     def ask(message: Mapping[str, Any]) -> None:
         choices = message.get("choices")
@@ -64,5 +54,6 @@ def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
             hold(cluster)
             show_in_place(cluster, publish)
 
-    panel = DeclarePanel(ask, menu=menu(), choices=dict(FIRST), offer=first)
-    publish({**data, **live_view(panel)}, update=False)
+    panel: Any = show_live(
+        publish, data, lambda widget: widget.DeclarePanel(ask, menu=menu(), choices=dict(FIRST), offer=first)
+    )

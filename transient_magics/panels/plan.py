@@ -6,7 +6,6 @@ the front with the line that declares each.
 
 from __future__ import annotations
 
-import logging
 import math
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import client
 from ..errors import TransientError
-from .display import live_view
-from .show import current_shell, has_front_end, publisher
+from .show import current_shell, has_front_end, publisher, show_live
 from .twin import CELL, COLOURS, FAINT, FONT, escape
 
 if TYPE_CHECKING:
     from ..planner.plan import Plan
     from ..planner.search import Search
 
-log = logging.getLogger(__name__)
 
 CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
 """What can be changed in the panel of a search."""
@@ -67,12 +64,6 @@ def show_search(search: Search) -> None:
         return
     publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
     data: dict[str, Any] = {"text/plain": str(search), "text/html": search_html(search)}
-    try:
-        from .widget import PlanPanel
-    except ImportError as error:  # a kernel without ipywidgets shows the twin
-        log.info("no live panel: %s", error)
-        publish(data, update=False)
-        return
 
     def ask(message: Mapping[str, Any]) -> None:
         choices = message.get("choices")
@@ -87,8 +78,7 @@ def show_search(search: Search) -> None:
         panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]
 
     begun = {name: search.asked.get(name) for name in CHOICES}
-    panel = PlanPanel(ask, choices=begun, view=search_view(search))
-    publish({**data, **live_view(panel)}, update=False)
+    panel: Any = show_live(publish, data, lambda widget: widget.PlanPanel(ask, choices=begun, view=search_view(search)))
 
 
 def search_html(search: Search) -> str:

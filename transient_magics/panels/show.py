@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..client import Cluster, Run, follower, text
 from ..journal import ClusterState, bill
 from .curves import curves
-from .display import Display, Feed, Followed, known
+from .display import Display, Feed, Followed, known, live_view
 from .twin import html
 from .view import shown_run, view
+
+if TYPE_CHECKING:
+    from .widget import Panel
+
+log = logging.getLogger(__name__)
 
 Publish = Callable[..., None]
 """`publish(bundle, update=...)`: whether it takes the place of what was published before."""
@@ -53,6 +60,19 @@ def publisher(shell: Any, display_id: str) -> Publish:
             send()
 
     return publish
+
+
+def show_live(publish: Publish, data: dict[str, Any], make: Callable[[ModuleType], Panel]) -> Panel | None:
+    """Publish `data` with the panel that `make` builds of the panels' module; without ipywidgets `data` alone."""
+    try:
+        from . import widget
+    except ImportError as error:
+        log.info("no live panel: %s", error)
+        publish(data, update=False)
+        return None
+    panel = make(widget)
+    publish({**data, **live_view(panel)}, update=False)
+    return panel
 
 
 def show_run(run: Run) -> None:

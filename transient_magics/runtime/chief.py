@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -337,13 +338,15 @@ class Chief:
         self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """A worker brings the checkpoint that it was asked for; whoever has lost that duty meanwhile comes too late."""
-        paths = await delivery.receive(reader, told, self._folder.path / "delivered")
-        saver = self._state.saver
-        if saver is None or saver.number != told["number"]:
-            writer.write(encode({"ok": False, "error": "another worker saves by now"}))
-            return
-        step, seconds = int(told["step"]), float(told["seconds"])
-        saved = await self._on_thread(lambda: self._keeper.take(step, seconds, paths))
+        # A folder for each: who has lost the duty may still be sending when the next begins.
+        with tempfile.TemporaryDirectory(prefix="delivered-", dir=self._folder.path) as place:
+            paths = await delivery.receive(reader, told, Path(place))
+            saver = self._state.saver
+            if saver is None or saver.number != told["number"]:
+                writer.write(encode({"ok": False, "error": "another worker saves by now"}))
+                return
+            step, seconds = int(told["step"]), float(told["seconds"])
+            saved = await self._on_thread(lambda: self._keeper.take(step, seconds, paths))
         if self._shipper:
             self._shipper.due()
         writer.write(encode({"ok": True}))

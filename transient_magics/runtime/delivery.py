@@ -42,8 +42,6 @@ def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> 
 
 async def receive(reader: asyncio.StreamReader, told: Mapping[str, Any], folder: Path) -> list[Path]:
     """Take the files that a worker sends into the empty `folder`. Raises OSError or ValueError for anything less."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
     received: list[Path] = []
     for file in told["files"]:
         if not re.fullmatch(rf"model\.ckpt-{int(told['step'])}\.[\w.-]+", file["name"]):
