@@ -72,6 +72,10 @@ def play(room: MachineRoom) -> Story:
     story.wait(90, "its successor", "worker.joined", worker="worker-3")
     story.marks["joined"] = time.time_ns()
 
+    def thawed_steps() -> bool:
+        return any(line["worker"] == "worker-1" and line["time"] > story.marks["thawed"] for line in story.metrics())
+
+    until(thawed_steps, 60, "the thawed worker steps again")
     story.marks["server killed"] = time.time_ns()
     os.kill(room.pids("ps-0")["ps-0"], signal.SIGKILL)
     restarted = until(lambda: story.events("train.started")[1:], 90, "training restarted")[0]
