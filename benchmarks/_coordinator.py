@@ -61,6 +61,7 @@ class Coordinator:
         given = [job, index, self.workers, self.hidden, self.layers, self.pace, self._counter]
         enter = ["nsenter", "-t", str(self._room.pid), "-U", "-n", "--preserve-credentials"]
         environment = {**os.environ, "SIDE": str(self.folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        environment.pop("TRANSIENT_MAGICS_HOME", None)  # the mark of ours, whose turn it would take part in
         if self.threads:
             environment["TF_NUM_INTRAOP_THREADS"] = str(self.threads)
         with (self.folder / f"{name}.log").open("ab") as log:
