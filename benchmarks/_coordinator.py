@@ -1,4 +1,4 @@
-"""The peer: TensorFlow 2's own ParameterServerStrategy with its ClusterCoordinator, on a fully connected network.
+"""The peer: TensorFlow 2's own ParameterServerStrategy with its ClusterCoordinator.
 
 Every process of it is this file, started with its role. The coordinator writes the number of applied steps into a
 file, so that others can look at any moment. A worker that was killed may be started again at the same address, which
@@ -15,11 +15,8 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-BATCH = 32
 
 
 @dataclass
@@ -28,8 +25,8 @@ class Coordinator:
 
     folder: Path
     workers: int
-    hidden: int
-    layers: int
+    network: str
+    """Of _network.py."""
     pace: float = 0.0
     threads: int = 0
     """Of one operation; 0 for TensorFlow's own choice."""
@@ -58,7 +55,7 @@ class Coordinator:
         """Start (again) the process of one task."""
         assert self._room
         job, index = name.split("-")
-        given = [job, index, self.workers, self.hidden, self.layers, self.pace, self._counter]
+        given = [job, index, self.workers, self.network, self.pace, self._counter]
         enter = ["nsenter", "-t", str(self._room.pid), "-U", "-n", "--preserve-credentials"]
         environment = {**os.environ, "SIDE": str(self.folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
         environment.pop("TRANSIENT_MAGICS_HOME", None)  # the mark of ours, whose turn it would take part in
@@ -89,8 +86,9 @@ class Coordinator:
         return self.folder / "count"
 
 
-def serve(job: str, index: int, workers: int, hidden: int, layers: int, pace: float, counter: Path) -> None:
+def serve(job: str, index: int, workers: int, network: str, pace: float, counter: Path) -> None:
     """Be one task of the peer's cluster, for ever."""
+    import _network
     import tensorflow as tf
     from tensorflow.python.data.experimental.ops.testing import sleep
 
@@ -100,26 +98,24 @@ def serve(job: str, index: int, workers: int, hidden: int, layers: int, pace: fl
         tf.distribute.Server(cluster, job_name=job, task_index=index, protocol="grpc").join()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
     strategy = tf.distribute.ParameterServerStrategy(resolver)
-    sizes = [64, *[hidden] * layers, 10]
+    made: dict[str, Any] = {}
+
+    def make(name: str, shape: list[int]) -> Any:
+        return made.setdefault(name, tf.Variable(tf.random.normal(shape, stddev=0.05)))
+
     with strategy.scope():
-        weights = [tf.Variable(tf.random.normal(shape, stddev=0.05)) for shape in pairwise(sizes)]
-        biases = [tf.Variable(tf.zeros([size])) for size in sizes[1:]]
+        _network.logits(network, next(iter(_network.examples(network).batch(1)))[0], make)
         applied = tf.Variable(0, dtype=tf.int64)
 
     def examples() -> Any:
-        images = tf.random.uniform([1024, 64])
-        labels = tf.random.uniform([1024], maxval=10, dtype=tf.int32)
-        data = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(BATCH)
+        data = _network.examples(network).repeat().batch(_network.BATCH)
         return data.apply(sleep(int(pace * 1e6))) if pace else data.prefetch(4)
 
     def replica(batch: Any) -> None:
-        values, labels = batch
-        variables = [*weights, *biases]
+        images, labels = batch
         with tf.GradientTape() as tape:
-            for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-                values = tf.nn.relu(values @ weight + bias)
-            logits = values @ weights[-1] + biases[-1]
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            loss = _network.loss(_network.logits(network, images, lambda name, _: made[name]), labels)
+        variables = list(made.values())
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.01 * gradient)
         applied.assign_add(1)
@@ -144,7 +140,7 @@ def serve(job: str, index: int, workers: int, hidden: int, layers: int, pace: fl
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    kinds = {"job": str, "index": int, "workers": int, "hidden": int, "layers": int, "pace": float, "counter": Path}
+    kinds = {"job": str, "index": int, "workers": int, "network": str, "pace": float, "counter": Path}
     for name, kind in kinds.items():
         parser.add_argument(name, type=kind)
     serve(**vars(parser.parse_args()))

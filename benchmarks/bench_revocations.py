@@ -85,7 +85,7 @@ def restarting(minutes: int) -> float:
 def coordinator(minutes: int, boot: float) -> float:
     """ParameterServerStrategy: the worker is gone at the end of its notice, and back when a VM would be."""
     with tempfile.TemporaryDirectory() as folder:
-        peer = Coordinator(Path(folder), WORKERS, hidden=64, layers=2, pace=PACE)
+        peer = Coordinator(Path(folder), WORKERS, "tiny", pace=PACE)
         peer.start()
         try:
             time.sleep(10)

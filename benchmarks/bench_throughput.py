@@ -1,10 +1,11 @@
-"""Training with agent, metrics and journal on, against a bare between-graph TensorFlow script with the same model, and
-against TensorFlow 2's ParameterServerStrategy with small fully connected ones.
+"""Training with agent, metrics and journal on, against a bare between-graph TensorFlow script and against
+ParameterServerStrategy of TensorFlow 2.
 
-All train the digits with one worker and one parameter server on this machine: ours through the emulator, the bare
-script as two plain processes with the classic `tf.train.Server` and no code of ours but the graph's. It runs twice:
-as one terminal would start it (one session, loopback, TensorFlow's own number of threads), and placed as ours is
-(each process in a session and a network of its own, joined by a bridge, with the emulator's number of threads).
+First Tensor2Tensor's digits with one worker and one parameter server: ours through the emulator, the bare script as two
+plain processes with the classic `tf.train.Server` and no code of ours but the graph's. It runs twice: as one terminal
+would start it (one session, loopback, TensorFlow's own number of threads), and placed as ours is (each process in a
+session and a network of its own, joined by a bridge, with the emulator's number of threads). Then three networks that
+all three define alike (_network.py), with one to three workers; the strategy's processes share one loopback.
 
 A shared machine drifts by more than what is looked for. So all are started first, and then take turns of a second in
 which the others are stopped (SIGSTOP): all see the same weather.
@@ -24,8 +25,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from _common import CELL, all_in, own_home, say, start, train
-from _coordinator import BATCH, Coordinator
+import _network
+from _common import CELL, all_in, own_home, say, train
+from _coordinator import Coordinator
 
 from transient_magics import client
 from transient_magics.client import Declaration, Run
@@ -33,8 +35,10 @@ from transient_magics.emulator.machine import OPERATION_THREADS
 from transient_magics.journal import metrics
 
 TURN = 1.0
-_WARM = 100
-_TOGETHER = "ip link set lo up; {script} ps & {script} worker"
+_WARM = 30
+"""Steps of each worker before anything counts."""
+DIGITS = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits"}
+_TOGETHER = "ip link set lo up; {script} ps 0 & {script} worker 0"
 _APART = """
 ip link set lo up; ip link add br0 type bridge; ip link set br0 up
 machine() {
@@ -42,8 +46,9 @@ machine() {
   ip link add v$1 type veth peer name e$1; ip link set e$1 netns $machine; ip link set v$1 master br0 up
   nsenter -t $machine -n sh -c "ip link set lo up; ip addr add 10.1.0.$1/24 dev e$1; ip link set e$1 up"
 }
-machine 1; nsenter -t $machine -n setsid -w {script} ps &
-machine 2; nsenter -t $machine -n setsid -w {script} worker
+machine 1; nsenter -t $machine -n setsid -w {script} ps 0 &
+"""
+_ONE_MORE = """machine {place}; nsenter -t $machine -n setsid -w {{script}} worker {index} &
 """
 
 
@@ -80,30 +85,28 @@ class Side:
 
 
 class Bare(Side):
-    """The bare script: both roles placed by a shell `plan`."""
+    """The bare script: all roles as plain processes, `apart` in networks of their own or together in one."""
 
-    def __init__(self, folder: Path, name: str, plan: str, addresses: str, threads: str = "") -> None:
+    def __init__(self, folder: Path, name: str, cell: str, declared: dict[str, str], workers: int, apart: bool) -> None:
         super().__init__(name, f"SIDE={folder}")
         folder.mkdir()
         self._counter = folder / "count"
-        self._counter.write_bytes(bytes(8))
-        (folder / "cell.py").write_text(CELL)
-        declared = {
-            "name": "run-1", "model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits",
-            "train_steps": 10**7, "token": "",
-        }  # fmt: skip
-        (folder / "run.json").write_text(json.dumps(declared))
-        script = f"{sys.executable} {__file__} --bare {folder} {addresses}"
-        line = plan.replace("{script}", script)
+        self._counter.write_bytes(bytes(8 * workers))
+        (folder / "cell.py").write_text(cell)
+        (folder / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 10**7, "token": "", **declared}))
+        places = [f"10.1.0.{place}" if apart else "127.0.0.1" for place in range(1, workers + 2)]
+        more = [_ONE_MORE.format(place=index + 2, index=index) for index in range(workers)]
+        line = _APART + "".join(more) + "wait" if apart else _TOGETHER
+        line = line.replace("{script}", f"{sys.executable} {__file__} --bare {folder} {','.join(places)}")
         environment = {**os.environ, "SIDE": str(folder)}
-        environment.pop("TRANSIENT_MAGICS_HOME", None)
-        if threads:
-            environment["TF_NUM_INTRAOP_THREADS"] = threads
+        environment.pop("TRANSIENT_MAGICS_HOME", None)  # the mark of ours
+        if apart:
+            environment["TF_NUM_INTRAOP_THREADS"] = str(OPERATION_THREADS)
         with (folder / "log").open("wb") as log:
             started = ["unshare", "-Urn", "sh", "-c", line]
             subprocess.Popen(started, stdout=log, stderr=log, start_new_session=True, env=environment)
-        deadline = time.monotonic() + 180
-        while self._count() < _WARM:
+        deadline = time.monotonic() + 300
+        while self._count() < _WARM * workers:
             if time.monotonic() > deadline:
                 self.signal(signal.SIGKILL)
                 raise SystemExit((folder / "log").read_text()[-2000:])
@@ -111,7 +114,8 @@ class Bare(Side):
         self._before = 0
 
     def _count(self) -> int:
-        return struct.unpack("q", self._counter.read_bytes())[0]
+        counts = self._counter.read_bytes()
+        return sum(struct.unpack(f"{len(counts) // 8}q", counts))
 
     def turn(self) -> None:
         if not self._turns:
@@ -155,106 +159,117 @@ class Ours(Side):
         return (last["step"] - first["step"]) / self.ran(first["time"] / 1e9, last["time"] / 1e9)
 
 
-def compare(rounds: int) -> dict[str, float]:
-    """Start all, let them take turns, end them. Steps per second by name."""
-    sides: list[Side] = []
-    with tempfile.TemporaryDirectory() as place, own_home() as home:
-        try:
-            sides.append(Bare(Path(place) / "plain", "bare between-graph script", _TOGETHER, "127.0.0.1 127.0.0.1"))
+def digits(rounds: int) -> dict[str, float]:
+    """Start all that train the digits, let them take turns, end them. Steps per second by name."""
+    with tempfile.TemporaryDirectory() as place, own_home() as home, contextlib.ExitStack() as ends:
+        sides: list[Side] = []
+        for name, apart in (("bare between-graph script", False), ("bare, placed as ours", True)):
+            sides.append(Bare(Path(place) / str(apart), name, CELL, DIGITS, 1, apart))
+            ends.callback(sides[-1].signal, signal.SIGKILL)
             sides[-1].signal(signal.SIGSTOP)
-            sides.append(
-                Bare(Path(place) / "alike", "bare, placed as ours", _APART, "10.1.0.1 10.1.0.2", str(OPERATION_THREADS))
-            )
-            sides[-1].signal(signal.SIGSTOP)
-            _, run = train(1)
-            sides.append(Ours(home, run))
-            time.sleep(5)  # of training, before it counts
-            sides[-1].signal(signal.SIGSTOP)
-            for _ in range(rounds):
-                for side in sides:
-                    side.turn()
-            return {side.name: side.rate for side in sides}
-        finally:
-            for side in sides:
-                side.signal(signal.SIGCONT if isinstance(side, Ours) else signal.SIGKILL)
+        _, run = train(1)
+        sides.append(Ours(home, run))
+        return turns(sides, rounds, ends)
 
 
-def beside_coordinator(hidden: int, layers: int, workers: int, rounds: int) -> float:
-    """Steps per second of ours over the coordinator's, with that network of that many workers."""
-    with tempfile.TemporaryDirectory() as place, own_home() as home:
-        peer = Coordinator(Path(place) / "peer", workers, hidden, layers, threads=OPERATION_THREADS)
+def alike(network: str, workers: int, rounds: int) -> dict[str, float]:
+    """The same for one network that all define in the same way."""
+    cell = f"{Path(_network.__file__).read_text()}\nNETWORK = {network!r}\n"
+    with tempfile.TemporaryDirectory() as place, own_home() as home, contextlib.ExitStack() as ends:
+        peer = Coordinator(Path(place) / "peer", workers, network, threads=OPERATION_THREADS)
+        ends.callback(peer.end)
         peer.start()
         sides: list[Side] = [Peer(peer)]
-        try:
-            sides[0].signal(signal.SIGSTOP)
-            cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
-            network = f"hidden_size={hidden},num_hidden_layers={layers},batch_size={BATCH},optimizer=sgd"
-            run = start(cluster, model="basic_fc_relu", hparams_set="basic_fc_small", hparams=network)
-            all_in(cluster, workers)
-            sides.append(Ours(home, run))
-            time.sleep(5)
-            sides[1].signal(signal.SIGSTOP)
-            for _ in range(rounds):
-                for side in sides:
-                    side.turn()
-            theirs, ours = (side.rate for side in sides)
-            say(f"{layers} layers of {hidden}, {workers} workers: ParameterServerStrategy", theirs, "steps/s")
-            say("  ours", ours, "steps/s")
-            return ours / theirs
-        finally:
-            for side in sides:
-                side.signal(signal.SIGCONT)
-            peer.end()
+        sides[-1].signal(signal.SIGSTOP)
+        sides.append(Bare(Path(place) / "bare", "bare, placed as ours", cell, {}, workers, True))
+        ends.callback(sides[-1].signal, signal.SIGKILL)
+        sides[-1].signal(signal.SIGSTOP)
+        cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
+        run = client.train(source=cell, cluster=cluster, train_steps=10**7, check=False)
+        all_in(cluster, workers)
+        sides.append(Ours(home, run))
+        return turns(sides, rounds, ends)
 
 
-def bare_process(folder: Path, server: str, worker: str, role: str) -> None:
-    """The bare script: one role of a declared cluster, for ever."""
+def turns(sides: list[Side], rounds: int, ends: contextlib.ExitStack) -> dict[str, float]:
+    """Let the sides, of which the last is still running, take turns. Steps per second by name."""
+    ours = sides[-1]
+    ends.callback(ours.signal, signal.SIGCONT)  # so that its cluster can be deleted
+    time.sleep(8)  # of training, and of what the chief does beside it at first
+    ours.signal(signal.SIGSTOP)
+    for _ in range(rounds):
+        for side in sides:
+            side.turn()
+    return {side.name: side.rate for side in sides}
+
+
+def bare_process(folder: Path, places: list[str], role: str, index: int) -> None:
+    """The bare script: one task of a declared cluster, for ever."""
     from transient_magics.runtime.folder import RunFolder, RunSpec
     from transient_magics.runtime.graph.training import training_graph
     from transient_magics.runtime.trainable import define, import_tensorflow
 
     spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text()))
     tf = import_tensorflow(spec)
-    addresses = {"ps": [f"{server}:2222"], "worker": [f"{worker}:2223"]}
-    target = tf.train.Server(addresses, job_name=role, task_index=0)
+    workers = [f"{place}:{2223 + number}" for number, place in enumerate(places[1:])]
+    addresses = {"ps": [f"{places[0]}:2222"], "worker": workers}
+    filters = ["/job:ps", f"/job:worker/task:{index}"] if role == "worker" else []
+    config = tf.ConfigProto(device_filters=filters)  # so that nobody waits for the other workers
+    target = tf.train.Server(addresses, job_name=role, task_index=index, config=config)
     if role == "ps":
         target.join()
-    trainable = define(RunFolder(folder), spec, str(folder / "data"))
-    trainable.generate(str(folder / "data"), str(folder / "tmp"))
+    trainable = define(RunFolder(folder), spec, str(folder / f"data-{index}"))
+    trainable.generate(str(folder / f"data-{index}"), str(folder / f"tmp-{index}"))
     with tf.Graph().as_default():
         trainable.prepare()
-        with tf.device("/job:worker/task:0/cpu:0"):
-            batches = trainable.training_pipeline(0).dataset.batch(trainable.batch).prefetch(4)
+        with tf.device(f"/job:worker/task:{index}/cpu:0"):
+            pipeline = trainable.training_pipeline(index)
+            batches = pipeline.dataset.batch(trainable.batch).prefetch(4)
             iterator = tf.data.make_initializable_iterator(batches)
-        with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device="/job:worker/task:0")):
+        with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device=f"/job:worker/task:{index}")):
             built = training_graph(trainable, dict(iterator.get_next()))
-        with tf.Session(target.target) as session, (folder / "count").open("r+b", buffering=0) as counter:
-            session.run([tf.global_variables_initializer(), iterator.initializer])
+            missing = tf.report_uninitialized_variables()
+            start = tf.global_variables_initializer()
+        with (
+            tf.Session(target.target, config=config) as session,
+            (folder / "count").open("r+b", buffering=0) as counter,
+        ):
+            session.run(iterator.initializer, pipeline.feeds)
+            if index == 0:
+                session.run(start)
+            while len(session.run(missing)):
+                time.sleep(0.2)
             for step in range(10**9):
                 session.run([built.objective.loss, built.step], {built.divisor: 1.0})
-                os.pwrite(counter.fileno(), struct.pack("q", step + 1), 0)
+                os.pwrite(counter.fileno(), struct.pack("q", step + 1), 8 * index)
 
 
 def main() -> None:
     """Print steps per second and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="twenty turns each instead of ninety")
+    parser.add_argument("--quick", action="store_true", help="twenty turns each instead of ninety, one worker")
+    parser.add_argument("--network", choices=_network.SIZES, action="append", help="only these, without the digits")
     parser.add_argument("--bare", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare:
-        folder, server, worker, role = arguments.bare
-        bare_process(Path(folder), server, worker, role)
+        folder, places, role, index = arguments.bare
+        bare_process(Path(folder), places.split(","), role, int(index))
         return
-    rates = compare(20 if arguments.quick else 90)
-    for name, rate in rates.items():
-        say(name, rate, "steps/s")
-    plain, alike, whole = rates.values()
-    say("ratio to the bare script", whole / plain, "", ">= 0.97")
-    say("ratio to the one placed as ours", whole / alike, "", ">= 0.97")
-    for hidden, layers in ((64, 2), (1024, 5)):  # 0.01 and 4.3 million parameters
+    if not arguments.network:
+        rates = digits(20 if arguments.quick else 90)
+        for name, rate in rates.items():
+            say(name, rate, "steps/s")
+        plain, placed, whole = rates.values()
+        say("ratio to the bare script", whole / plain, "", ">= 0.98")
+        say("ratio to the one placed as ours", whole / placed, "", ">= 0.98")
+    for network in arguments.network or _network.SIZES:
         for workers in (1,) if arguments.quick else (1, 2, 3):
-            ratio = beside_coordinator(hidden, layers, workers, 15 if arguments.quick else 30)
-            say("  ratio", ratio, "", ">= 1")
+            rates = alike(network, workers, 20 if arguments.quick else 40)
+            for name, rate in rates.items():
+                say(f"{network}, {workers} workers: {name}", rate, "steps/s")
+            peer, placed, whole = rates.values()
+            say("  ratio to ParameterServerStrategy", whole / peer, "", ">= 1")
+            say("  ratio to the bare script", whole / placed, "", ">= 0.98")
 
 
 if __name__ == "__main__":
