@@ -176,7 +176,7 @@ async def test_cancelling_an_insert_returns_at_once(api: Api, engine: ComputeEng
     started = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
         await inserting
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 5
 
 
 async def test_deleting_what_is_not_there_is_success(api: Api, engine: ComputeEngine) -> None:
@@ -332,7 +332,7 @@ async def test_a_hundred_requests_run_side_by_side(api: Api, engine: ComputeEngi
     api.on("GET", WORKER, slow)
     started = time.monotonic()
     await asyncio.gather(*(engine.get(ZONE, "c1-worker-1") for _ in range(120)))
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 10, "one after the other takes 24 s"
 
 
 def test_importing_the_room_imports_nothing_of_google() -> None:

@@ -151,16 +151,16 @@ async def test_a_silent_machine_is_given_up(tmp_path: Path) -> None:
             await vm.connect(timeout=0.6)
 
 
-async def test_a_frozen_vm_is_noticed_within_five_seconds(start_vm: Callable[[], Awaitable[Vm]]) -> None:
+async def test_a_frozen_vm_is_noticed_within_seconds(start_vm: Callable[[], Awaitable[Vm]]) -> None:
     vm = await start_vm()
     async with await vm.connect() as connection:
         reading = asyncio.create_task(connection.run("sleep 60"))
         await connection.run("true")
         os.kill(vm.pid, signal.SIGSTOP)
         started = time.monotonic()
-        async with asyncio.timeout(6):
+        async with asyncio.timeout(12):
             await connection.closed.wait()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 8
         with pytest.raises(ConnectionLostError):
             await reading
         assert "keepalive" in connection.reason
@@ -176,7 +176,7 @@ async def test_a_killed_vm_is_noticed_at_once(start_vm: Callable[[], Awaitable[V
         # asyncssh itself would return here as if the command had ended well.
         with pytest.raises(ConnectionLostError, match="The connection to worker-1 was lost"):
             await running
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
         for call in (connection.run("true"), connection.put_bytes("a", b""), connection.open_socket("b")):
             with pytest.raises(ConnectionLostError):
                 await call
