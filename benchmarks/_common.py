@@ -80,6 +80,7 @@ def revoke_one(cluster: Cluster) -> str:
         raise SystemExit("no worker trains that could be revoked")
     lost = _able(state)[0]
     cluster.revoke(lost)
+    cluster.follow(lambda state: state.vms[lost].state != "ready", 60)
     return lost
 
 

@@ -37,6 +37,7 @@ def test_two_clusters_side_by_side_keep_to_themselves(pair: tuple[Patient, Patie
     left, right = pair
     mark = right.mark()
     left.cluster.revoke("worker-0")
+    left.cluster.revoke("worker-0")  # before its notice is seen, or after: it is once
     left.event(0, events.VmPreemptionAsked, vm="worker-0")
     left.event(0, events.WorkerReplaced, worker="worker-0")
     left.until(lambda state: state.vms["worker-1"].state == "ready", "replaced")

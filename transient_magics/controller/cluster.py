@@ -51,6 +51,8 @@ class Controller:
         self._prepared: set[str] = set()
         self._fleet: Fleet | None = None
         self._in_charge = asyncio.Event()
+        self._taken: set[str] = set()
+        """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
         self._recorder: Recorder
         self._tasks: Tasks
 
@@ -358,11 +360,13 @@ class Controller:
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:
             raise ClusterError(f"{name} is not running yet")
-        if vm.state == "leaving":
+        if vm.state == "leaving" or name in self._taken:
             return  # a command that lost its answer on the way comes twice
         assert self._fleet
         self._recorder.record(events.VmPreemptionAsked(vm=name, seconds=seconds))
         await self._fleet.preempt(vm, seconds)
+        if seconds <= 0:
+            self._taken.add(name)
 
     def _resize(self, wanted: ClusterSpec) -> None:
         assert self._state.spec
