@@ -14,7 +14,7 @@ from transient_magics.journal import Event, bill, events, replay
 from transient_magics.planner.choices import immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, need, noise_scale
 from transient_magics.planner.forecast import Forecast, forecast
-from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Record, record
 from transient_magics.planner.store import ModelStore
 
@@ -122,7 +122,7 @@ def test_what_is_on_its_way_is_reckoned_with() -> None:
 
 
 def test_risk_makes_the_forecast_later_and_wider() -> None:
-    calm, risky = foretold(110, revoked=False), foretold(110, revoked=False, lifetimes=PublishedLifetimes)
+    calm, risky = foretold(110, revoked=False), foretold(110, revoked=False, lifetimes=published_lifetimes)
     assert risky.seconds >= calm.seconds
     assert "finishes in" in str(risky)
     with pytest.raises(PlanError, match="An interval"):

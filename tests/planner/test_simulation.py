@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
 from transient_magics.planner.speed import capacity, cluster_speed, worker_speed
 
@@ -115,7 +115,7 @@ def test_more_risk_never_makes_a_run_faster(count: int, hours: float, service: f
 
 
 def test_in_the_middle_of_a_run_only_what_is_left_counts() -> None:
-    wall = PublishedLifetimes("k80", "us-east1")  # nearly half died within the first hour, none later
+    wall = published_lifetimes("k80", "us-east1")  # nearly half died within the first hour, none later
     young = course(workers={"lifetimes": wall, "ages": (0.01,) * 4, "ready_in": (0.0,) * 4})
     old = course(workers={"lifetimes": wall, "ages": (2.0,) * 4, "ready_in": (0.0,) * 4}, spent=7.0)
     assert simulate(young, 2000).revocations.mean() > 1.5
@@ -133,7 +133,7 @@ def test_emulated_time_passes_faster_for_vms_than_for_work() -> None:
 
 
 def test_sampled_lifetimes_are_those_of_the_table() -> None:
-    model, random = PublishedLifetimes("k80", "us-west1"), np.random.default_rng(0)
+    model, random = published_lifetimes("k80", "us-west1"), np.random.default_rng(0)
     hours = np.array([1.0, 3.0, 12.0, 24.0, 48.0])
     for age in (0.0, 2.5, 30.0):
         drawn = model.sample(random, 40_000, age)

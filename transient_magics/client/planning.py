@@ -258,7 +258,7 @@ def _steps(
 def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
     """Lifetimes, or how many workers are lost, and both in words. Raises DeclarationError."""
     from ..planner.choices import immortal
-    from ..planner.lifetimes.published import PublishedLifetimes
+    from ..planner.lifetimes.published import published_lifetimes
 
     text = str(revocations).strip().lower()
     if text.isdigit():
@@ -268,7 +268,7 @@ def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
     if text == "none":
         return immortal, 0, "no revocation"
     if text == "published":
-        return PublishedLifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
+        return published_lifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
     if text in ("own", "emulated"):
         return _observed(text), None, f"lifetimes of your {'own' if text == 'own' else 'emulated'} VMs"
     if text.endswith(".csv"):

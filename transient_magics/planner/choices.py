@@ -10,13 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..catalog import PriceList, VmPrice, default_zone, price_list, region, transfer_price
 from ..catalog.published import LAST_HOUR, WAVES, startup
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
+from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Startup, Workers
 from .speed import capacity, cluster_speed, distance_seconds, round_trip_milliseconds, worker_speed
@@ -113,7 +111,7 @@ class Choice:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
 
     def _lifetimes(self, model: LifetimeModel | None) -> LifetimeModel | None:
-        return _Capped(model) if model is not None and self.provisioning == "preemptible" else model
+        return Capped(model, LAST_HOUR) if model is not None and self.provisioning == "preemptible" else model
 
     def course(
         self, workload: Workload, steps: float, lifetimes: Lifetimes = immortal, *, replace: bool = True,
@@ -144,24 +142,6 @@ class Choice:
             from_first_step=workload.from_first_step,
             notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
         )  # fmt: skip
-
-
-class _Capped:
-    """The lifetimes of preemptible VMs, which Compute Engine ends after 24 hours in any case."""
-
-    def __init__(self, model: LifetimeModel) -> None:
-        self._model = model
-        self.name = f"{model.name}, 24 h at most"
-
-    def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability that a VM lives longer than `hours`."""
-        return np.where(np.asarray(hours) < LAST_HOUR, self._model.survival(hours), 0.0)
-
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        """Total lifetimes in hours of VMs that have reached `age`."""
-        return np.minimum(self._model.sample(random, shape, age), float(LAST_HOUR))
 
 
 def _startup(gpu: str, transient: bool, place: str) -> Startup:
