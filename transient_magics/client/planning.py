@@ -13,7 +13,7 @@ from dataclasses import replace as changed
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import ACCELERATORS, ZONES, check_zone, default_zone
+from ..catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone
 from ..errors import ClusterError, DeclarationError, PlanError, TransientError, UnreachableError
 from ..journal import bill, metrics
 from ..spec import WorkerGroup, parse_groups
@@ -44,6 +44,7 @@ def plan(
     ps: int | None = None,
     ps_cores: int = 4,
     zone: tuple[str, ...] = (),
+    gpus: tuple[str, ...] = (),
     provisioning_model: str | None = None,
     revocations: int | str = "published",
     replace: bool | None = None,
@@ -56,7 +57,8 @@ def plan(
     hparams_set: str = "",
     seed: int = 0,
 ) -> Plan | Search:
-    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog.
+    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog, of
+    one GPU or of two (of `gpus`, else of all whose speed is known).
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
@@ -82,11 +84,12 @@ def plan(
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
-            server_cores=ps_cores, replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
+            gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores,
+            replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
         )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
-            "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
+            "gpus": gpus, "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
             "provisioning_model": provisioning_model, "replace": replace,
         }  # fmt: skip

@@ -69,7 +69,11 @@ class Choice:
     @property
     def line(self) -> str:
         """What declares it."""
-        words = ["%transient_cluster", render_groups(self.groups)]
+        zones = {group.zone for group in self.groups}
+        together = len(self.groups) > 1 and len(zones) == 1 and None not in zones  # then it is said once
+        groups = [WorkerGroup(each.accelerator, each.count) for each in self.groups] if together else self.groups
+        words = ["%transient_cluster", render_groups(groups)]
+        words += ["--zone", str(self.home_zone)] if together else []
         words += ["--ps", str(self.servers)] if self.servers > 1 else []
         words += ["--ps-cores", str(self.server_cores)] if self.server_cores != 4 else []
         words += ["--provisioning-model", self.provisioning] if self.provisioning != "spot" else []
