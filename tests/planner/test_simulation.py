@@ -159,6 +159,31 @@ def test_speeds_add_up_until_the_servers_are_busy() -> None:
     assert cluster_speed(100.0, capacity(0.0, 1)) == 100
 
 
+def test_steps_that_are_taken_together_take_as_long_as_the_slowest() -> None:
+    quick, slow = (Workers(count, seconds, hourly=1.0, on_demand_hourly=3.0) for count, seconds in ((3, 1.0), (1, 2.0)))
+    mixed = Course((quick, slow), 3600, server_hourly=0.5, from_first_step=True, synchronous=True)
+    assert simulate(mixed, 1).hours == pytest.approx(2.0)
+    assert simulate(replace(mixed, groups=(quick,)), 1).hours == pytest.approx(1.0)
+    assert simulate(replace(mixed, backup_workers=1), 1).hours == pytest.approx(1.0)
+    assert simulate(replace(mixed, backup_workers=9), 1).hours == pytest.approx(1.0)  # the first one's is enough
+    busy = simulate(replace(mixed, service_seconds=0.1), 1)  # served one after the other
+    assert busy.hours == pytest.approx(2.0 + 4 * 0.1)
+    moved = replace(mixed, groups=(replace(quick, transfer_dollars=0.01),))
+    assert simulate(moved, 1).dollars == pytest.approx(3 * 1.0 + 0.5 + 3600 * 3 * 0.01)
+
+
+def test_a_synchronous_run_loses_no_time_with_a_worker_but_with_the_last() -> None:
+    together = course(from_first_step=True, replace=False, synchronous=True)
+    assert simulate(together, 100, revocations=3).hours == pytest.approx(4.0)
+    assert simulate(together, 50, revocations=4).finished == 0
+    risky = course(2, steps=14_400, workers={"lifetimes": Exponential(1.0), "startup": Startup(120, 60)},
+                   synchronous=True)  # fmt: skip
+    hours = simulate(risky, 2000).hours
+    assert hours.min() == pytest.approx(4.0 + 180 / HOUR)
+    both_away = (180 / (HOUR + 180)) ** 2
+    assert hours.mean() == pytest.approx((4.0 + 180 / HOUR) / (1 - both_away), abs=0.004)
+
+
 def test_waves_take_several_and_leave_each_lifetime_what_it_is() -> None:
     """Of two VMs of which one is revoked the other goes at that moment in 6 % of the cases: a quarter squared."""
     risky = course(2, steps=1e5, from_first_step=True, replace=False, workers={"lifetimes": Exponential(100.0)})

@@ -17,7 +17,14 @@ from ..spec import WorkerGroup, render_groups
 from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Startup, Workers
-from .speed import capacity, cluster_speed, distance_seconds, round_trip_milliseconds, worker_speed
+from .speed import (
+    capacity,
+    cluster_speed,
+    distance_seconds,
+    round_trip_milliseconds,
+    synchronous_speed,
+    worker_speed,
+)
 from .workloads import Estimate, Workload
 
 Lifetimes = Callable[[str, str], LifetimeModel | None]
@@ -104,12 +111,12 @@ class Choice:
 
     def steps_per_second(self, workload: Workload) -> float:
         """The speed of the undisturbed cluster."""
-        offered = sum(
-            group.count
-            * float(worker_speed(self.step(workload, group).seconds, workload.service_seconds, self.servers))
-            for group in self.placed
-        )
-        return float(cluster_speed(offered, self._limit(workload)))
+        seconds = [self.step(workload, group).seconds for group in self.placed]
+        speeds = worker_speed(seconds, workload.service_seconds, self.servers)
+        counts = [group.count for group in self.placed]
+        if workload.synchronous:
+            return float(synchronous_speed(speeds, counts, workload.backup_workers, self._limit(workload)))
+        return float(cluster_speed(speeds @ counts, self._limit(workload)))
 
     def _limit(self, workload: Workload) -> float:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
@@ -144,6 +151,7 @@ class Choice:
             scaling=workload.scaling, replace=replace,
             limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
+            synchronous=workload.synchronous, backup_workers=workload.backup_workers,
             notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
         )  # fmt: skip
 
