@@ -83,6 +83,8 @@ async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path)
         if rows and rows[-1]["time"] // 10**9 == BEGAN + 39_999:
             metrics.append(path, json.dumps({**rows[-1], "worker": "late"}).encode() + b"\n")
     assert seen < 60_000
+    assert len(metrics.sample(path)) < 60_000
+    assert metrics.sample(path)[-1]["worker"] == "late"
     speeds = series.columns()["speed"]
     assert speeds == pytest.approx([8.0] * len(speeds), rel=0.1)
 
@@ -96,6 +98,7 @@ async def test_what_is_there_is_read_whole_where_it_is_small(tmp_path: Path) -> 
         if seen == 2000:
             break
     assert metrics.read(path)[-1]["step"] == 999 * 8
+    assert metrics.sample(path) == metrics.read(path)
 
 
 def test_a_long_run_is_thinned_and_its_counts_stay(tmp_path: Path) -> None:

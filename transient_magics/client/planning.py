@@ -229,7 +229,7 @@ def _record(run: Run) -> Record:
         counted = json.loads((run.directory / "model.json").read_text())
     except (OSError, ValueError):
         counted = None
-    rows = metrics.read(run.directory / "metrics.jsonl")
+    rows = metrics.sample(run.directory / "metrics.jsonl")
     return record(run.cluster.events(), rows, run.name, counted)
 
 

@@ -42,27 +42,43 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+def sample(path: Path) -> list[dict[str, Any]]:
+    """As `read`, but of a large file blocks at equal distances only (4 MiB in all), from its begin to its end."""
+    return [row for _, block in _blocks(path) for row in _parsed(block)] if _is_large(path) else read(path)
+
+
 async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield lines as the file at `path` grows, first those that are there, for ever; its folder must be there.
 
-    Of what is there already in a large file, blocks at equal distances are read (4 MiB in all), and its end.
+    Of what is there already in a large file, a `sample` is read.
     """
-    size, spread = path.stat().st_size if path.exists() else 0, _SAMPLES * _SAMPLE_BYTES
     offset = 0
-    if size > spread:
-        with path.open("rb") as file:
-            for number in range(_SAMPLES):
-                file.seek(offset := number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-                block = file.read(_SAMPLE_BYTES)
-                offset += block.rfind(b"\n") + 1
-                yield _parsed(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1])
-                await asyncio.sleep(0)  # others have their turn
+    if _is_large(path):
+        for end, block in _blocks(path):
+            offset = end
+            yield _parsed(block)
+            await asyncio.sleep(0)  # others have their turn
     async for _, block in follow_lines(path, offset):
         for begin in range(0, len(block), _PIECE_BYTES):
             end = block.find(b"\n", begin + _PIECE_BYTES) + 1 or len(block)
             start = block.find(b"\n", begin) + 1 if begin else 0
             yield _parsed(block[start:end])
             await asyncio.sleep(0)
+
+
+def _is_large(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > _SAMPLES * _SAMPLE_BYTES
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(offset behind it, block of whole lines) at equal distances in a large file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        for number in range(_SAMPLES):
+            offset = file.seek(number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+            block = file.read(_SAMPLE_BYTES)
+            end = block.rfind(b"\n") + 1
+            yield offset + end, block[block.find(b"\n") + 1 if offset else 0 : end]
 
 
 def _parsed(content: bytes) -> list[dict[str, Any]]:

@@ -32,8 +32,9 @@ def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     return state.runs.get(run) if run else (state.active_run or state.run)
 
 
-def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) -> dict[str, Any]:
-    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone."""
+def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> dict[str, Any]:
+    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone. `forecast`: how the run
+    that is shown ends, in words."""
     spec = state.spec
     shown = shown_run(state, run)
     snapshot = {
@@ -50,7 +51,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) ->
         "since": state.declared_at or now,
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
-        "training": _training(state, shown, run) if shown else None,
+        "training": _training(state, shown, run, forecast) if shown else None,
         "cost": _cost(state, bill, now),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
@@ -122,7 +123,7 @@ def _vms_words(state: ClusterState) -> str:
     return ", ".join(parts)
 
 
-def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str, Any]:
+def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str) -> dict[str, Any]:
     return {
         "name": run.name,
         "title": _title(run),
@@ -131,6 +132,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str
         "words": text.run_words(run),
         "step": run.step,
         "steps": run.train_steps,
+        "forecast": forecast,
         "facts": _facts(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }
