@@ -52,7 +52,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast) if shown else None,
-        "cost": _cost(state, bill, now),
+        "cost": _cost(state, bill, now, foretold=bool(forecast)),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
@@ -85,7 +85,7 @@ def _title(run: RunState) -> str:
     return f"{model} on {run.spec.get('problem', '')}" if model else "the cell's own model"
 
 
-def _cost(state: ClusterState, bill: Bill, now: float) -> dict[str, Any]:
+def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> dict[str, Any]:
     spec = state.spec
     whole = spec.ends_at - spec.declared_at if spec else 0.0
     used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
@@ -102,7 +102,7 @@ def _cost(state: ClusterState, bill: Bill, now: float) -> dict[str, Any]:
         "hourly_words": text.money(bill.hourly),
         "on_demand_words": text.money(bill.on_demand),
         "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
-        "projected_words": "" if bill.projected is None else f"≈ {text.money(bill.projected)}",
+        "projected_words": "" if bill.projected is None or foretold else f"≈ {text.money(bill.projected)}",
         "transfer_words": text.transfer_words(bill),
         "source": bill.source,
     }
