@@ -217,12 +217,14 @@ def test_how_the_run_ends_is_said_while_it_goes_on(journal: Path) -> None:
     stories.tell(journal, "short", after="ready", pace=0.01)
     eventually(lambda: display.state.revocations == 1, 30)  # though nobody has answered yet
     eventually(lambda: asked == [("k80x4", "run-1")])
-    assert panel.view["training"]["forecast"] == ""
+    eventually(lambda: panel.view["training"] and panel.view["training"]["forecast"] == "")
     answer.set()
     eventually(lambda: panel.view["training"]["forecast"].startswith("ends about 14:32"))
     shown = display.bundle()
     assert "ends about 14:32 (14:20 to 14:55)" in shown["text/html"]
     assert "run-1  ends about 14:32" in shown["text/plain"]
+    assert "at the end of the run" not in shown["text/plain"], "one word on the bill's end, not two"
+    assert panel.view["cost"]["projected_words"] == ""
     assert len(asked) == 1  # however much happens
     stories.tell(journal, "finished", after="short")
     eventually(lambda: panel.view["training"]["forecast"] == "")
