@@ -25,7 +25,7 @@ from transient_magics.client import plan
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.families import families, leave_one_out
 from transient_magics.planner.fitting import Cell, fit
-from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.simulate import Startup, rent, simulate
 from transient_magics.planner.workloads import PUBLISHED
@@ -218,14 +218,14 @@ def unseen() -> None:
 def speed() -> None:
     """Seconds and memory of large simulations."""
     groups = parse_groups("k80x16", ACCELERATORS, ZONES)
-    course = Choice(groups).course(PUBLISHED["icac19/resnet-32"], 4_000_000, PublishedLifetimes)
+    course = Choice(groups).course(PUBLISHED["icac19/resnet-32"], 4_000_000, published_lifetimes)
     began, worked = time.perf_counter(), time.process_time()
     outcome = simulate(course, runs=10_000)
     say("10,000 runs of 16 workers, about a day each", time.perf_counter() - began, "s", "< 1")
     say("    of it at work", time.process_time() - worked, "s")
     say("    revocations in each", float(outcome.revocations.mean()), "")
     began = time.perf_counter()
-    revoked, up = rent(PublishedLifetimes("v100", "us-west1"), Startup(39, 32, 8.6), 10_000, 30)
+    revoked, up = rent(published_lifetimes("v100", "us-west1"), Startup(39, 32, 8.6), 10_000, 30)
     say("10,000 VMs for 30 days, each replaced when revoked", time.perf_counter() - began, "s")
     say("    revocations", revoked, "")
     say("    share of the time in use", 100 * up, "%")

@@ -3,14 +3,16 @@
 Paced workers on the emulator are revoked and replaced as VMs were in 2019, an emulated day taking six minutes; a short
 run in fair weather comes first, for the model has been run before. Forecasts are made at a tenth, a third and two
 thirds of the steps and compared with the end: the moment as a part of the run's whole time, and the whole bill, which
-goes by the emulated clock.
+goes by the emulated clock; and how often each lay within its 90 % interval. The forecasts of one run are not
+independent of each other: many seeds tell more than many moments.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
+from dataclasses import dataclass
+from statistics import fmean as mean
 
 from _common import all_in, own_home, say, start
 
@@ -23,10 +25,60 @@ WORKERS = 4
 PACE = 0.5
 MOMENTS = (0.1, 0.33, 0.67)
 REHEARSAL = 160
+HOURS_PER_MINUTE = 4.0
 
 
-def once(seed: int, steps: int, hours_per_minute: float) -> list[tuple[float, float, float, bool]]:
-    """Of each forecast: the share of the steps made, the errors of time and bill, whether the interval held."""
+@dataclass(frozen=True)
+class Judged:
+    """One forecast beside what came: seconds from its moment until the run was over, and the whole bill in dollars."""
+
+    seed: int
+    part: float
+    whole_seconds: float
+    seconds: float
+    seconds_interval: tuple[float, float]
+    came_seconds: float
+    dollars: float
+    dollars_interval: tuple[float, float]
+    came_dollars: float
+
+    @property
+    def time_error(self) -> float:
+        """As a part of the run's whole time."""
+        return (self.seconds - self.came_seconds) / self.whole_seconds
+
+    @property
+    def bill_error(self) -> float:
+        """As a part of the whole bill."""
+        return self.dollars / self.came_dollars - 1
+
+    @property
+    def time_held(self) -> bool:
+        """Whether the end lay within its 90 % interval."""
+        return self.seconds_interval[0] <= self.came_seconds <= self.seconds_interval[1]
+
+    @property
+    def bill_held(self) -> bool:
+        """Whether the bill lay within its 90 % interval."""
+        return self.dollars_interval[0] <= self.came_dollars <= self.dollars_interval[1]
+
+    def __str__(self) -> str:
+        time_said = _row(self.seconds, self.seconds_interval, self.came_seconds, self.time_error, self.time_held, 0)
+        bill_said = _row(self.dollars, self.dollars_interval, self.came_dollars, self.bill_error, self.bill_held, 2)
+        return f"{self.seed:4} {self.part:5.0%} {time_said} {bill_said}"
+
+
+def _row(told: float, interval: tuple[float, float], came: float, error: float, held: bool, digits: int) -> str:
+    between = f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"
+    return f"{told:9.{digits}f} {between:>17} {came:9.{digits}f} {error:+8.1%} {'in' if held else 'OUT':>4}"
+
+
+_COLUMNS = f"{'forecast':>9} {'90 %':>17} {'happened':>9} {'error':>8} {'':4}"
+HEADER = f"{'':10} {'seconds until the end':52} dollars of the cluster\n{'seed':>4} {'made':>5} {_COLUMNS} {_COLUMNS}"
+
+
+def once(seed: int, steps: int, hours_per_minute: float) -> list[Judged]:
+    """The forecasts of one run, judged."""
     with own_home():
         cluster = client.declare(Declaration(f"k80x{WORKERS}", name="live", max_workers=64, max_hours=90 * 24 * 3600.0))
         cluster.wait(120)
@@ -39,12 +91,16 @@ def once(seed: int, steps: int, hours_per_minute: float) -> list[tuple[float, fl
             reach(cluster, run, part * steps)
             if not run.state.over:
                 made.append((part, run.forecast()))
-        result = run.wait(3600)
+        run.wait(3600)
         state = run.state
         total = bill(cluster.state, state.finished_at).total
-        revoked = cluster.state.revocations
-        print(f"seed {seed}: {result.seconds:.0f} s, ${total:.2f}, {revoked} revocations", flush=True)
-        return [judge(part, foretold, state.started_at, state.finished_at, total) for part, foretold in made]
+        print(f"seed {seed}: {cluster.state.revocations} revocations", flush=True)
+        return [
+            Judged(
+                seed, part, state.finished_at - state.started_at, foretold.seconds, foretold.interval("seconds"),
+                state.finished_at - foretold.at, foretold.dollars, foretold.interval("dollars"), total,
+            ) for part, foretold in made
+        ]  # fmt: skip
 
 
 def reach(cluster: Cluster, run: Run, step: float) -> None:
@@ -52,32 +108,28 @@ def reach(cluster: Cluster, run: Run, step: float) -> None:
     cluster.follow(lambda state: state.runs[run.name].step >= step or state.runs[run.name].over, 3600)
 
 
-def judge(part: float, foretold: Forecast, began: float, ended: float, cost: float) -> tuple[float, float, float, bool]:
-    """Errors relative to the whole run's time and to the whole bill."""
-    low, high = foretold.interval("seconds")
-    error = (foretold.finishes_at - ended) / (ended - began)
-    print(
-        f"  at {part:.0%}: {foretold}; it took {ended - foretold.at:.0f} s instead of {foretold.seconds:.0f} s "
-        f"({low:.0f} to {high:.0f}), ${cost:.2f} instead of ${foretold.dollars:.2f}",
-        flush=True,
-    )
-    return part, error, foretold.dollars / cost - 1, low <= ended - foretold.at <= high
-
-
 def main() -> None:
-    """Print the errors of all forecasts."""
+    """Print every forecast beside what happened, and the errors of all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one run instead of three")
-    seeds = (1,) if parser.parse_args().quick else (1, 2, 3)
+    parser.add_argument("--quick", action="store_true", help="one short run instead of three")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of the weather, one run each (1 2 3)")
+    parser.add_argument("--steps", type=int, help="of each run (1800; some four minutes without revocations)")
+    asked = parser.parse_args()
+    seeds = asked.seeds or ([1] if asked.quick else [1, 2, 3])
     began = time.monotonic()
-    judged = [each for seed in seeds for each in once(seed, steps=1800, hours_per_minute=4)]
+    judged: list[Judged] = []
+    for seed in seeds:
+        judged += once(seed, asked.steps or (600 if asked.quick else 1800), HOURS_PER_MINUTE)
+    print("\n".join([HEADER, *map(str, judged)]), flush=True)
     for part in MOMENTS:
-        errors = [abs(error) for at, error, _, _ in judged if at == part]
-        bills = [abs(error) for at, _, error, _ in judged if at == part]
-        if errors:
-            say(f"forecast at {part:.0%}: error of the run's time", 100 * statistics.fmean(errors), "%", "< 10")
-            say("    error of the bill", 100 * statistics.fmean(bills), "%")
-    say("within the 90 % interval", 100 * statistics.fmean(inside for *_, inside in judged), "%", "90")
+        those = [each for each in judged if each.part == part]
+        if those:
+            say(f"forecast at {part:.0%}: error of the run's time", 100 * mean(abs(each.time_error) for each in those),
+                "%", "< 10")  # fmt: skip
+            say("    error of the bill", 100 * mean(abs(each.bill_error) for each in those), "%")
+    if judged:
+        say(f"time within its 90 % interval, of {len(judged)}", sum(each.time_held for each in judged), "times")
+        say(f"bill within its 90 % interval, of {len(judged)}", sum(each.bill_held for each in judged), "times")
     say("this took", time.monotonic() - began, "s")
 
 

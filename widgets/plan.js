@@ -8,8 +8,8 @@ const WAIT_MS = 250;
 const BOX = { width: 520, height: 250, left: 56, right: 14, top: 12, bottom: 30 };
 const TICKS = 4;
 
-/** From values to coordinates, by their logarithm where they span more than a factor of five. */
-function scale(values, begin, end) {
+/** From values to coordinates, by their logarithm where they span more than a factor of five; `rounded` makes labels. */
+function scale(values, begin, end, rounded) {
   let low = Math.min(...values);
   let high = Math.max(...values);
   const margin = 0.06 * (high - low) || 0.1 * high || 1;
@@ -23,10 +23,10 @@ function scale(values, begin, end) {
   return place;
 }
 
+const twoDigits = (value) => Number(value.toPrecision(2));
+
 /** To two digits, of minutes where it is less than an hour. */
-function rounded(value) {
-  return value < 1 ? Number((60 * value).toPrecision(2)) / 60 : Number(value.toPrecision(2));
-}
+const twoDigitsOfTime = (hours) => (hours < 1 ? twoDigits(60 * hours) / 60 : twoDigits(hours));
 
 function drawn(tag, attributes, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -163,8 +163,8 @@ function render({ model, el }) {
     if (view.error) return;
     setText(name, view.title);
     setText(about, view.about);
-    const across = scale(view.front.flatMap((each) => each.hours_interval), BOX.left, BOX.width - BOX.right);
-    const up = scale(view.front.flatMap((each) => each.dollars_interval), BOX.height - BOX.bottom, BOX.top);
+    const across = scale(view.front.flatMap((each) => each.hours_interval), BOX.left, BOX.width - BOX.right, twoDigitsOfTime);
+    const up = scale(view.front.flatMap((each) => each.dollars_interval), BOX.height - BOX.bottom, BOX.top, twoDigits);
     const floor = BOX.height - BOX.bottom;
     plot.replaceChildren(drawn("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "group", "aria-label": "Time against cost" },
       drawn("path", { class: "transient-plan-axes", d: `M${BOX.left} ${BOX.top}V${floor}H${BOX.width - BOX.right}` }),

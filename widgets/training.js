@@ -155,6 +155,7 @@ export function trainingSection(send, focus) {
   const words = element("span", { class: "transient-run-words" });
   const fill = element("div");
   const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": "Training steps", "aria-valuemin": 0 }, fill);
+  const ends = element("div", { class: "transient-about transient-ends", role: "note", "aria-label": "Forecast" });
   const facts = element("div", { class: "transient-facts" });
   const axis = sharedAxis();
   const height = focus ? 170 : 104;
@@ -186,7 +187,7 @@ export function trainingSection(send, focus) {
   const evaluate = element("button", { type: "button", text: "Evaluate now", title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
-    element("div", { class: "transient-run-head" }, state, title, words), bar, facts, ...(focus ? [tools] : []), grid, legend, ...(focus ? [logs] : []));
+    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, facts, ...(focus ? [tools] : []), grid, legend, ...(focus ? [logs] : []));
   node.actions = [save, evaluate, stop];
 
   function redraw() {
@@ -214,6 +215,8 @@ export function trainingSection(send, focus) {
     setAttribute(bar, "aria-valuenow", Math.min(next.step, next.steps));
     setAttribute(bar, "aria-valuetext", count);
     setAttribute(bar, "data-tone", next.phase === "failed" ? "bad" : "good");
+    setText(ends, next.forecast ?? "");
+    ends.hidden = !next.forecast;
     fill.style.width = `${next.steps ? Math.min(100, (100 * next.step) / next.steps) : 0}%`;
     keyed(facts, next.facts, (pair) => pair[0], (pair) => {
       const made = fact(pair[0]);
@@ -224,7 +227,7 @@ export function trainingSection(send, focus) {
   };
   node.draw = (next) => { curves = next; redraw(); };
   node.log = (log) => logs.show(log);
-  const ends = [onTheme(() => { for (const chart of Object.values(charts)) chart.redraw(); }), logs.end, ...Object.values(charts).map((chart) => chart.end)];
-  node.end = () => { for (const end of ends) end(); };
+  const cleanups = [onTheme(() => { for (const chart of Object.values(charts)) chart.redraw(); }), logs.end, ...Object.values(charts).map((chart) => chart.end)];
+  node.end = () => { for (const end of cleanups) end(); };
   return node;
 }

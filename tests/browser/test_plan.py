@@ -28,8 +28,8 @@ def test_a_cluster_is_picked_for_the_next_cell(lab: Lab, shots: Path) -> None:
     lab.run_all(page)
     panel = page.get_by_role("region", name="Plan a cluster")
     expect(panel).to_contain_text("64,000 steps of icac19/resnet-32", timeout=90_000)
-    rows = panel.get_by_role("row")
-    before = rows.count()
+    points = panel.locator(".transient-plan-point, .transient-plan-best")
+    before = points.count()
     assert before > 3
     page.wait_for_timeout(300)
     page.screenshot(path=shots / "plan.png")
@@ -40,7 +40,7 @@ def test_a_cluster_is_picked_for_the_next_cell(lab: Lab, shots: Path) -> None:
     expect(panel.get_by_role("status")).to_contain_text("next cell")
     assert sources(page) == ["%load_ext transient_magics", search, line, "print('mine')"]
     fastest = panel.locator("tbody button").first.inner_text()
-    panel.locator(".transient-plan-point, .transient-plan-best").first.focus()
+    points.first.focus()
     page.keyboard.press("Enter")
     expect(panel.get_by_role("status")).to_contain_text("next cell")
     assert sources(page) == ["%load_ext transient_magics", search, fastest, "print('mine')"]
@@ -49,7 +49,7 @@ def test_a_cluster_is_picked_for_the_next_cell(lab: Lab, shots: Path) -> None:
     expect(panel.locator("tbody tr:last-child button.transient-primary")).to_be_visible(timeout=60_000)
     panel.get_by_label("At most, dollars").fill("0.3")
     expect(panel).to_contain_text("at most $")
-    expect(rows).not_to_have_count(before, timeout=60_000)
+    expect(points).not_to_have_count(before, timeout=60_000)
     panel.get_by_label("At most, hours").fill("0")
     expect(panel.get_by_role("alert")).to_contain_text("No cluster keeps within these limits", timeout=60_000)
     page.screenshot(path=shots / "plan-limits.png")

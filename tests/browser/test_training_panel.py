@@ -73,6 +73,24 @@ def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path,
     assert picture.value.path().read_bytes()[:4] == b"\x89PNG"
 
 
+FORESEEN = "ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)"
+
+
+def test_how_the_run_ends_stands_under_its_progress(lab: Lab, tmp_path: Path, shots: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    stories.tell(journal, "short")
+    show = SHOW.format(path=str(journal)).replace("feed=feed", f"feed=feed, forecasts=lambda *_: {FORESEEN!r}")
+    assert FORESEEN in show
+    lab.notebook("foreseen", show)
+    page = lab.open("foreseen")
+    lab.run_all(page)
+    said = page.locator(".transient-panel").get_by_label("Forecast")
+    expect(said).to_have_text(FORESEEN, timeout=30_000)
+    page.screenshot(path=shots / "forecast.png")
+    stories.tell(journal, "finished", after="short")
+    expect(said).to_be_hidden()
+
+
 def test_the_lanes_say_who_was_where_and_when(lab: Lab, tmp_path: Path) -> None:
     journal = LongStory(5).tell(tmp_path / "long", metrics_every=10)
     lab.notebook("lanes", SHOW_LONG.format(path=str(journal)))

@@ -72,6 +72,20 @@ def test_steps_that_are_taken_together_are_not_planned_as_if_they_added_up() -> 
         tm.plan("k80x2", workload="run-1", train_steps=7200)
 
 
+def test_what_if_the_steps_are_taken_together() -> None:
+    def planned(spec: str, **more: object) -> Plan:
+        found = tm.plan(spec, **PUBLISHED, mode="sync", revocations=0, **more)  # type: ignore[arg-type]
+        assert isinstance(found, Plan)
+        return found
+
+    alone, four, mixed = planned("k80"), planned("k80x4"), planned("k80+p100x3")
+    assert alone.hours < four.hours < 1.5 * alone.hours
+    assert mixed.hours == pytest.approx(four.hours, rel=0.02)
+    assert planned("k80+p100x3", backup_workers=1).hours < 0.6 * mixed.hours
+    assert four.hours == pytest.approx(64_000 / four.steps_per_second / 3600, rel=0.02)
+    assert "counts 4 mini-batches" in str(four)
+
+
 def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:
     trained()
     tm.plan("k80x2", workload="run-1", train_steps=100)
@@ -95,6 +109,8 @@ def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:
         ({**PUBLISHED, "spec": "k80x4", "ps": 0}, "Several workers need a parameter server"),
         ({**PUBLISHED, "spec": "cpux4"}, "not known"),
         ({"workload": "icac19/resnet-32", "target": "accuracy>=0.9"}, "no curve here"),
+        ({**PUBLISHED, "mode": "sync"}, "Name a SPEC"),
+        ({**PUBLISHED, "spec": "k80x4", "backup_workers": 1}, "Add --mode sync"),
     ],
 )
 def test_a_mistake_is_one_sentence(asked: dict[str, object], said: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def lines(seconds: int, workers: int = 2, *, steps: int = 4, every: float = 1.0)
             }  # fmt: skip
 
 
-def drawn(rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
+def drawn(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     series = RunSeries()
     series.add(rows)
     return series.columns()
@@ -83,6 +83,8 @@ async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path)
         if rows and rows[-1]["time"] // 10**9 == BEGAN + 39_999:
             metrics.append(path, json.dumps({**rows[-1], "worker": "late"}).encode() + b"\n")
     assert seen < 60_000
+    assert len(metrics.sample(path)) < 60_000
+    assert metrics.sample(path)[-1]["worker"] == "late"
     speeds = series.columns()["speed"]
     assert speeds == pytest.approx([8.0] * len(speeds), rel=0.1)
 
@@ -96,3 +98,26 @@ async def test_what_is_there_is_read_whole_where_it_is_small(tmp_path: Path) -> 
         if seen == 2000:
             break
     assert metrics.read(path)[-1]["step"] == 999 * 8
+    assert metrics.sample(path) == metrics.read(path)
+
+
+def test_a_long_run_is_thinned_and_its_counts_stay(tmp_path: Path) -> None:
+    path, rows = tmp_path / "metrics.jsonl", list(lines(3 * 3600))
+    path.write_text(
+        "".join(json.dumps({**row, "gap_seconds": 0.3 + (row["time"] // 10**9 % 60 == 7)}) + "\n" for row in rows)
+    )
+    size = path.stat().st_size
+    assert not metrics.compact(path)
+    assert metrics.compact(path, large=size // 2)
+    assert path.stat().st_size < 0.4 * size
+    kept = metrics.read(path)
+    last_hour = [row for row in rows if row["time"] > rows[-1]["time"] - 3600 * 10**9]
+    assert len(kept) - len(last_hour) <= 2 * 122  # minutes of the clock, of each of two workers
+    assert [row["time"] for row in kept[-len(last_hour) :]] == [row["time"] for row in last_hour]
+    for name in ("steps", "samples"):
+        assert sum(row[name] for row in kept) == sum(row[name] for row in rows)
+    assert kept[4]["gap_seconds"] == pytest.approx(1.3)
+    assert metrics.speeds(kept) == pytest.approx([4.0] * len(kept), rel=0.02)
+    speeds = drawn(kept)["speed"]
+    assert speeds == pytest.approx([8.0] * len(speeds), rel=0.1)
+    assert not list(tmp_path.glob("*.new"))

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.journal import ClusterState, Event, KeptState, bill, decode, encode, events, replay
-from transient_magics.journal.metrics import thin
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 SPEC = ClusterSpec(
@@ -140,17 +139,6 @@ def test_the_end_of_the_run_is_priced_at_its_present_speed() -> None:
 def test_a_spec_survives_the_journal() -> None:
     state = replay(numbered([events.ClusterDeclared(spec=SPEC.to_dict())]))
     assert state.spec == SPEC
-
-
-def test_old_metrics_are_thinned_and_counts_add_up() -> None:
-    rows = [
-        {"time": second * 10**9, "worker": "worker-0", "step": second, "steps": 1, "samples": 8, "loss": 1.0,
-         "batch_size": 8, "compute_seconds": 0.5, "wait_seconds": 0.5, "staleness": 0}
-        for second in range(7200)
-    ]  # fmt: skip
-    thinned = thin(rows)
-    assert len(thinned) < 3700
-    assert sum(row["steps"] for row in thinned) == 7200
 
 
 def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() -> None:

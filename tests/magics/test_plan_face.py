@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 from transient_magics import panels
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
+from transient_magics.planner import words
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search
 
@@ -45,7 +46,7 @@ def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsy
     text, html = capsys.readouterr().out, panels.search_html(found)
     assert "<svg" in html
     assert "<script" not in html
-    for plan in found.front:
+    for plan in words.shown(found):
         assert plan.line in text
         assert plan.line in html
     assert html.count("<title>") == len(found.front)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from transient_magics.errors import ClusterError
+from transient_magics.panels import outlook
 from transient_magics.panels.display import WIDGET_VIEW, Display
+from transient_magics.panels.outlook import Outlook
 
 from . import stories
 from .long_story import LongStory
@@ -197,3 +199,52 @@ def test_a_log_is_brought_as_plain_text(journal: Path) -> None:
     eventually(lambda: panel.log)
     assert panel.log["worker"] == "worker-1"
     assert panel.log["text"] == "\n".join(["y"] * 200)
+
+
+def test_how_the_run_ends_is_said_while_it_goes_on(journal: Path) -> None:
+    asked: list[tuple[str, str]] = []
+    answer = threading.Event()
+
+    def forecasts(cluster: str, run: str) -> str:
+        asked.append((cluster, run))
+        answer.wait(30)
+        return "ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)"
+
+    stories.tell(journal, "ready")
+    display = Display(stories.StoryCluster(journal), None, stories.StoryFeed(journal), forecasts)
+    page = Page(display)
+    (panel,) = widgets_of(page)
+    stories.tell(journal, "short", after="ready", pace=0.01)
+    eventually(lambda: display.state.revocations == 1, 30)  # though nobody has answered yet
+    eventually(lambda: asked == [("k80x4", "run-1")])
+    eventually(lambda: panel.view["training"] and panel.view["training"]["forecast"] == "")
+    answer.set()
+    eventually(lambda: panel.view["training"]["forecast"].startswith("ends about 14:32"))
+    shown = display.bundle()
+    assert "ends about 14:32 (14:20 to 14:55)" in shown["text/html"]
+    assert "run-1  ends about 14:32" in shown["text/plain"]
+    assert "at the end of the run" not in shown["text/plain"], "one word on the bill's end, not two"
+    assert panel.view["cost"]["projected_words"] == ""
+    assert len(asked) == 1  # however much happens
+    stories.tell(journal, "finished", after="short")
+    eventually(lambda: panel.view["training"]["forecast"] == "")
+    assert "ends about" not in display.bundle()["text/plain"]
+
+
+def test_other_workers_are_a_reason_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlook, "_YOUNG_SECONDS", 0.0)
+    asked: list[str] = []
+    told: list[int] = []
+
+    def forecasts(cluster: str, run: str) -> str:
+        asked.append(run)
+        return f"answer {len(asked)}"
+
+    one = Outlook("demo", forecasts, lambda do, *what: do(*what), lambda: told.append(len(asked)))
+    before, after = (stories.state_at(chapter, began=0.0).run for chapter in ("training", "short"))
+    for answers, run in ((1, before), (1, before), (2, after), (2, after)):
+        one.follow(run)
+        eventually(lambda answers=answers: len(told) == answers)
+    assert asked == ["run-1", "run-1"]
+    assert one.of(after) == "answer 2"
+    assert one.of(stories.state_at("finished", began=0.0).run) == ""

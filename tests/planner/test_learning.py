@@ -14,7 +14,7 @@ from transient_magics.journal import Event, bill, events, replay
 from transient_magics.planner.choices import immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, need, noise_scale
 from transient_magics.planner.forecast import Forecast, forecast
-from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Record, record
 from transient_magics.planner.store import ModelStore
 
@@ -94,8 +94,8 @@ def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> Non
         again.records()
 
 
-def foretold(until: float, *, lifetimes: Any = immortal, revoked: bool = True) -> Forecast:
-    history, rows = story(revoked=revoked)
+def foretold(until: float, *, lifetimes: Any = immortal, revoked: bool = True, **spec: str) -> Forecast:
+    history, rows = story(revoked=revoked, **spec)
     now = BEGAN + until
     past = [event for event in history if event.at <= now]
     state = replay(past)
@@ -122,11 +122,32 @@ def test_what_is_on_its_way_is_reckoned_with() -> None:
 
 
 def test_risk_makes_the_forecast_later_and_wider() -> None:
-    calm, risky = foretold(110, revoked=False), foretold(110, revoked=False, lifetimes=PublishedLifetimes)
+    calm, risky = foretold(110, revoked=False), foretold(110, revoked=False, lifetimes=published_lifetimes)
     assert risky.seconds >= calm.seconds
     assert "finishes in" in str(risky)
     with pytest.raises(PlanError, match="An interval"):
         risky.interval("hours")
+
+
+def test_a_run_whose_steps_are_taken_together_is_as_fast_with_fewer_workers() -> None:
+    class Doomed:
+        """Three minutes in the mean."""
+
+        name = "doomed"
+
+        def survival(self, hours: np.ndarray) -> np.ndarray:
+            return np.exp(-20 * np.asarray(hours))
+
+        def sample(self, random: np.random.Generator, shape: Any, age: Any = 0.0) -> np.ndarray:
+            return np.asarray(age) + random.exponential(1 / 20, shape)
+
+    calm = foretold(110, revoked=False, mode="sync")
+    risky, alone = (
+        foretold(110, revoked=False, lifetimes=lambda gpu, place: Doomed(), **spec) for spec in ({"mode": "sync"}, {})
+    )
+    assert calm.seconds == pytest.approx((4000 - 8 * 91) / 8, rel=0.03)
+    assert risky.seconds == pytest.approx(calm.seconds, rel=0.03)
+    assert alone.seconds > 1.05 * calm.seconds
 
 
 def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from transient_magics.catalog import PriceList
 from transient_magics.client import plan
 from transient_magics.errors import DeclarationError, PlanError
-from transient_magics.planner.search import Search, knee, pareto
+from transient_magics.planner.plan import Plan
+from transient_magics.planner.search import Search, knee, pareto, search
+from transient_magics.planner.sketches import Sketches
+from transient_magics.planner.workloads import PUBLISHED
 
 
 def searched(**more: object) -> Search:
@@ -58,6 +63,46 @@ def test_what_is_said_is_not_searched() -> None:
     assert {each.choice.groups[0].count for each in searched(ps=0).plans} == {1}
 
 
+def kinds(plan: Plan) -> set[str]:
+    return {group.accelerator for group in plan.choice.groups}
+
+
+def test_two_gpus_are_mixed_where_no_single_one_does_as_well() -> None:
+    found = searched(gpus=("k80", "p100"))
+    assert {len(kinds(each)) for each in found.plans} == {1, 2}
+    assert set().union(*map(kinds, found.plans)) == {"k80", "p100"}
+    mixed = [each for each in found.front if len(kinds(each)) == 2]
+    pure = [each for each in found.plans if len(kinds(each)) == 1]
+    assert mixed
+    for each in mixed:
+        assert not any(one.hours < 0.99 * each.hours and one.dollars < 0.99 * each.dollars for one in pure)
+        assert len({group.zone for group in each.choice.groups}) == 1
+        assert any("--batching dynamic" in note for note in each.notes)
+    spec, zone = mixed[0].line.split()[1], mixed[0].choice.home_zone
+    assert f"--zone {zone}" in mixed[0].line
+    again = plan(
+        spec, zone=(zone,), workload="icac19/resnet-32", train_steps=64_000, ps=mixed[0].choice.servers,
+        provisioning_model=mixed[0].choice.provisioning,
+    )  # fmt: skip
+    assert again.hours == pytest.approx(mixed[0].hours, rel=0.05)
+    with pytest.raises(DeclarationError, match="no GPU that we know"):
+        searched(gpus=("k81",))
+
+
+def test_what_is_reckoned_at_once_is_what_each_cluster_would_be_reckoned_at() -> None:
+    workload, steps = PUBLISHED["icac19/resnet-32"], 64_000
+    every = Sketches(workload, steps, ("k80", "p100"), (), (0, 1, 2), 4, ("spot", "standard"))
+    numbers = every.near_front(10, 10)
+    assert {len(every.choice(number).groups) for number in numbers} == {1, 2}
+    for number in numbers:
+        choice = every.choice(number)
+        hours = steps / choice.steps_per_second(workload) / 3600
+        workers = [(group.count, choice.worker_price(workload, group)) for group in choice.groups]
+        hourly = sum(count * (price.transient if choice.transient else price.on_demand) for count, price in workers)
+        hourly += choice.servers * workload.prices.parameter_server(4, choice.home_zone)
+        assert every.reckoned(number) == pytest.approx((hours, hours * hourly))
+
+
 def test_the_knee_lies_farthest_from_the_chord() -> None:
     front = searched().front
     chosen = knee(front)
@@ -67,11 +112,6 @@ def test_the_knee_lies_farthest_from_the_chord() -> None:
 
 
 def test_today_every_living_gpu_is_looked_at() -> None:
-    from dataclasses import replace
-
-    from transient_magics.planner.search import search
-    from transient_magics.planner.workloads import PUBLISHED
-
     today = replace(PUBLISHED["icac19/resnet-32"], prices=PriceList(), from_first_step=False)
     found = search(today, 64_000, zones=("us-central1-a",))
     gpus = {each.choice.groups[0].accelerator for each in found.plans}

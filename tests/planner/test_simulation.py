@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transient_magics.planner.lifetimes.published import PublishedLifetimes
+from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
 from transient_magics.planner.speed import capacity, cluster_speed, worker_speed
 
@@ -115,7 +115,7 @@ def test_more_risk_never_makes_a_run_faster(count: int, hours: float, service: f
 
 
 def test_in_the_middle_of_a_run_only_what_is_left_counts() -> None:
-    wall = PublishedLifetimes("k80", "us-east1")  # nearly half died within the first hour, none later
+    wall = published_lifetimes("k80", "us-east1")  # nearly half died within the first hour, none later
     young = course(workers={"lifetimes": wall, "ages": (0.01,) * 4, "ready_in": (0.0,) * 4})
     old = course(workers={"lifetimes": wall, "ages": (2.0,) * 4, "ready_in": (0.0,) * 4}, spent=7.0)
     assert simulate(young, 2000).revocations.mean() > 1.5
@@ -133,7 +133,7 @@ def test_emulated_time_passes_faster_for_vms_than_for_work() -> None:
 
 
 def test_sampled_lifetimes_are_those_of_the_table() -> None:
-    model, random = PublishedLifetimes("k80", "us-west1"), np.random.default_rng(0)
+    model, random = published_lifetimes("k80", "us-west1"), np.random.default_rng(0)
     hours = np.array([1.0, 3.0, 12.0, 24.0, 48.0])
     for age in (0.0, 2.5, 30.0):
         drawn = model.sample(random, 40_000, age)
@@ -157,6 +157,31 @@ def test_speeds_add_up_until_the_servers_are_busy() -> None:
     assert worker_speed(0.18, 0.02, 1) == pytest.approx(5)
     assert worker_speed(0.18, 0.02, 2) > 5
     assert cluster_speed(100.0, capacity(0.0, 1)) == 100
+
+
+def test_steps_that_are_taken_together_take_as_long_as_the_slowest() -> None:
+    quick, slow = (Workers(count, seconds, hourly=1.0, on_demand_hourly=3.0) for count, seconds in ((3, 1.0), (1, 2.0)))
+    mixed = Course((quick, slow), 3600, server_hourly=0.5, from_first_step=True, synchronous=True)
+    assert simulate(mixed, 1).hours == pytest.approx(2.0)
+    assert simulate(replace(mixed, groups=(quick,)), 1).hours == pytest.approx(1.0)
+    assert simulate(replace(mixed, backup_workers=1), 1).hours == pytest.approx(1.0)
+    assert simulate(replace(mixed, backup_workers=9), 1).hours == pytest.approx(1.0)  # the first one's is enough
+    busy = simulate(replace(mixed, service_seconds=0.1), 1)  # served one after the other
+    assert busy.hours == pytest.approx(2.0 + 4 * 0.1)
+    moved = replace(mixed, groups=(replace(quick, transfer_dollars=0.01),))
+    assert simulate(moved, 1).dollars == pytest.approx(3 * 1.0 + 0.5 + 3600 * 3 * 0.01)
+
+
+def test_a_synchronous_run_loses_no_time_with_a_worker_but_with_the_last() -> None:
+    together = course(from_first_step=True, replace=False, synchronous=True)
+    assert simulate(together, 100, revocations=3).hours == pytest.approx(4.0)
+    assert simulate(together, 50, revocations=4).finished == 0
+    risky = course(2, steps=14_400, workers={"lifetimes": Exponential(1.0), "startup": Startup(120, 60)},
+                   synchronous=True)  # fmt: skip
+    hours = simulate(risky, 2000).hours
+    assert hours.min() == pytest.approx(4.0 + 180 / HOUR)
+    both_away = (180 / (HOUR + 180)) ** 2
+    assert hours.mean() == pytest.approx((4.0 + 180 / HOUR) / (1 - both_away), abs=0.004)
 
 
 def test_waves_take_several_and_leave_each_lifetime_what_it_is() -> None:

@@ -251,7 +251,11 @@ class Run:
         commands.send(self.cluster.directory, {"do": "save", "run": self.name})
 
     def history(self) -> pandas.DataFrame:
-        """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness."""
+        """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness.
+
+        When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is kept by the minute,
+        as averages.
+        """
         import pandas
 
         rows = metrics.read(self.directory / "metrics.jsonl")

@@ -91,6 +91,20 @@ class Lifetimes:
         ]
 
     @property
+    def summary(self) -> str:
+        """What the table says, in a sentence or two."""
+        lived = [f"{row['alive']:.0%} live {row['age']:g} h" for row in self.rows if row["age"] == 1]
+        lived += [f"{self.rows[-1]['alive']:.0%} live {self.rows[-1]['age']:g} h"] if self.rows[-1]["age"] > 1 else []
+        known = [row for row in self.rows if math.isfinite(row["trusted_hours"])]
+        said = f"Of fresh VMs {' or longer, '.join(lived)} or longer." if lived else ""
+        if known and (best := max(known, key=lambda row: row["trusted_hours"]))["age"]:
+            within = _hours(best["trusted_hours"])
+            said += (
+                f" Of those that have lived {best['age']:g} h, the safest, one in ten is gone within the next {within}."
+            )
+        return said.strip()
+
+    @property
     def fits(self) -> list[dict[str, Any]]:
         """One dict per formula, the likeliest first: its name, aic, distance (Kolmogorov-Smirnov), parameters."""
         return [
@@ -162,16 +176,20 @@ class Lifetimes:
         )
         plan = f"Checkpoints after {when} of work" if best.checkpoints else "No checkpoint is worth its time"
         said.append(
-            f"{plan}: {_hours(best.hours)} are expected, {best.overhead:+.1%}. Every {_hours(usual)} (Young and Daly): "
-            f"{fixed.overhead:+.1%}; without any: {none.overhead:+.1%}. A run on a cluster keeps its model on "
-            "parameter servers on demand: a revoked worker takes a step with it at most, and --checkpoint-every auto "
-            "needs no lifetimes."
+            f"{plan}: the job then takes {_hours(best.hours)} in the mean, {best.overhead:.1%} more than its work. "
+            f"With one every {_hours(usual)} (Young and Daly's rule) it takes {fixed.overhead:.1%} more, without any "
+            f"{none.overhead:.1%}."
+        )
+        said.append(
+            "A run on a cluster needs none of this: its model lives on parameter servers on demand, and a revoked "
+            "worker takes a step with it at most."
         )
         return said
 
     def __str__(self) -> str:
         title = textwrap.wrap(self.title, _WIDTH)
-        parts = [*title, f"{self.counted}.", "", *_survival(self.rows), "", *_formulas(self.fits), ""]
+        summary = textwrap.wrap(self.summary, _WIDTH)
+        parts = [*title, f"{self.counted}.", *summary, "", *_survival(self.rows), "", *_formulas(self.fits), ""]
         return "\n".join([*parts, *(line for note in self.notes for line in textwrap.wrap(note, _WIDTH))])
 
     def __repr__(self) -> str:
@@ -246,8 +264,9 @@ def _trust(row: Mapping[str, float]) -> str:
 
 def _formulas(fits: list[dict[str, Any]]) -> list[str]:
     best = min((each["aic"] for each in fits), default=0.0)
-    return table(("FORMULA", "AIC", "KS DISTANCE", "PARAMETERS (HOURS)"), [
+    """AIC: Akaike's criterion, the less the better. KS: Kolmogorov and Smirnov's, the largest gap to the observed."""
+    return table(("FORMULA", "AIC (LESS IS BETTER)", "LARGEST GAP (KS)", "PARAMETERS"), [
         (each["name"], f"best + {each['aic'] - best:.1f}" if each["aic"] > best else f"{best:.1f}",
-         f"{each['distance']:.3f}", ", ".join(f"{name} {number(value)}" for name, value in each["parameters"].items()))
+         f"{each['distance']:.1%}", ", ".join(f"{name} {number(value)}" for name, value in each["parameters"].items()))
         for each in fits
     ])  # fmt: skip

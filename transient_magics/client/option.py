@@ -132,6 +132,17 @@ def zones(text: str) -> tuple[str, ...]:
     return zones
 
 
+def gpus(text: str) -> tuple[str, ...]:
+    """GPUs, by commas."""
+    from ..catalog import ACCELERATORS
+
+    gpus = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    for gpu in gpus:
+        if gpu not in ACCELERATORS:
+            raise DeclarationError(f"'{gpu}' is no GPU that we know", where="--gpus", fix=nearest(gpu, ACCELERATORS))
+    return tuple(dict.fromkeys(gpus))
+
+
 def one_zone(text: str) -> str:
     """One zone."""
     named = zones(text)

@@ -13,7 +13,7 @@ from dataclasses import replace as changed
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import ACCELERATORS, ZONES, check_zone, default_zone
+from ..catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone
 from ..errors import ClusterError, DeclarationError, PlanError, TransientError, UnreachableError
 from ..journal import bill, metrics
 from ..spec import WorkerGroup, parse_groups
@@ -44,9 +44,12 @@ def plan(
     ps: int | None = None,
     ps_cores: int = 4,
     zone: tuple[str, ...] = (),
+    gpus: tuple[str, ...] = (),
     provisioning_model: str | None = None,
     revocations: int | str = "published",
     replace: bool | None = None,
+    mode: str = "async",
+    backup_workers: int = 0,
     batch_size: int | None = None,
     max_hours: float | None = None,
     max_cost: float | None = None,
@@ -56,15 +59,17 @@ def plan(
     hparams_set: str = "",
     seed: int = 0,
 ) -> Plan | Search:
-    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog.
+    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog, of
+    one GPU or of two (of `gpus`, else of all whose speed is known).
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
     `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, those of
     your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them or not (default: yes, but not
     for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single worker without a parameter
-    server. `provisioning_model` (spot; of a search: spot and standard). `max_cost` in US dollars.
-    Raises DeclarationError, ClusterError or PlanError.
+    server. `mode` of `sync`: each step is taken together and has a mini-batch of every worker, but for the slowest
+    `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and standard). `max_cost` in US
+    dollars. Raises DeclarationError, ClusterError or PlanError.
     """
     from ..planner.plan import make_plan
     from ..planner.search import search
@@ -72,6 +77,7 @@ def plan(
     chosen, records = _workload(workload, model, problem, hparams_set)
     if batch_size:
         chosen = chosen.with_batch(batch_size)
+    chosen = _together(chosen, mode, backup_workers, searched=not spec, target=target)
     steps, chosen, notes = _steps(chosen, records, train_steps, target)
     lifetimes, lost, risk = _risk(revocations)
     if not spec:
@@ -82,11 +88,12 @@ def plan(
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
-            server_cores=ps_cores, replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
+            gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores,
+            replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
         )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
-            "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
+            "gpus": gpus, "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
             "provisioning_model": provisioning_model, "replace": replace,
         }  # fmt: skip
@@ -118,8 +125,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     found = state.runs.get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
-    # Synchronous steps wait for nobody who is gone: revocations do not make them slower.
-    lifetimes, _, risk = _risk("none" if _synchronous(run) else revocations or _weather_of(run))
+    lifetimes, _, risk = _risk(revocations or _weather_of(run))
     store = _store(run)
     for other in _alike(store.key):
         if other.state.over:
@@ -171,8 +177,8 @@ def _learnt_from(name: str) -> tuple[ModelStore, str]:
         raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
                                fix="For example: icac19/resnet-32.") from error  # fmt: skip
     if _synchronous(found):
-        raise PlanError(f"{name} took its steps together (--mode sync), which plans do not reckon with yet",
-                        fix="Name an asynchronous run.")  # fmt: skip
+        raise PlanError(f"{name} took its steps together (--mode sync), which does not tell how fast each worker is",
+                        fix="Name an asynchronous run; the plan itself may be of --mode sync.")  # fmt: skip
     store = _store(found)
     for run in [*_alike(store.key), found]:
         _learn(store, run)
@@ -223,8 +229,24 @@ def _record(run: Run) -> Record:
         counted = json.loads((run.directory / "model.json").read_text())
     except (OSError, ValueError):
         counted = None
-    rows = metrics.read(run.directory / "metrics.jsonl")
+    rows = metrics.sample(run.directory / "metrics.jsonl")
     return record(run.cluster.events(), rows, run.name, counted)
+
+
+def _together(workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None) -> Workload:
+    """The workload with its steps taken together, where that is the `mode`. Raises DeclarationError."""
+    if mode not in ("async", "sync"):
+        raise DeclarationError(f"'{mode}' is no mode", where="--mode", fix="Choose async or sync.")
+    if mode == "async":
+        if backup:
+            raise DeclarationError("Only synchronous steps have backup workers", where="--backup-workers",
+                                   fix="Add --mode sync.")  # fmt: skip
+        return workload
+    if searched or target:
+        raise DeclarationError("A synchronous step has as many mini-batches as there are workers, so that steps of one "
+                               "cluster are not those of another", where="--mode",
+                               fix="Name a SPEC, and its --train-steps.")  # fmt: skip
+    return changed(workload, synchronous=True, backup_workers=backup)
 
 
 def _steps(
@@ -258,7 +280,7 @@ def _steps(
 def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
     """Lifetimes, or how many workers are lost, and both in words. Raises DeclarationError."""
     from ..planner.choices import immortal
-    from ..planner.lifetimes.published import PublishedLifetimes
+    from ..planner.lifetimes.published import published_lifetimes
 
     text = str(revocations).strip().lower()
     if text.isdigit():
@@ -268,7 +290,7 @@ def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
     if text == "none":
         return immortal, 0, "no revocation"
     if text == "published":
-        return PublishedLifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
+        return published_lifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
     if text in ("own", "emulated"):
         return _observed(text), None, f"lifetimes of your {'own' if text == 'own' else 'emulated'} VMs"
     if text.endswith(".csv"):

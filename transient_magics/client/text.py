@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..journal import Bill, ClusterState, Event, RunState, VmState, events
 from ..spec import ClusterSpec, render_duration
@@ -192,7 +193,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     if state.revocations:
         lines.append(f"{count(state.revocations, 'revocation')} so far")
     ending = ending_words(state, now)
-    return "\n".join([*lines, "", bill_words(bill, emulated=spec.emulated), *([ending] if ending else [])])
+    known = replace(bill, projected=None) if forecast else bill  # which says more of the end than the bill does
+    return "\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])])
 
 
 def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:

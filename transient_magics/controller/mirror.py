@@ -33,6 +33,7 @@ from .access import Access
 from .adopt import ATTACHED, copy, find
 from .commands import granted, serve
 from .machines import instance_name, labels
+from .results import thin_metrics
 from .seat import JOURNAL, Seat, command_socket
 from .tasks import Tasks
 from .training import waiting_runs
@@ -283,6 +284,7 @@ class Mirror:
         connection = await self._live()
         for name in ("metrics.jsonl", "events.jsonl"):
             await connection.get(f"transient/runs/{run}/{name}", self._directory / "runs" / run / name)
+        await thin_metrics(self._directory / "runs" / run)
 
     def _cut_torn_line(self) -> None:
         """An earlier mirror may have been killed while it wrote."""

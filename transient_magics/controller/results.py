@@ -5,15 +5,27 @@ Written by the controller when the run is over, because the controller has all o
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..cloud import CloudStorage
-from ..journal import Event
+from ..journal import Event, metrics
 from ..runtime.manifest import split
 
+log = logging.getLogger(__name__)
+
 _FILES = ("cell.py", "events.jsonl", "metrics.jsonl")
+
+
+async def thin_metrics(folder: Path) -> None:
+    """Down-sample the metrics in the folder of a run that is over, where there are many."""
+    try:
+        await asyncio.to_thread(metrics.compact, folder / "metrics.jsonl")
+    except OSError as error:  # nothing is lost: the file is as it was
+        log.warning("%s: its metrics stay as large as they are: %s", folder.name, error)
 
 
 class Results:

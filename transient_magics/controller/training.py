@@ -28,7 +28,7 @@ from ..remote import Connection, follow_across
 from .core import PARAMETER_SERVER, WORKER
 from .link import Link, Work
 from .packages import gather
-from .results import Results
+from .results import Results, thin_metrics
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,7 @@ class Training:
                 task.cancel()
         if self._chief:
             await self._bring_home()
+        await thin_metrics(self.folder)
         await self._keep_results(last)
         self._record(last)
 

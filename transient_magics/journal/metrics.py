@@ -1,8 +1,8 @@
-"""Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled as they age.
+"""Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled at its end.
 
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size`,
-`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. `compact` merges lines
-older than an hour into one per worker and minute.
+`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. A worker writes
+some 17 MB of them a day: when the run is over `compact` merges all but its last hour into a line per worker and minute.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from .follow import follow_lines
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
+_MEANS = ("loss", "staleness", "batch_size")
 _LARGE = 32 * 2**20
+_TAIL_BYTES = 2**16
 _SAMPLES = 512
 _SAMPLE_BYTES = 2**13
 _PIECE_BYTES = 2**16
@@ -39,27 +42,43 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+def sample(path: Path) -> list[dict[str, Any]]:
+    """As `read`, but of a large file blocks at equal distances only (4 MiB in all), from its begin to its end."""
+    return [row for _, block in _blocks(path) for row in _parsed(block)] if _is_large(path) else read(path)
+
+
 async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield lines as the file at `path` grows, first those that are there, for ever; its folder must be there.
 
-    Of what is there already in a large file, blocks at equal distances are read (4 MiB in all), and its end.
+    Of what is there already in a large file, a `sample` is read.
     """
-    size, spread = path.stat().st_size if path.exists() else 0, _SAMPLES * _SAMPLE_BYTES
     offset = 0
-    if size > spread:
-        with path.open("rb") as file:
-            for number in range(_SAMPLES):
-                file.seek(offset := number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-                block = file.read(_SAMPLE_BYTES)
-                offset += block.rfind(b"\n") + 1
-                yield _parsed(block[block.find(b"\n") + 1 : block.rfind(b"\n") + 1])
-                await asyncio.sleep(0)  # others have their turn
+    if _is_large(path):
+        for end, block in _blocks(path):
+            offset = end
+            yield _parsed(block)
+            await asyncio.sleep(0)  # others have their turn
     async for _, block in follow_lines(path, offset):
         for begin in range(0, len(block), _PIECE_BYTES):
             end = block.find(b"\n", begin + _PIECE_BYTES) + 1 or len(block)
             start = block.find(b"\n", begin) + 1 if begin else 0
             yield _parsed(block[start:end])
             await asyncio.sleep(0)
+
+
+def _is_large(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > _SAMPLES * _SAMPLE_BYTES
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(offset behind it, block of whole lines) at equal distances in a large file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        for number in range(_SAMPLES):
+            offset = file.seek(number * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+            block = file.read(_SAMPLE_BYTES)
+            end = block.rfind(b"\n") + 1
+            yield offset + end, block[block.find(b"\n") + 1 if offset else 0 : end]
 
 
 def _parsed(content: bytes) -> list[dict[str, Any]]:
@@ -92,36 +111,50 @@ def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
     return found
 
 
-def compact(path: Path) -> bool:
-    """Down-sample a file that has grown past 32 MiB. Returns whether it was rewritten."""
-    if not path.exists() or path.stat().st_size < _LARGE:
+def compact(path: Path, large: int = _LARGE) -> bool:
+    """Down-sample the file of a run that is over, if it has more than `large` bytes (32 MiB). Returns whether it had.
+
+    Not while a run goes on: the length of its file says up to where the chief's was followed.
+    """
+    if not path.exists() or path.stat().st_size <= large:
         return False
-    rows = thin(read(path))
     temporary = path.with_suffix(".new")
-    temporary.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    with path.open("rb") as file, temporary.open("w") as thinned:
+        file.seek(-min(large, _TAIL_BYTES), os.SEEK_END)
+        newest = max((row["time"] for row in _parsed(file.read())), default=0)
+        file.seek(0)
+        for row in thin((row for line in file for row in _parsed(line)), newest):
+            thinned.write(json.dumps(row, separators=(",", ":")) + "\n")
     os.replace(temporary, path)
     return True
 
 
-def thin(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows older than an hour before the newest, merged per worker and minute; counts add up, gauges are averaged."""
-    rows = list(rows)
-    newest = max((row["time"] for row in rows), default=0)
-    kept, buckets = [], {}
-    for row in rows:
-        if newest - row["time"] < _FRESH_SECONDS * 1e9:
-            kept.append(row)
-        else:
-            buckets.setdefault((row["time"] // int(_BUCKET_SECONDS * 1e9), row["worker"]), []).append(row)
-    merged = [_merge(group) for group in buckets.values()]
-    return sorted(merged, key=lambda row: row["time"]) + kept
+def thin(rows: Iterable[dict[str, Any]], newest: int) -> Iterator[dict[str, Any]]:
+    """Rows older than an hour before the moment `newest` (ns), merged per worker and minute; the others as they are.
+
+    Counts add up, gauges are averaged, of the gaps the longest is kept.
+    """
+
+    def minute(row: dict[str, Any]) -> int | None:
+        old = newest - row["time"] >= _FRESH_SECONDS * 1e9
+        return row["time"] // int(_BUCKET_SECONDS * 1e9) if old else None
+
+    for when, together in groupby(rows, minute):
+        if when is None:
+            yield from together
+            continue
+        workers: dict[str, list[dict[str, Any]]] = {}
+        for row in together:
+            workers.setdefault(row["worker"], []).append(row)
+        yield from map(_merge, workers.values())
 
 
 def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
     merged = dict(group[-1])
     for key in _SUMS:
         merged[key] = sum(row.get(key) or 0 for row in group)
-    for key in ("loss", "staleness", "batch_size"):
+    for key in _MEANS:
         values = [row[key] for row in group if row.get(key) is not None]
         merged[key] = sum(values) / len(values) if values else None
+    merged["gap_seconds"] = max(row.get("gap_seconds") or 0.0 for row in group)
     return merged

@@ -24,6 +24,7 @@ from ..journal import Bill, ClusterState, Event, bill
 from ..spec import ClusterSpec
 from .curves import curves
 from .measured import Measured
+from .outlook import Forecasts, Outlook, nothing
 from .twin import html
 from .view import shown_run, view
 from .wishes import Asked, Wish, wish
@@ -82,13 +83,14 @@ def live_view(panel: Panel) -> dict[str, Any]:
 class Display:
     """The panel of one cluster, or of one run of it, in this process."""
 
-    def __init__(self, cluster: Followed, run: str | None, feed: Feed) -> None:
+    def __init__(self, cluster: Followed, run: str | None, feed: Feed, forecasts: Forecasts = nothing) -> None:
         self.display_id = f"transient-{uuid.uuid4().hex[:12]}"
         self._cluster, self._run, self._feed = cluster, run, feed
         self._state = known(cluster)
         self._notice: dict[str, str] = {}
         self._question: dict[str, str] = {}
         self._measured = Measured(cluster.directory, feed.rows, self._draw_soon)
+        self._outlook = Outlook(cluster.name, forecasts, feed.call, self._draw_soon)
         self._curves_of: object = None
         self._paces: dict[str, float] = {}
         self._panel: ClusterPanel | None = None
@@ -108,7 +110,7 @@ class Display:
         """The MIME bundle: the live view (where `live`), its HTML twin, and text."""
         now = time.time()
         costs = bill(self._state, now)
-        shown = view(self._state, costs, now, self._run)
+        shown = view(self._state, costs, now, self._run, self._forecast)
         data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown, self._curves())}
         if live and (panel := self._live_panel(shown)):
             data |= live_view(panel)
@@ -129,8 +131,15 @@ class Display:
 
     def _text(self, costs: Bill, now: float) -> str:
         if self._run and (run := self._state.runs.get(self._run)):
-            return f"{run.name} on {self._state.name}: {text.run_words(run)}"
-        return text.status(self._state, costs, now)
+            ends = f", {self._forecast}" if self._forecast else ""
+            return f"{run.name} on {self._state.name}: {text.run_words(run)}{ends}"
+        run = shown_run(self._state, None)
+        ends = f"{run.name}  {self._forecast}" if run and self._forecast else ""
+        return text.status(self._state, costs, now, ends)
+
+    @property
+    def _forecast(self) -> str:
+        return self._outlook.of(shown_run(self._state, self._run))
 
     def _live_panel(self, shown: Mapping[str, Any]) -> ClusterPanel | None:
         if self._panel is None:
@@ -154,7 +163,12 @@ class Display:
                 self._feed.subscribe(self._cluster.name, self._on_state),
                 self._feed.every(_HEARTBEAT_SECONDS, self._beat),
             ]
-            self._measured.follow(shown_run(self._state, self._run))
+            self._follow_run()
+
+    def _follow_run(self) -> None:
+        run = shown_run(self._state, self._run)
+        self._measured.follow(run)
+        self._outlook.follow(run)
 
     def _end(self) -> None:
         for end in self._ends:
@@ -178,11 +192,11 @@ class Display:
         if state.spec is None or state.seq < self._state.seq:
             return
         self._state = state
-        self._measured.follow(shown_run(state, self._run))
+        self._follow_run()
         self._draw_soon()
 
     def _beat(self) -> None:
-        self._measured.follow(shown_run(self._state, self._run))  # its folder may have come to be
+        self._follow_run()  # its folder may have come to be
         self._draw()
 
     def _draw_soon(self) -> None:
@@ -197,7 +211,7 @@ class Display:
     def _draw(self) -> None:
         now = time.time()
         self._drawn_at, self._drawing_later = time.monotonic(), False
-        shown = view(self._state, bill(self._state, now), now, self._run)
+        shown = view(self._state, bill(self._state, now), now, self._run, self._forecast)
         if self._panel:
             self._panel.show({**shown, "notice": self._notice, "question": self._question})
             wait = _CURVES_SECONDS - (self._drawn_at - self._curves_at)

@@ -30,7 +30,8 @@ def lifetimes_html(answer: Lifetimes) -> str:
     changed = f"<div style='color:{COLOURS['bad']}'>● the latest VMs live otherwise</div>" if answer.alarm else ""
     notes = "".join(f"<div>{escape(note)}</div>" for note in answer.notes)
     return (
-        f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>{changed}"
+        f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>"
+        f"<div>{escape(answer.summary)}</div>{changed}"
         f"{_figure(drawing, colours)}{_legend(answer.fits, colours)}"
         f"<div style='{FAINT};font-size:12px;margin-top:4px'>{notes}</div></div>"
     )
@@ -89,7 +90,8 @@ def _axes(place: _Scale) -> str:
         x, label = place.x(index * step), f"{index * step:g}{' h' if index * step + step > place.end else ''}"
         parts.append(f"<path d='M{x:.1f} {_TOP + _HEIGHT}v4' stroke='currentColor' opacity='.5'/>")
         parts.append(f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' opacity='.7'>{label}</text>")
-    return "".join(parts)
+    said = f"<text x='{_LEFT + _WIDTH}' y='{_TOP + 12}' text-anchor='end' opacity='.7'>VMs still alive, by age</text>"
+    return "".join([*parts, said])
 
 
 def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
@@ -103,7 +105,7 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
             f"<rect x='{x:.1f}' y='{_BARS_TOP + _BARS - height:.1f}' width='{width:.1f}' height='{height:.1f}' "
             f"fill='{COLOURS['quiet']}'><title>{low:g} to {number(high)} h: {hazard:.2%} per hour</title></rect>"
         )
-    said = f"revoked per hour of those alive: {most:.2%} in the highest bar"
+    said = f"revoked per hour of those alive, {most:.1%} in the highest bar"
     label = f"<text x='{_LEFT}' y='{_BARS_TOP + _BARS + 14}' opacity='.7'>{said}</text>"
     return "".join(parts) + label
 
@@ -112,12 +114,12 @@ def _legend(fits: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> st
     best = min((each["aic"] for each in fits), default=0.0)
     rows = [
         f"<tr>{CELL}<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
-        f"{CELL}AIC above best{CELL}KS distance{CELL}parameters, in hours"
+        f"{CELL}AIC above best{CELL}largest gap (KS){CELL}parameters"
     ]
     for each in fits:
         values = ", ".join(f"{escape(name)} {number(value)}" for name, value in each["parameters"].items())
         rows.append(
             f"<tr>{CELL}<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
-            f"{CELL}{each['aic'] - best:.1f}{CELL}{each['distance']:.3f}{CELL}{values}"
+            f"{CELL}{each['aic'] - best:.1f}{CELL}{each['distance']:.1%}{CELL}{values}"
         )
     return f"<table cellpadding=3 style='font-size:12px;margin:2px 0'>{''.join(rows)}</table>"

@@ -86,7 +86,7 @@ def search_html(search: Search) -> str:
     view = search_view(search)
     notes = "".join(f"<div>{escape(each)}</div>" for each in view["notes"])
     return (
-        f"<div style='{FONT};overflow-x:auto'>"
+        f"<div style='{FONT};max-width:1040px;overflow-x:auto'>"
         f"<div><b>{escape(view['title'])}</b> <span style='{FAINT}'>{escape(view['about'])}</span>"
         f"</div>{scatter(view)}{_table(view)}<div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
@@ -141,16 +141,20 @@ class _Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Values for labels, evenly apart on the page."""
+        """Values for labels, evenly apart on the page, to be rounded."""
         shares = [(index + 0.5) / _TICKS for index in range(_TICKS)]
         if self._log:
-            return [_round(self.low * (self.high / self.low) ** share) for share in shares]
-        return [_round(self.low + (self.high - self.low) * share) for share in shares]
+            return [self.low * (self.high / self.low) ** share for share in shares]
+        return [self.low + (self.high - self.low) * share for share in shares]
 
 
-def _round(value: float) -> float:
-    """To two digits, of minutes where it is less than an hour."""
-    return float(f"{60 * value:.2g}") / 60 if value < 1 else float(f"{value:.2g}")
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
+def _two_digits_of_time(hours: float) -> float:
+    """Of minutes where it is less than an hour."""
+    return _two_digits(60 * hours) / 60 if hours < 1 else _two_digits(hours)
 
 
 def _axes(across: _Scale, up: _Scale) -> str:
@@ -163,12 +167,12 @@ def _axes(across: _Scale, up: _Scale) -> str:
     below = "".join(
         f"<text x='{across(tick):.0f}' y='{bottom + 16}' text-anchor='middle' style='{style}' fill='currentColor' "
         f"opacity='.7'>{hours(tick)}</text>"
-        for tick in across.ticks
+        for tick in map(_two_digits_of_time, across.ticks)
     )
     beside = "".join(
         f"<text x='{_LEFT - 6}' y='{up(tick) + 4:.0f}' text-anchor='end' style='{style}' fill='currentColor' "
         f"opacity='.7'>{render_money(tick)}</text>"
-        for tick in up.ticks
+        for tick in map(_two_digits, up.ticks)
     )
     return lines + below + beside
 

@@ -11,9 +11,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..client import Cluster, Run, follower, text
+from ..client.forecasts import ending
 from ..journal import ClusterState, bill
 from .curves import curves
 from .display import Display, Feed, Followed, known, live_view
+from .outlook import Forecasts, nothing
 from .twin import html
 from .view import shown_run, view
 
@@ -29,7 +31,7 @@ _DISPLAYS: dict[tuple[str, float, str | None], Display] = {}
 _SHOWN: dict[tuple[str, str | None], object] = {}
 
 
-def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None) -> None:
+def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None, forecasts: Forecasts = ending) -> None:
     """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
     shell = current_shell()
     if _shown_in_this_cell(shell, cluster.name, run):
@@ -37,13 +39,13 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None)
     if not has_front_end(shell):
         print(status(known(cluster), run))
         return
-    display = _display(cluster, run, feed)
+    display = _display(cluster, run, feed, forecasts or (nothing if feed else ending))
     display.show(publisher(shell, display.display_id), page=_asked_by_page(shell))
 
 
 def show_in_place(cluster: Followed, publish: Publish) -> None:
     """Show the panel of `cluster` in the place of what was published under a display_id, which a page shows."""
-    _display(cluster, None, None).show(lambda data, update: publish(data, update=True), page=True)
+    _display(cluster, None, None, ending).show(lambda data, update: publish(data, update=True), page=True)
 
 
 def publisher(shell: Any, display_id: str) -> Publish:
@@ -119,11 +121,11 @@ def _asked_by_page(shell: Any) -> bool:
     return "cellId" in parent.get("metadata", {})
 
 
-def _display(cluster: Followed, run: str | None, feed: Feed | None) -> Display:
+def _display(cluster: Followed, run: str | None, feed: Feed | None, forecasts: Forecasts) -> Display:
     spec = known(cluster).spec
     key = (cluster.name, spec.declared_at if spec else 0.0, run)
     if key not in _DISPLAYS:
-        _DISPLAYS[key] = Display(cluster, run, feed or follower())
+        _DISPLAYS[key] = Display(cluster, run, feed or follower(), forecasts)
     return _DISPLAYS[key]
 
 

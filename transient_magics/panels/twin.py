@@ -80,9 +80,10 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID)
+    ends = f"; {escape(training['forecast'])}" if training["forecast"] else ""
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
-        f"{escape(training['words'])}{bar}<div style='{FAINT}'>{facts}</div>"
+        f"{escape(training['words'])}{ends}{bar}<div style='{FAINT}'>{facts}</div>"
         f"{_curves(curves)}</div>"
     )
 

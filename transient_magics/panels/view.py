@@ -32,8 +32,9 @@ def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     return state.runs.get(run) if run else (state.active_run or state.run)
 
 
-def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) -> dict[str, Any]:
-    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone."""
+def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> dict[str, Any]:
+    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone. `forecast`: how the run
+    that is shown ends, in words."""
     spec = state.spec
     shown = shown_run(state, run)
     snapshot = {
@@ -50,8 +51,8 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None) ->
         "since": state.declared_at or now,
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
-        "training": _training(state, shown, run) if shown else None,
-        "cost": _cost(state, bill, now),
+        "training": _training(state, shown, run, forecast) if shown else None,
+        "cost": _cost(state, bill, now, foretold=bool(forecast)),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
@@ -84,7 +85,7 @@ def _title(run: RunState) -> str:
     return f"{model} on {run.spec.get('problem', '')}" if model else "the cell's own model"
 
 
-def _cost(state: ClusterState, bill: Bill, now: float) -> dict[str, Any]:
+def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> dict[str, Any]:
     spec = state.spec
     whole = spec.ends_at - spec.declared_at if spec else 0.0
     used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
@@ -101,7 +102,7 @@ def _cost(state: ClusterState, bill: Bill, now: float) -> dict[str, Any]:
         "hourly_words": text.money(bill.hourly),
         "on_demand_words": text.money(bill.on_demand),
         "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
-        "projected_words": "" if bill.projected is None else f"≈ {text.money(bill.projected)}",
+        "projected_words": "" if bill.projected is None or foretold else f"≈ {text.money(bill.projected)}",
         "transfer_words": text.transfer_words(bill),
         "source": bill.source,
     }
@@ -122,7 +123,7 @@ def _vms_words(state: ClusterState) -> str:
     return ", ".join(parts)
 
 
-def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str, Any]:
+def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str) -> dict[str, Any]:
     return {
         "name": run.name,
         "title": _title(run),
@@ -131,6 +132,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None) -> dict[str
         "words": text.run_words(run),
         "step": run.step,
         "steps": run.train_steps,
+        "forecast": forecast,
         "facts": _facts(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }

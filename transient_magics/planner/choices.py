@@ -10,16 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..catalog import PriceList, VmPrice, default_zone, price_list, region, transfer_price
 from ..catalog.published import LAST_HOUR, WAVES, startup
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
+from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Startup, Workers
-from .speed import capacity, cluster_speed, distance_seconds, round_trip_milliseconds, worker_speed
+from .speed import (
+    capacity,
+    cluster_speed,
+    distance_seconds,
+    round_trip_milliseconds,
+    synchronous_speed,
+    worker_speed,
+)
 from .workloads import Estimate, Workload
 
 Lifetimes = Callable[[str, str], LifetimeModel | None]
@@ -71,7 +76,11 @@ class Choice:
     @property
     def line(self) -> str:
         """What declares it."""
-        words = ["%transient_cluster", render_groups(self.groups)]
+        zones = {group.zone for group in self.groups}
+        together = len(self.groups) > 1 and len(zones) == 1 and None not in zones  # then it is said once
+        groups = [WorkerGroup(each.accelerator, each.count) for each in self.groups] if together else self.groups
+        words = ["%transient_cluster", render_groups(groups)]
+        words += ["--zone", str(self.home_zone)] if together else []
         words += ["--ps", str(self.servers)] if self.servers > 1 else []
         words += ["--ps-cores", str(self.server_cores)] if self.server_cores != 4 else []
         words += ["--provisioning-model", self.provisioning] if self.provisioning != "spot" else []
@@ -102,18 +111,18 @@ class Choice:
 
     def steps_per_second(self, workload: Workload) -> float:
         """The speed of the undisturbed cluster."""
-        offered = sum(
-            group.count
-            * float(worker_speed(self.step(workload, group).seconds, workload.service_seconds, self.servers))
-            for group in self.placed
-        )
-        return float(cluster_speed(offered, self._limit(workload)))
+        seconds = [self.step(workload, group).seconds for group in self.placed]
+        speeds = worker_speed(seconds, workload.service_seconds, self.servers)
+        counts = [group.count for group in self.placed]
+        if workload.synchronous:
+            return float(synchronous_speed(speeds, counts, workload.backup_workers, self._limit(workload)))
+        return float(cluster_speed(speeds @ counts, self._limit(workload)))
 
     def _limit(self, workload: Workload) -> float:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
 
     def _lifetimes(self, model: LifetimeModel | None) -> LifetimeModel | None:
-        return _Capped(model) if model is not None and self.provisioning == "preemptible" else model
+        return Capped(model, LAST_HOUR) if model is not None and self.provisioning == "preemptible" else model
 
     def course(
         self, workload: Workload, steps: float, lifetimes: Lifetimes = immortal, *, replace: bool = True,
@@ -142,26 +151,9 @@ class Choice:
             scaling=workload.scaling, replace=replace,
             limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
+            synchronous=workload.synchronous, backup_workers=workload.backup_workers,
             notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
         )  # fmt: skip
-
-
-class _Capped:
-    """The lifetimes of preemptible VMs, which Compute Engine ends after 24 hours in any case."""
-
-    def __init__(self, model: LifetimeModel) -> None:
-        self._model = model
-        self.name = f"{model.name}, 24 h at most"
-
-    def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability that a VM lives longer than `hours`."""
-        return np.where(np.asarray(hours) < LAST_HOUR, self._model.survival(hours), 0.0)
-
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        """Total lifetimes in hours of VMs that have reached `age`."""
-        return np.minimum(self._model.sample(random, shape, age), float(LAST_HOUR))
 
 
 def _startup(gpu: str, transient: bool, place: str) -> Startup:

@@ -20,6 +20,7 @@ from .choices import NOTICE_SECONDS, Lifetimes
 from .fitting import Cell, fit
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
+from .speed import SCALING
 
 _RUNS = 4000
 _LEAST_ERROR = 0.03
@@ -105,7 +106,7 @@ def forecast(
         service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
         spent=bill.total,
         rate=state.clock.rate,
-        notice_seconds=NOTICE_SECONDS, waves=WAVES,
+        notice_seconds=NOTICE_SECONDS, waves=WAVES, synchronous=_synchronous(run),
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
     late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
@@ -154,10 +155,16 @@ def _speeds(state: ClusterState, run: RunState, record: Record) -> tuple[dict[st
         kinds = [state.vms[name].accelerator or "cpu" for name in run.workers if name in state.vms]
         seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
         error = _YOUNG_ERROR
+    if _synchronous(run):  # nobody is faster than all: each of them as fast as they were together last
+        return {"": 1 / seen[-1].steps_per_second}, 0.0, SCALING, error
     # The forecast is for the servers that there are: however many, they are one to this fit.
     found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds) for each in seen])
     error = max(error, float(np.average(abs(found.errors), weights=[each.seconds for each in seen])))
     return found.compute_seconds, found.service_seconds, found.scaling, error
+
+
+def _synchronous(run: RunState) -> bool:
+    return run.spec.get("mode") == "sync"
 
 
 def _startup(state: ClusterState) -> Startup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from .simulate import Outcome, simulate
 from .workloads import Workload
 
 RUNS = 10_000
+_RUNS_ON_DEMAND = 64  # only the start-up is left to chance
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,9 +27,6 @@ class Plan:
     workload: Workload
     train_steps: int
     outcome: Outcome
-    on_demand_hours: float
-    on_demand_dollars: float
-    """What the same cluster would take and cost on demand, where nothing is revoked."""
     hourly: float
     """Dollars per hour of the declared cluster, data transfer included."""
     steps_per_second: float
@@ -52,6 +51,16 @@ class Plan:
     def finished(self) -> float:
         """The share of courses that come to their end; below 1 where all workers may be lost and none is replaced."""
         return self.outcome.finished
+
+    @property
+    def on_demand_hours(self) -> float:
+        """The mean that the same cluster would take on demand, where nothing is revoked."""
+        return float(self._on_demand.hours.mean())
+
+    @property
+    def on_demand_dollars(self) -> float:
+        """The mean that the same cluster would cost on demand."""
+        return float(self._on_demand.dollars.mean())
 
     @property
     def saved(self) -> float:
@@ -87,6 +96,12 @@ class Plan:
 
     __repr__ = __str__
 
+    @cached_property
+    def _on_demand(self) -> Outcome:
+        course = self.choice.course(self.workload, self.train_steps, on_demand=True)
+        exact = tuple(replace(each, error=0.0) for each in course.groups)
+        return simulate(replace(course, limit_error=0.0, groups=exact), runs=_RUNS_ON_DEMAND)
+
     def _mean(self, what: str) -> float:
         return float(self._finished(what).mean())
 
@@ -117,16 +132,9 @@ def make_plan(
     if not outcome.finished:
         raise PlanError("No course of this run comes to its end: its workers are revoked before they train",
                         fix="Take other VMs, or --provisioning-model standard.")  # fmt: skip
-    calm = choice.course(workload, train_steps, on_demand=True)
-    calm = simulate(
-        replace(calm, limit_error=0.0, groups=tuple(replace(each, error=0.0) for each in calm.groups)),
-        runs=64,
-        seed=seed,
-    )
     speed = choice.steps_per_second(workload)
     return Plan(
         choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,
-        on_demand_hours=float(calm.hours.mean()), on_demand_dollars=float(calm.dollars.mean()),
         hourly=_hourly(choice, workload, speed), steps_per_second=speed,
         revocations=float(outcome.revocations.mean()), risk=risk, notes=(*notes, *_notes(choice, workload)),
     )  # fmt: skip
@@ -142,6 +150,15 @@ def _hourly(choice: Choice, workload: Workload, speed: float) -> float:
 
 def _notes(choice: Choice, workload: Workload) -> list[str]:
     said = [*workload.notes]
+    workers = sum(group.count for group in choice.placed)
+    if workload.synchronous:
+        counted = max(workers - workload.backup_workers, 1)
+        said.append(f"A step is taken together and counts {counted} mini-batches; it waits for the slowest of them.")
+    elif len({group.accelerator for group in choice.placed}) > 1:
+        said.append(
+            "Unequal GPUs are as fast as the sum of their speeds. With --batching dynamic the slower ones take fewer "
+            "examples a step, so that their gradients come no later than others'."
+        )
     for group in choice.placed:
         estimate = choice.step(workload, group)
         if not estimate.measured:

@@ -1,32 +1,29 @@
 """The best clusters for a run: everything the catalog has, reduced to those that no other beats in time and in cost.
 
-First every GPU, number of workers, region, way of renting and number of parameter servers is reckoned without chance,
-which takes microseconds each; those near the front of these are simulated. The zones of a region cost the same, so one
-of each stands for all. The knee is where the front, drawn between its fastest and its cheapest cluster, bulges most
-towards the corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so few points the largest distance).
+First all clusters of one GPU or of two are reckoned without chance (`sketches`); those near the front of these are
+simulated. The knee is where the front, drawn between its fastest and its cheapest cluster, bulges most towards the
+corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so few points the largest distance).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
-from ..catalog import ACCELERATORS, has_gpu, region, zones_with
-from ..errors import DeclarationError, PlanError
-from ..spec import WorkerGroup, render_money
-from .choices import Choice, Lifetimes, immortal
+from ..catalog import ACCELERATORS
+from ..errors import PlanError
+from ..spec import render_money
+from .choices import Lifetimes, immortal
 from .plan import Plan, make_plan
+from .sketches import Sketches
 from .workloads import Workload
 
-COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")
 MODELS = ("spot", "standard")
-_NEAR = 1.15
-"""How much slower and dearer than another, without chance, a cluster may be and still be simulated."""
-_SIMULATED = 60
+_SIMULATED, _MIXED = 40, 24
+"""Of each way of renting: so many clusters of one GPU, and so many of two."""
 _ALIKE = 1.01
 _RUNS = 1000
 
@@ -58,15 +55,6 @@ class Search:
     __repr__ = __str__
 
 
-@dataclass(frozen=True, slots=True)
-class _Sketch:
-    """A choice, with hours and dollars reckoned without chance."""
-
-    choice: Choice
-    hours: float
-    dollars: float
-
-
 def search(
     workload: Workload,
     train_steps: int,
@@ -85,17 +73,21 @@ def search(
     seed: int = 0,
     notes: Sequence[str] = (),
 ) -> Search:
-    """The front within the limits, which hold for means. Raises PlanError where nothing keeps within them."""
+    """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two of them (by
+    default all whose speed is known). Raises PlanError where nothing keeps within them."""
     if objective not in OBJECTIVES:
         raise PlanError(f"'{objective}' is no objective", fix=f"Choose from {', '.join(OBJECTIVES)}.")
-    sketches = list(_sketches(workload, train_steps, gpus or _known(workload), zones, servers, server_cores, models))
-    if not sketches:
+    sketches = Sketches(workload, train_steps, gpus or _known(workload), zones, servers, server_cores, models)
+    numbers = sketches.near_front(_SIMULATED, _MIXED)
+    if not numbers:
         where = f" in {', '.join(zones)}" if zones else ""
         raise PlanError(f"No GPU{where} has a known speed for {workload.name}",
                         fix="Train it on one for a minute first.")  # fmt: skip
     plans = [
-        make_plan(each.choice, workload, train_steps, lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed)
-        for each in _near_front(sketches)
+        make_plan(
+            sketches.choice(each), workload, train_steps, lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed
+        )
+        for each in numbers
     ]
     allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
     if not allowed:
@@ -146,55 +138,3 @@ def _known(workload: Workload) -> list[str]:
         return [name for name in workload.prices.servers if workload.knows(name)]
     living = [name for name, entry in ACCELERATORS.items() if not entry.withdrawn and name != "cpu"]
     return [name for name in dict.fromkeys([*workload.compute, *living]) if workload.knows(name)]
-
-
-def _sketches(
-    workload: Workload, steps: int, gpus: Sequence[str], zones: Sequence[str], servers: Sequence[int], cores: int,
-    models: Sequence[str],
-) -> Iterator[_Sketch]:  # fmt: skip
-    for gpu in gpus:
-        for zone in [zone for zone in zones if has_gpu(zone, gpu)] if zones else _zones(gpu):
-            for count, ps, model in product(COUNTS, servers, models):
-                if (ps == 0 and count > 1) or (count == 1 and ps > min(servers)):
-                    continue  # several need a server, and one has no use for a second
-                choice = Choice((WorkerGroup(gpu, count, zone),), ps, cores, model)
-                try:
-                    yield _sketch(choice, workload, steps)
-                except DeclarationError:
-                    break  # no price of this GPU is known there
-
-
-def _zones(gpu: str) -> list[str]:
-    """One zone of each region that has the GPU and the machines of parameter servers, best first."""
-    found: dict[str, str] = {}
-    for zone in zones_with(gpu):
-        if has_gpu(zone, "cpu"):
-            found.setdefault(region(zone), zone)
-    return list(found.values())
-
-
-def _sketch(choice: Choice, workload: Workload, steps: int) -> _Sketch:
-    (group,) = choice.placed
-    price = choice.worker_price(workload, group)
-    course_hours = steps / choice.steps_per_second(workload) / 3600
-    server = choice.prices(workload).parameter_server(choice.server_cores, choice.home_zone)
-    hourly = group.count * (price.transient if choice.transient else price.on_demand) + choice.servers * server
-    return _Sketch(choice, course_hours, course_hours * hourly)
-
-
-def _near_front(sketches: Sequence[_Sketch]) -> list[_Sketch]:
-    """Those that none beats clearly, for each way of renting: chance falls upon one of them only."""
-    chosen: list[_Sketch] = []
-    for model in dict.fromkeys(each.choice.provisioning for each in sketches):
-        mine = [each for each in sketches if each.choice.provisioning == model]
-        front: list[_Sketch] = []
-        for each in sorted(mine, key=lambda each: (each.hours, each.dollars)):
-            if not front or each.dollars < front[-1].dollars:
-                front.append(each)
-
-        def slack(one: _Sketch, front: list[_Sketch] = front) -> float:
-            return max(min(one.hours / other.hours, one.dollars / other.dollars) for other in front)
-
-        near = [(slack(each), index, each) for index, each in enumerate(mine)]
-        chosen += [each for _, _, each in sorted(each for each in near if each[0] <= _NEAR)[:_SIMULATED]]
-    return chosen

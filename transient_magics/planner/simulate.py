@@ -3,8 +3,8 @@
 In each course every worker's place is a chain of VMs: requested, billed from the moment it runs, training once its
 worker has joined, revoked when its lifetime ends, and (where it is replaced) requested again at that moment. The speed
 of the cluster is constant between two such events, so a course needs no time steps: the events of all workers are
-sorted, the offered speed is their running sum, the parameter servers bend it (`speed`), and the run is over when the
-steps add up. All courses are arrays of one computation.
+sorted, the offered speed is their running sum (of synchronous steps: the slowest's), the parameter servers bend it
+(`speed`), and the run is over when the steps add up. All courses are arrays of one computation.
 
 Parameter servers and the chief are on demand: no revocation loses more than the step in flight. Revocations come in
 waves: of the VMs that are there at the begin, each goes with probability `waves` at a moment that those with its GPU in
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lifetimes.model import LifetimeModel
-from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
+from .speed import SCALING, SHARPNESS, capacity, cluster_speed, synchronous_speed, worker_speed
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,8 @@ class Course:
     `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
     lie behind already. `rate`: emulated seconds that pass in a second of work; lifetimes,
     boots and bills go by the former. `notice_seconds`: how long a revoked VM is still there, and billed, but idle.
-    `waves`: the share of a group that is revoked together, where it is.
+    `waves`: the share of a group that is revoked together, where it is. `synchronous`: steps are taken together, the
+    slowest `backup_workers` of each not waited for.
     """
 
     groups: tuple[Workers, ...]
@@ -87,6 +88,8 @@ class Course:
     rate: float = 1.0
     notice_seconds: float = 0.0
     waves: float = 0.0
+    synchronous: bool = False
+    backup_workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,14 +273,10 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
 
 def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array) -> Array:
     """Seconds until the steps are made, one per run; infinite where they never are."""
-    change = np.broadcast_to(speed[:, :, np.newaxis], ready.shape)
     times = np.concatenate([ready, end], axis=2).reshape(len(speed), -1)
-    changes = np.concatenate([change, -change], axis=2).reshape(len(speed), -1)
     order = np.argsort(times, axis=1)
     times = np.maximum(np.take_along_axis(times, order, axis=1), 0.0)
-    offered = np.cumsum(np.take_along_axis(changes, order, axis=1), axis=1)
-    offered[offered < 1e-9] = 0.0  # what is left of sums that cancel out
-    pace = cluster_speed(offered, limit[:, np.newaxis], course.sharpness)
+    pace = (_pace_together if course.synchronous else _pace)(course, speed, limit, ready.shape[2], order)
     spans = np.diff(times, axis=1, append=_FAR)
     done = np.cumsum(pace * spans, axis=1)
     last = np.argmax(done >= course.steps, axis=1)[:, np.newaxis]
@@ -285,6 +284,25 @@ def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array
     with np.errstate(divide="ignore", invalid="ignore"):
         finish = at + (course.steps - before) / then
     return np.where(done[:, -1] >= course.steps, finish, np.inf)
+
+
+def _pace(course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]) -> Array:
+    """Steps per second from each event on, of workers each of which takes its own steps."""
+    change = np.repeat(speed[:, :, np.newaxis], generations, axis=2)
+    changes = np.concatenate([change, -change], axis=2).reshape(len(speed), -1)
+    offered = np.cumsum(np.take_along_axis(changes, order, axis=1), axis=1)
+    offered[offered < 1e-9] = 0.0  # what is left of sums that cancel out
+    return cluster_speed(offered, limit[:, np.newaxis], course.sharpness)
+
+
+def _pace_together(course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]) -> Array:
+    """Steps per second from each event on, of workers that take their steps together."""
+    sizes = [group.count for group in course.groups]
+    place, change = order // (2 * generations), np.where(order % (2 * generations) < generations, 1, -1)
+    kind = np.repeat(np.arange(len(sizes)), sizes)[place]
+    counts = np.stack([np.cumsum(np.where(kind == each, change, 0), axis=1) for each in range(len(sizes))], axis=2)
+    speeds = speed[:, np.newaxis, np.cumsum([0, *sizes[:-1]])]
+    return synchronous_speed(speeds, counts, course.backup_workers, limit[:, np.newaxis])
 
 
 def _bill(
@@ -298,6 +316,8 @@ def _bill(
     servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
     if not fleet.transfer.any():
         return vms + servers
-    made = used.sum(axis=2) * fleet.speed[runs]
-    shares = made / made.sum(axis=1, keepdims=True)
+    took_steps = used.sum(axis=2)
+    made = took_steps * fleet.speed[runs]
+    # Asynchronous steps are shared out, synchronous ones are everybody's who is there.
+    shares = took_steps / finish[:, np.newaxis] if course.synchronous else made / made.sum(axis=1, keepdims=True)
     return vms + servers + course.steps * (shares * fleet.transfer).sum(axis=1)

@@ -45,6 +45,22 @@ def cluster_speed(offered: ArrayLike, limit: ArrayLike, sharpness: float = SHARP
     return speed * (1.0 + (speed / np.asarray(limit)) ** sharpness) ** (-1.0 / sharpness)
 
 
+def synchronous_speed(speeds: ArrayLike, counts: ArrayLike, backup: int, limit: ArrayLike) -> NDArray[np.float64]:
+    """Steps per second of workers that take their steps together; the last axis of `speeds` and `counts` has the kinds
+    of workers: what one of each reaches alone, and how many there are.
+
+    A step takes as long as the slowest worker's, not counting the `backup` slowest, and the servers (`limit`) serve all
+    of them one after the other meanwhile: 1 / slowest + (workers - 1) / limit. 0 where there is no worker.
+    """
+    speeds, counts = np.broadcast_arrays(np.asarray(speeds, float), np.asarray(counts))
+    workers = counts.sum(axis=-1)
+    needed = np.maximum(workers - backup, 1)[..., np.newaxis]
+    as_fast = (counts[..., np.newaxis, :] * (speeds[..., np.newaxis, :] >= speeds[..., np.newaxis])).sum(axis=-1)
+    slowest = np.where((counts > 0) & (as_fast >= needed), speeds, 0.0).max(axis=-1)
+    alone = np.divide(1.0, slowest, out=np.full(slowest.shape, np.inf), where=slowest > 0)
+    return 1.0 / (alone + np.maximum(workers - 1, 0) / np.asarray(limit))
+
+
 def bytes_per_step(parameters: float, wire: str = "fp32") -> float:
     """Bytes between a worker and its parameter servers in one step: each parameter comes, its gradient goes."""
     return _WIRE_BYTES[wire] * parameters

@@ -12,6 +12,7 @@ from .plan import Plan
 from .search import Search
 
 MOST_ROWS = 8
+_MINUTES = 300.0  # an interval that is shorter is told by the second
 
 
 def hours(value: float) -> str:
@@ -110,4 +111,22 @@ def forecast_words(forecast: Forecast) -> str:
     return (
         f"finishes in {render_duration(forecast.seconds)} ({render_duration(low)} to {render_duration(high)}), "
         f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)})"
+    )
+
+
+def ending_words(forecast: Forecast) -> str:
+    """`ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)`, with the day where that is not today's, with
+    seconds where minutes would say the same twice."""
+    low, high = forecast.interval("seconds")
+    least, most = forecast.interval("dollars")
+    today = time.localtime(forecast.at)[:3]
+    later = time.localtime(forecast.at + high)[:3] != today
+    clock = "%H:%M:%S" if high - low < _MINUTES else "%a %H:%M" if later else "%H:%M"
+
+    def moment(seconds: float) -> str:
+        return time.strftime(clock, time.localtime(forecast.at + seconds))
+
+    return (
+        f"ends about {moment(forecast.seconds)} ({moment(low)} to {moment(high)}), "
+        f"for {money(forecast.dollars)} ({money(least)} to {money(most)})"
     )

@@ -56,6 +56,9 @@ class Workload:
     limit_error: float = 0.3
     """How far off, relatively, the servers' limit may be; more where several of them share the work."""
     wire: str = "fp32"
+    synchronous: bool = False
+    """Whether its steps are taken together, each with a mini-batch of every worker but the `backup_workers` slowest."""
+    backup_workers: int = 0
     prices: PriceList = field(default_factory=PriceList)
     from_first_step: bool = False
     notes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class Continued:
     def name(self) -> str:
         return self.model.name
 
-    @property
+    @cached_property
     def rate(self) -> float:
         """Revocations per hour of a VM's life from `watched` on."""
         middle, end = self.model.survival(np.array([self.watched / 2, self.watched]))
@@ -60,6 +61,7 @@ class Continued:
     ) -> NDArray[np.float64]:
         drawn = self.model.sample(random, shape, np.minimum(age, self.watched))
         if self.rate > 0:
-            later = np.maximum(age, self.watched) + random.exponential(1 / self.rate, shape)
-            drawn = np.where(np.isinf(drawn), later, drawn)
-        return np.maximum(drawn, np.nextafter(age, np.inf))
+            late = np.isinf(drawn)
+            since = np.broadcast_to(np.maximum(age, self.watched), drawn.shape)[late]
+            drawn[late] = since + random.exponential(1 / self.rate, since.shape)
+        return drawn

@@ -63,6 +63,11 @@ class KaplanMeier:
     def sample(
         self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        return from_table(random, shape, age, *self._falling, self.survival)
+
+    @cached_property
+    def _falling(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Points between which the share falls in straight lines: ages and shares."""
         ages, shares = self.steps
         if not self.observed.grouped:  # a step down is two points at one age
             ages, shares = np.repeat(ages, 2)[1:], np.repeat(shares, 2)[:-1]
@@ -70,7 +75,7 @@ class KaplanMeier:
             inside = ages < self.end
             ages = np.append(ages[inside], [self.end, self.end])
             shares = np.append(shares[inside], [float(self.survival(np.array(np.nextafter(self.end, 0)))), 0.0])
-        return from_table(random, shape, age, ages, shares, self.survival)
+        return ages, shares
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ class Observations:
         """Which of them were revoked at a known age."""
         return self.lower == self.upper
 
-    @property
+    @cached_property
     def grouped(self) -> bool:
         """Whether some revocations before the cap are known by the hour only."""
         return bool(np.any(self.seen & ~self.exact & (self.lower < CAP_HOURS)))

@@ -21,13 +21,7 @@ def from_table(
     `ages` rise and `shares` fall, from (0, 1) on; between them survival is straight. `survival` tells the share at
     any age.
     """
-    reached = np.broadcast_to(np.asarray(age, float), shape)
+    reached = np.asarray(age, float)
     wanted = random.random(shape) * survival(reached)
-    # The first place whose share is not above the wanted one; the age lies on the way there.
-    place = np.searchsorted(-shares, -wanted, side="left")
-    after = np.minimum(place, len(ages) - 1)
-    before = np.maximum(after - 1, 0)
-    fall = shares[before] - shares[after]
-    part = np.divide(shares[before] - wanted, fall, out=np.ones_like(wanted), where=fall > 0)
-    drawn = ages[before] + np.clip(part, 0, 1) * (ages[after] - ages[before])
-    return np.maximum(np.where(place < len(ages), drawn, np.inf), np.nextafter(reached, np.inf))
+    drawn = np.interp(-wanted, -shares, ages, right=np.inf)
+    return np.maximum(drawn, np.nextafter(reached, np.inf))

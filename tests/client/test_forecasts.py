@@ -1,0 +1,68 @@
+"""Forecasts of a run that goes on, as the panel asks for them: by a process of their own, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.panels import stories
+from tests.planner.test_learning import BEGAN, story
+from transient_magics import places
+from transient_magics.client.forecasts import Forecaster
+from transient_magics.journal import Journal
+
+CLOCK = r"\d\d:\d\d(:\d\d)?"
+MONEY = r"\$\d+\.\d+"
+WORDS = re.compile(rf"ends about {CLOCK} \({CLOCK} to {CLOCK}\), for {MONEY} \({MONEY} to {MONEY}\)")
+
+
+def training(home: Path) -> None:
+    """A cluster whose run-1 has trained for four minutes and goes on, as of now."""
+    later = time.time() - 260 - BEGAN
+    history, rows = story()
+    folder = places.private(places.cluster("demo"))
+    run = places.private(folder / "runs" / "run-1")
+    (folder / "spec.json").write_text(json.dumps(stories.declaration("demo", declared_at=BEGAN + later).to_dict()))
+    told = [{**row, "time": row["time"] + int(later * 1e9)} for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+    with Journal(folder / "journal.jsonl") as journal:
+        for event in history:
+            journal.append(replace(event, time=event.time + int(later * 1e9)))
+
+
+@pytest.fixture
+def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Forecaster]:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    training(tmp_path)
+    one = Forecaster()
+    yield one
+    one.end()
+
+
+def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:
+    assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
+    first = forecaster.process
+    assert forecaster.words("demo", "run-2") == ""
+    assert forecaster.words("nobody", "run-1") == ""
+    assert forecaster.process == first
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
+    assert forecaster.process != first
+
+
+def test_without_scipy_nothing_is_told_and_nothing_started(
+    forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    assert forecaster.words("demo", "run-1") == ""
+    assert forecaster.process is None
