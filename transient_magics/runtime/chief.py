@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -338,9 +337,7 @@ class Chief:
         self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """A worker brings the checkpoint that it was asked for; whoever has lost that duty meanwhile comes too late."""
-        # A folder for each: who has lost the duty may still be sending when the next begins.
-        with tempfile.TemporaryDirectory(prefix="delivered-", dir=self._folder.path) as place:
-            paths = await delivery.receive(reader, told, Path(place))
+        async with delivery.received(reader, told, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != told["number"]:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
