@@ -29,7 +29,7 @@ class Cluster:
             self.now, self.cpu = self.now + 1, self.cpu + cpu
             for worker, (steps, computing, waiting) in each.items():
                 line = {"steps": steps, "samples": 32 * steps, "compute_seconds": computing, "wait_seconds": waiting}
-                self.alarm.heard(worker, line)
+                self.alarm.heard(worker, line, self.now)
             said.append(self.alarm.look(each, self.cpu, self.now, disturbed, saving))
         return [each for each in said if each]
 
@@ -117,6 +117,28 @@ def test_a_standstill_is_slow():
     cluster = Cluster()
     cluster.train(60, FAST)
     assert cluster.slow(60, dict.fromkeys(FAST, (0, 0.0, 0.0))).speed == 0
+
+
+def test_steps_that_take_longer_than_a_window_are_no_standstill():
+    cluster = Cluster()
+    long = [{name: (int(second % 25 == 0), 25.0, 0.0) for name in FAST} for second in range(1, 400)]
+    assert [told for each in long for told in cluster.train(1, each)] == []
+
+
+@given(st.lists(st.floats(0.5, 1.6), min_size=200, max_size=200))
+def test_the_published_gap_is_found_however_irregularly_lines_come(gaps: list[float]):
+    alarm, now, told = SpeedAlarm(0.933, 30.0, 2), 0.0, list[Slow | Recovered]()
+    alarm.look(["worker-1"], 0.0, now)
+    for gap in gaps:
+        now += gap
+        samples = round(gap * (100_000 if now < 60 else 90_000))  # since the last line
+        alarm.heard("worker-1", {"steps": 10, "samples": samples, "compute_seconds": gap}, now)
+        if verdict := alarm.look(["worker-1"], 0.0, now + 0.2):
+            assert now > 60
+            told.append(verdict)
+    (slow,) = told
+    assert isinstance(slow, Slow)
+    assert slow.speed == pytest.approx(0.9 * slow.expected, rel=0.01)
 
 
 def test_a_run_that_saves_every_few_seconds_is_judged_by_the_others():

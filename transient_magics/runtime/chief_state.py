@@ -181,7 +181,7 @@ class ChiefState:
                 return self._heard(connection, now, stepping=True, speed=speed)
             case Heard(connection, line):
                 if line and (member := self._of(connection)):
-                    self._alarm.heard(member.name, line)
+                    self._alarm.heard(member.name, line, now)
                 done = [*self._heard(connection, now), *self._metrics(line)]
                 return [*done, *self._batches.measured(self._of(connection), line, self.members.values(), now)]
             case Exhausted(connection, fits):
