@@ -78,6 +78,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
     return found
 
 
+def test_an_evaluation_that_failed_says_why_and_what_was_measured_before_stays(run: client.Run) -> None:
+    with pytest.raises(TrainingError, match="has not been evaluated yet"):
+        run.evaluate()
+    happen(run, (40, events.TrainUnevaluated(run=run.name, step=1100, reason="ValueError: no dev split")))
+    with pytest.raises(TrainingError, match="could not be evaluated at step 1,100: ValueError: no dev split"):
+        run.evaluate()
+    happen(run, (50, events.TrainEvaluated(run=run.name, step=1200, metrics={"accuracy": 0.5})))
+    happen(run, (60, events.TrainUnevaluated(run=run.name, step=1300, reason="ValueError: no dev split")))
+    assert run.evaluate() == {"accuracy": 0.5}
+
+
 def test_the_history_is_a_table_of_what_the_workers_measured(run: client.Run) -> None:
     history = run.history()
     assert list(history.columns) == COLUMNS

@@ -7,7 +7,7 @@ import pytest
 from transient_magics.client import Declaration, text
 from transient_magics.client.clusters import specify
 from transient_magics.client.text import event_words, group_words, grouped
-from transient_magics.journal import events
+from transient_magics.journal import bill, events, replay
 
 
 def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
@@ -18,6 +18,30 @@ def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
     assert words("worker", "worker-2") == "run-1 runs at 60 % of its workers' best speed: worker-2 is slow"
     assert "(--ps)" in words("parameter server")
     assert "--wire bf16" in words("network")
+
+
+def test_a_slow_run_and_an_evaluation_that_failed_are_told_for_as_long_as_they_last() -> None:
+    beginning = [
+        events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+        events.TrainStarted(run="run-1", step=0),
+    ]
+    slow = events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck="worker", worker="worker-2")
+    failed = events.TrainUnevaluated(run="run-1", step=1050, reason="ValueError: no dev split")
+    recovered = events.TrainRecovered(run="run-1", speed=158.0, expected=160.0)
+    evaluated = events.TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9})
+
+    def status(*more: events.Event) -> str:
+        state = replay([*beginning, *more])
+        return text.status(state, bill(state, 1.0), 1.0)
+
+    assert "slow: worker-2 is slow" in status(slow)
+    assert "could not be evaluated at step 1,050: ValueError: no dev split" in status(failed)
+    for after in ((slow, recovered), (slow, events.TrainStarted(run="run-1", step=5)), (failed, evaluated)):
+        assert "slow:" not in status(*after)
+        assert "could not be evaluated" not in status(*after)
+    assert event_words(recovered) == "run-1 is as fast as its workers can be again"
+    assert event_words(failed) == "run-1 could not be evaluated at step 1,050: ValueError: no dev split"
 
 
 def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:

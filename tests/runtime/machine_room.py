@@ -41,6 +41,8 @@ async def inside() -> None:
             agents[name] = await asyncio.create_subprocess_exec(*program, env=environment, start_new_session=True)
         elif command["do"] == "preempt":
             await servers[name].preempt()
+        elif command["do"] == "pace":
+            await servers[name].change_pace(command["pace"])
         print(json.dumps({"pid": agents[name].pid, "time": time.time_ns()}), flush=True)
 
 
@@ -50,11 +52,13 @@ class MachineRoom:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._agents: dict[str, int] = {}
-        program = f"exec {sys.executable} -m tests.runtime.machine_room"
-        wrapped = ["unshare", "-Urn", "sh", "-c", f"ip link set lo up; {program}"]
-        command = wrapped if _has_namespaces() else ["sh", "-c", program]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT, bufsize=1
+            apart("tests.runtime.machine_room"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+            bufsize=1,
         )
 
     def root(self, name: str) -> Path:
@@ -82,6 +86,10 @@ class MachineRoom:
     def preempt(self, name: str) -> int:
         """Flip the machine's metadata; returns when (ns)."""
         return self._do({"do": "preempt", "name": name})["time"]
+
+    def slow_down(self, name: str, times: float) -> None:
+        """From now on a step on this machine takes so many times the pace that was declared."""
+        self._do({"do": "pace", "name": name, "pace": f"0 {times}"})
 
     def say(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         """One command to an agent, and its answer."""
@@ -128,6 +136,14 @@ class MachineRoom:
         return json.loads(self._process.stdout.readline())
 
 
+def apart(module: str) -> list[str]:
+    """The command that runs a module in a network namespace of its own, where there is such a thing."""
+    program = f"exec {sys.executable} -m {module}"
+    if shutil.which("unshare") and not subprocess.run(["unshare", "-Urn", "true"], check=False).returncode:
+        return ["unshare", "-Urn", "sh", "-c", f"ip link set lo up; {program}"]
+    return ["sh", "-c", program]
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now."""
     probes = [socket.socket() for _ in range(count)]
@@ -152,10 +168,6 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
             return found
         time.sleep(0.05)
     raise AssertionError(f"not within {seconds} s: {what}")
-
-
-def _has_namespaces() -> bool:
-    return bool(shutil.which("unshare")) and not subprocess.run(["unshare", "-Urn", "true"], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class MetadataServer:
-    """Serves `instance/preempted`. `busy` makes it answer 503 so many times first."""
+    """Serves `instance/preempted`, and the pace as an attribute. `busy` makes it answer 503 so many times first."""
 
     def __init__(self, busy: int = 0) -> None:
-        self.value = "FALSE"
+        self.value, self.pace = "FALSE", ""
         self.version = 1
         self.busy = busy
         self.polls = 0
@@ -32,8 +32,17 @@ class MetadataServer:
             writer.transport.abort()
 
     async def preempt(self) -> None:
+        self.value = "TRUE"
+        await self._change()
+
+    async def change_pace(self, pace: str) -> None:
+        """As the emulator's weather does: seconds of a step, and what the declared ones are multiplied by."""
+        self.pace = pace
+        await self._change()
+
+    async def _change(self) -> None:
         async with self._changed:
-            self.value, self.version = "TRUE", self.version + 1
+            self.version += 1
             self._changed.notify_all()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +50,8 @@ class MetadataServer:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             self.polls += 1
-            query = parse_qs(urlsplit(head.split()[1]).query)
+            asked = urlsplit(head.split()[1])
+            query = parse_qs(asked.query)
             assert "Metadata-Flavor: Google" in head
             if self.busy:
                 self.busy -= 1
@@ -53,7 +63,8 @@ class MetadataServer:
                     if query["last_etag"] == [f"e{self.version}"]:
                         known = self.version
                         await self._changed.wait_for(lambda: self.version != known)
-                body = self.value.encode()
+                pace = self.pace if asked.path.endswith("/emulator-pace") else ""
+                body = (pace or self.value).encode()
                 head_lines = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nETag: e{self.version}\r\n"
                 writer.write(head_lines.encode() + b"Metadata-Flavor: Google\r\n\r\n" + body)
             await writer.drain()

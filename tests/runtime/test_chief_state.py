@@ -37,6 +37,10 @@ class Story:
     def emitted(self, kind: str) -> list[dict[str, Any]]:
         return [dict(item.values) for item in self.done if isinstance(item, events.Emit) and item.kind == kind]
 
+    def released(self) -> list[int]:
+        """The numbers of workers whose sessions were to be released."""
+        return [item.number for item in self.done if isinstance(item, events.Release)]
+
 
 def kinds(done: Iterable[Any]) -> list[str]:
     return [item.kind for item in done if isinstance(item, events.Emit)]
@@ -58,6 +62,38 @@ def test_numbers_are_never_used_twice_even_by_a_restarted_chief():
     second = Story(kept=first.state.to_dict())
     second(events.Prepared(40))
     assert second.joins(7, "worker-3")["number"] == 2
+
+
+def test_what_dead_workers_leave_on_the_parameter_servers_is_released_but_not_of_one_that_may_thaw():
+    story = Story()
+    story(events.Prepared(0))
+    for connection in range(5):
+        story.joins(connection, f"worker-{connection}")
+    story(events.Disconnected(0))
+    story(events.Leaving(1, "revoked"))
+    story(events.Disconnected(1))
+    story.joins(12, "worker-2")  # another process of its VM, under the number 5
+    story(events.Disconnected(2))
+    assert story.released() == [0, 1, 2]
+    for connection in (4, 12):
+        story(events.Heard(connection), after=4)
+    assert "worker.left" in kinds(story(events.Tick(), after=2))  # number 3 is silent for ten seconds
+    assert story.released() == [0, 1, 2]
+    story(events.Disconnected(3))
+    assert story.released() == [0, 1, 2, 3]
+    story(events.StepSeen(100))
+    story(events.Leaving(4, "finished"))
+    assert story.released() == [0, 1, 2, 3], "the parameter servers end too"
+
+
+def test_a_restarted_chief_releases_those_that_it_never_hears_of():
+    first = Story()
+    first(events.Prepared(0))
+    first.joins(1, "worker-1")
+    second = Story(kept=first.state.to_dict())
+    second(events.Prepared(40))
+    second(events.Tick(), after=30)
+    assert second.released() == [0]
 
 
 def test_a_worker_that_finds_the_restarted_chief_keeps_its_number_without_joining_twice():
@@ -179,6 +215,9 @@ def test_a_cluster_that_falls_behind_its_best_is_told_with_the_likely_reason():
     (slow,) = story.emitted("train.slow")
     assert (slow["run"], slow["bottleneck"], slow["worker"]) == ("run-1", "worker", "worker-2")
     assert slow["speed"] < 0.8 * slow["expected"]
+    assert story.emitted("train.recovered") == []
+    train(40, (10, 10))
+    assert story.emitted("train.recovered") == [{"run": "run-1", "speed": 640.0, "expected": 640.0}]
 
 
 def test_the_chief_knows_at_which_step_something_is_due_next():
@@ -215,6 +254,25 @@ def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
     assert events.Evaluate(7) in story(events.SaveDone(7, "checkpoints/model.ckpt-7", 0.1, 10))
     assert kinds(story(events.EvaluationDone(7, {"accuracy": 0.5}))) == ["train.evaluated"]
     assert story.state.phase is Phase.TRAINING
+
+
+def test_an_evaluation_that_fails_is_told_and_the_next_one_is_tried():
+    story = Story(eval_steps=50, train_steps=120)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story(events.StepSeen(50))
+    story(events.SaveDone(50, "checkpoints/model.ckpt-50", 0.1, 10))
+    story(events.EvaluationDone(50, reason="no dev split"))
+    assert story.emitted("train.unevaluated") == [{"run": "run-1", "step": 50, "reason": "no dev split"}]
+    assert story.state.phase is Phase.TRAINING
+    assert events.Save() in story(events.StepSeen(100))
+    assert events.Evaluate(100) in story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
+    story(events.EvaluationDone(100, {"accuracy": 0.5}))
+    assert len(story.emitted("train.evaluated")) == 1
+    story(events.StepSeen(120))
+    story(events.SaveDone(120, "checkpoints/model.ckpt-120", 0.1, 10))
+    assert story(events.EvaluationDone(120, reason="no dev split"))[-1] == events.Finish(0)
+    assert len(story.emitted("train.unevaluated")) == 2
 
 
 def test_the_end_saves_evaluates_and_finishes_with_zero():

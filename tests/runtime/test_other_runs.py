@@ -86,7 +86,7 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     for name in names:
         room.start_agent(name)
     start()
-    until(lambda: events(room, "train.progress"), 60, "steps")
+    until(lambda: events(room, "train.progress"), 240, "steps")
     room.say("ps-0", {"do": "save", "run": "run-1"})
     saved = until(lambda: events(room, "train.checkpoint")[1:], 5, "a checkpoint")[0]
     assert 30 <= saved["next_seconds"] <= 600

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.runtime.speed import Slow, SpeedAlarm
+from transient_magics.runtime.speed import Recovered, Slow, SpeedAlarm
 
 Second = tuple[int, float, float]
 """Steps of 32 examples, seconds of computing and of waiting, within one second."""
@@ -16,19 +17,27 @@ Second = tuple[int, float, float]
 class Cluster:
     """Feeds an alarm second by second."""
 
-    def __init__(self, below: float = 0.8, after: float = 30.0, cores: int = 2) -> None:
-        self.alarm = SpeedAlarm(below, after, cores)
+    def __init__(self, below: float = 0.8, after: float = 30.0, cores: int = 2, sync: bool = False) -> None:
+        self.alarm = SpeedAlarm(below, after, cores, sync)
         self.now, self.cpu = 1000.0, 5.0
 
-    def train(self, seconds: int, each: Mapping[str, Second], cpu: float = 0.2, disturbed: bool = False) -> list[Slow]:
+    def train(
+        self, seconds: int, each: Mapping[str, Second], cpu: float = 0.2, disturbed: bool = False, saving: bool = False
+    ) -> list[Slow | Recovered]:
         said = []
         for _ in range(seconds):
             self.now, self.cpu = self.now + 1, self.cpu + cpu
             for worker, (steps, computing, waiting) in each.items():
                 line = {"steps": steps, "samples": 32 * steps, "compute_seconds": computing, "wait_seconds": waiting}
-                self.alarm.heard(worker, line)
-            said.append(self.alarm.look(each, self.cpu, self.now, disturbed))
+                self.alarm.heard(worker, line, self.now)
+            said.append(self.alarm.look(each, self.cpu, self.now, disturbed, saving))
         return [each for each in said if each]
+
+    def slow(self, seconds: int, each: Mapping[str, Second], cpu: float = 0.2) -> Slow:
+        """What is told in these seconds, which is one alarm."""
+        (told,) = self.train(seconds, each, cpu)
+        assert isinstance(told, Slow)
+        return told
 
 
 FAST = {"worker-1": (10, 1.0, 0.0), "worker-2": (10, 1.0, 0.0), "worker-3": (10, 1.0, 0.0)}
@@ -43,7 +52,7 @@ def test_all_slower_than_they_were_is_the_network_or_the_parameter_server_when_t
     for cpu, bottleneck in ((0.2, "network"), (1.9, "parameter server")):
         cluster = Cluster()
         cluster.train(60, FAST)
-        (slow,) = cluster.train(100, HALF, cpu)
+        slow = cluster.slow(100, HALF, cpu)
         assert (slow.bottleneck, slow.worker) == (bottleneck, "")
         assert abs(slow.speed / slow.expected - 0.5) < 0.05
 
@@ -51,22 +60,96 @@ def test_all_slower_than_they_were_is_the_network_or_the_parameter_server_when_t
 def test_one_that_fell_behind_is_named():
     cluster = Cluster()
     cluster.train(60, FAST)
-    (slow,) = cluster.train(60, {**FAST, "worker-2": (1, 1.0, 0.0)})
+    slow = cluster.slow(60, {**FAST, "worker-2": (1, 1.0, 0.0)})
     assert (slow.bottleneck, slow.worker) == ("worker", "worker-2")
 
 
 def test_the_one_that_the_others_wait_for_is_named():
     at_the_barrier = {"worker-1": (5, 0.4, 0.6), "worker-2": (5, 1.0, 0.0), "worker-3": (5, 0.5, 0.5)}
-    (slow,) = Cluster().train(120, at_the_barrier)
+    slow = Cluster(sync=True).slow(120, at_the_barrier)
     assert (slow.bottleneck, slow.worker) == ("worker", "worker-2")
 
 
-def test_it_is_said_once_and_again_after_it_was_well():
+def test_seconds_between_steps_blame_nobody_where_workers_do_not_wait_for_each_other():
     cluster = Cluster()
     cluster.train(60, FAST)
-    assert len(cluster.train(200, HALF)) == 1
-    assert cluster.train(60, FAST) == []
-    assert len(cluster.train(200, HALF)) == 1
+    slow = cluster.slow(60, {**FAST, "worker-2": (1, 0.1, 0.9), "worker-3": (1, 0.1, 0.9)})
+    assert slow.worker == ""
+
+
+def test_it_is_said_once_taken_back_and_said_again():
+    cluster = Cluster()
+    cluster.train(60, FAST)
+    for _ in range(2):
+        assert isinstance(cluster.slow(200, HALF), Slow)
+        (well,) = cluster.train(200, FAST)
+        assert isinstance(well, Recovered)
+        assert well.speed == pytest.approx(well.expected)
+
+
+def test_another_reason_is_told_too_but_not_one_that_comes_and_goes():
+    cluster = Cluster()
+    cluster.train(60, FAST)
+    behind = {**FAST, "worker-2": (1, 1.0, 0.0)}
+    assert cluster.slow(60, HALF).bottleneck == "network"
+    assert cluster.train(10, behind) == []
+    assert cluster.train(60, HALF) == []
+    assert cluster.slow(60, behind).worker == "worker-2"
+
+
+def test_the_slow_one_is_revoked_and_all_is_well_again():
+    cluster = Cluster()
+    cluster.train(60, FAST)
+    assert cluster.slow(60, {**FAST, "worker-2": (1, 1.0, 0.0)}).worker == "worker-2"
+    (well,) = cluster.train(60, {name: FAST[name] for name in ("worker-1", "worker-3")})
+    assert isinstance(well, Recovered)
+
+
+def test_nothing_is_taken_back_before_those_who_are_left_have_been_seen():
+    cluster = Cluster()
+    cluster.train(60, FAST)
+    cluster.slow(60, HALF)
+    assert cluster.train(29, {"worker-9": (10, 1.0, 0.0)}) == []
+    assert len(cluster.train(60, {"worker-9": (10, 1.0, 0.0)})) == 1
+
+
+def test_a_standstill_is_slow():
+    cluster = Cluster()
+    cluster.train(60, FAST)
+    assert cluster.slow(60, dict.fromkeys(FAST, (0, 0.0, 0.0))).speed == 0
+
+
+def test_steps_that_take_longer_than_a_window_are_no_standstill():
+    cluster = Cluster()
+    long = [{name: (int(second % 25 == 0), 25.0, 0.0) for name in FAST} for second in range(1, 400)]
+    assert [told for each in long for told in cluster.train(1, each)] == []
+
+
+@given(st.lists(st.floats(0.5, 1.6), min_size=200, max_size=200))
+def test_the_published_gap_is_found_however_irregularly_lines_come(gaps: list[float]):
+    alarm, now, told = SpeedAlarm(0.933, 30.0, 2), 0.0, list[Slow | Recovered]()
+    alarm.look(["worker-1"], 0.0, now)
+    for gap in gaps:
+        now += gap
+        samples = round(gap * (100_000 if now < 60 else 90_000))  # since the last line
+        alarm.heard("worker-1", {"steps": 10, "samples": samples, "compute_seconds": gap}, now)
+        if verdict := alarm.look(["worker-1"], 0.0, now + 0.2):
+            assert now > 60
+            told.append(verdict)
+    (slow,) = told
+    assert isinstance(slow, Slow)
+    assert slow.speed == pytest.approx(0.9 * slow.expected, rel=0.01)
+
+
+def test_a_run_that_saves_every_few_seconds_is_judged_by_the_others():
+    cluster = Cluster()
+    told = []
+    for each in (*20 * [FAST], *20 * [HALF]):
+        stopped = dict.fromkeys(FAST, (0, 0.0, 0.0))
+        told += cluster.train(1, stopped, saving=True) + cluster.train(3, each)
+    (slow,) = told
+    assert isinstance(slow, Slow)
+    assert slow.speed / slow.expected == pytest.approx(0.5)
 
 
 def test_warming_up_disturbances_and_short_dips_are_passed_over():

@@ -99,12 +99,15 @@ def story(shared_room: MachineRoom) -> Story:
     return play(shared_room)
 
 
+DECLARED = {**DECLARATION, "train_steps": 1400, "alarm_below": 0.75, "alarm_after": 0.0}
+
+
 def play(room: MachineRoom) -> Story:
     story = Story(room)
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("ps-0", "worker-1", "worker-2"):
         room.start_agent(name)
-        room.put(name, DECLARATION, DIGITS)
+        room.put(name, DECLARED, DIGITS)
         if name != "worker-2":  # two were waiting for their role, one starts from nothing
             room.say(name, {"do": "warm", "run": "run-1", "role": name.partition("-")[0], "name": name})
         room.say(name, assignment(name, [server], chief))
@@ -118,6 +121,25 @@ def play(room: MachineRoom) -> Story:
         saves = len(story.events("train.checkpoint"))
         room.say("ps-0", {"do": "save", "run": "run-1"})
         until(lambda saves=saves: len(story.events("train.checkpoint")) > saves, 5, "a checkpoint on request")
+
+    # A worker becomes slow, and is as fast as before.
+    both = story.events("worker.joined")[-1]["time"] + 5e9
+    seen = lambda: {line["worker"] for line in story.metrics() if line["time"] > both}  # noqa: E731
+    until(lambda: len(seen()) == 2, 40, "the alarm knows what both can do")
+    room.slow_down("worker-2", 10)
+    slow = story.wait(120, "the alarm", "train.slow", bottleneck="worker", worker="worker-2")
+    room.slow_down("worker-2", 1)
+    later = lambda: [line for line in story.events("train.recovered") if line["time"] > slow["time"]]  # noqa: E731
+    story.marks["slow"], story.marks["recovered"] = slow, until(later, 120, "it is taken back")[0]
+
+    # The examples of the dev split are away for a while.
+    away = [(path, path.with_name(f".{path.name}")) for path in (room.run_folder("ps-0") / "data").glob("*-dev-*")]
+    for here, there in away:
+        here.rename(there)
+    room.say("ps-0", {"do": "evaluate", "run": "run-1"})
+    story.marks["unevaluated"] = story.wait(120, "a failed evaluation", "train.unevaluated")
+    for here, there in away:
+        there.rename(here)
 
     # A VM hangs and comes back.
     frozen = room.pids("worker-2")["worker-2"]
@@ -136,7 +158,6 @@ def play(room: MachineRoom) -> Story:
     damaged = room.run_folder("ps-0") / f"{saved[-1]['path']}.data-00000-of-00001"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     story.marks["damaged"], story.marks["whole"] = saved[-1]["step"], saved[-2]["step"]
-    story.marks["killed"] = story.metrics()[-1]["step"]
     workers = {name: json.loads((room.run_folder(name) / "logs" / f"{name}.pid").read_text())["pid"]
                for name in ("worker-1", "worker-2")}  # fmt: skip
     for name in ("ps-0", "worker-1", "worker-2"):
@@ -157,7 +178,7 @@ def play(room: MachineRoom) -> Story:
     story.wait(10, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
     graph = room.run_folder("ps-0") / "graphs" / "cpu.graph"
     until(graph.exists, 60, "the graph for those who join later")
-    room.put("worker-2", {**DECLARATION, "pace_seconds": None}, DIGITS)
+    room.put("worker-2", {**DECLARED, "pace_seconds": None}, DIGITS)
     os.kill(workers["worker-2"], signal.SIGKILL)
     story.wait(5, "the killed worker is lost", "worker.left", worker="worker-2", reason="lost")
     story.wait(40, "its successor", "worker.joined", worker="worker-2")
@@ -168,7 +189,7 @@ def play(room: MachineRoom) -> Story:
 
 def test_the_run_ends_with_a_model_that_reads_digits(story: Story):
     finished = story.events("train.finished")[0]
-    assert finished["step"] >= 900
+    assert finished["step"] >= DECLARED["train_steps"]
     assert finished["seconds"] > 10
     evaluated = story.events("train.evaluated")[0]
     assert evaluated["step"] == finished["step"]
@@ -180,6 +201,22 @@ def test_the_run_ends_with_a_model_that_reads_digits(story: Story):
     assert last["bytes"] == sum(path.stat().st_size for path in files.glob(f"{last['path']}.*"))
     exits = story.room.reports("ps-0", "process.exited")
     assert exits[-1]["code"] == 0
+
+
+def test_a_worker_that_becomes_slow_is_named_until_all_is_well(story: Story):
+    slow, recovered = story.marks["slow"], story.marks["recovered"]
+    assert 0 < slow["speed"] < DECLARED["alarm_below"] * slow["expected"]
+    assert recovered["speed"] >= DECLARED["alarm_below"] * recovered["expected"] > 0
+
+
+def test_an_evaluation_that_fails_is_told_and_harms_nothing(story: Story):
+    failed = story.marks["unevaluated"]
+    assert failed["step"] in [line["step"] for line in story.events("train.checkpoint")]
+    assert "image_digits-dev" in failed["reason"]
+    after = [line["step"] for line in story.metrics() if line["time"] > failed["time"]]
+    assert after
+    assert after[0] > failed["step"], "training went on"
+    assert len(story.events("train.evaluated")) == 1, "the next one was evaluated"
 
 
 def test_checkpoints_are_few_and_the_state_file_names_the_last(story: Story):
@@ -199,6 +236,15 @@ def test_numbers_are_never_used_twice(story: Story):
     assert joined[-1]["number"] > 1
 
 
+def test_what_the_parameter_server_kept_of_those_who_are_gone_is_released(story: Story):
+    log = (story.room.run_folder("ps-0") / "logs" / "ps-0.log").read_text()
+    released = {int(number) for number in re.findall(r"kept of worker number (\d+) is released", log)}
+    gone = {line["number"] for line in story.events("worker.left") if line["reason"] in ("revoked", "lost")}
+    assert gone
+    assert gone <= released
+    assert "keeps the session" not in log
+
+
 def test_nobody_else_notices_a_frozen_worker(story: Story):
     times = [
         line["time"]
@@ -211,7 +257,7 @@ def test_nobody_else_notices_a_frozen_worker(story: Story):
 
 
 def test_a_damaged_checkpoint_is_passed_over_when_the_parameter_server_restarts(story: Story):
-    assert 0 < story.marks["whole"] < story.marks["damaged"] <= story.marks["killed"]
+    assert 0 < story.marks["whole"] < story.marks["damaged"]
     # Should the chief lose its own session right then, it asks for the step once more, and somebody has made one.
     assert story.marks["whole"] <= story.marks["restored"] <= story.marks["whole"] + 2
     assert list((story.room.run_folder("ps-0") / "checkpoints").glob("broken-*"))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _EVALUATION_SECONDS = 960.0  # the chief gives it 900
 _SERVER = "ps-0"
+_LOG = f"Its log: run.logs({_SERVER!r})"
 _DISPLAY: list[Callable[[Any], Any]] = []
 
 
@@ -277,20 +278,22 @@ class Run:
     def evaluate(self, now: bool = False) -> dict[str, float]:
         """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
 
-        Raises TrainingError where it has not been evaluated yet, or could not be within a quarter of an hour; with
-        `now`, ClusterError where it does not train.
+        Raises TrainingError where it has not been evaluated yet, or could not be (it says why); with `now`,
+        ClusterError where it does not train.
         """
         if now:
-            before = self.state.evaluations[-1:]
+            before = self.state.evaluations[-1:], self.state.unevaluated
             commands.send(self.cluster.directory, {"do": "evaluate", "run": self.name})
 
             def done(state: ClusterState) -> bool:
                 run = state.runs.get(self.name)
-                return run is None or run.over or run.evaluations[-1:] != before
+                return run is None or run.over or (run.evaluations[-1:], run.unevaluated) != before
 
             if self.cluster.follow(done, _EVALUATION_SECONDS) is None:
-                raise TrainingError(f"{self.name} could not be evaluated", fix=f"Its log: run.logs({_SERVER!r})")
-        found = dict(self.state.metrics)
+                raise TrainingError(f"{self.name} could not be evaluated", fix=_LOG)
+        found, failed = dict(self.state.metrics), self.state.unevaluated
+        if failed and (now or not found):
+            raise TrainingError(f"{self.name} could not be evaluated at step {failed[1]:,}: {failed[2]}", fix=_LOG)
         if not found:
             raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)
         return found

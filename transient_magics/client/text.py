@@ -187,6 +187,11 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if run.metrics:
             scores = scores_words(run.metrics)
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
+        if run.unevaluated:
+            _, step, reason = run.unevaluated
+            lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
+        if run.slow:
+            lines.append(f"{' ' * len(run.name)}  slow: {_why_slow(run.slow)}")
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
@@ -385,11 +390,15 @@ def _train_words(event: Event) -> str:
         case events.TrainSlow():
             share = f"{100 * event.speed / event.expected:.0f} %" if event.expected else "a part"
             return f"{event.run} runs at {share} of its workers' best speed: {_why_slow(event)}"
+        case events.TrainRecovered():
+            return f"{event.run} is as fast as its workers can be again"
         case events.TrainUnshipped():
             return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():
             scores = scores_words(event.metrics)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
+        case events.TrainUnevaluated():
+            return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
         case events.TrainFinished():
             return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}"
         case events.TrainFailed():

@@ -356,6 +356,15 @@ class TrainSlow(Event):
     worker: str = ""
 
 
+@_event("train.recovered")
+class TrainRecovered(Event):
+    """The cluster, which was slow, makes `speed` of the `expected` examples per second again."""
+
+    run: str
+    speed: float
+    expected: float
+
+
 @_event("train.evaluated")
 class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name."""
@@ -363,6 +372,15 @@ class TrainEvaluated(Event):
     run: str
     step: int
     metrics: Mapping[str, float]
+
+
+@_event("train.unevaluated")
+class TrainUnevaluated(Event):
+    """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next one is evaluated."""
+
+    run: str
+    step: int
+    reason: str
 
 
 @_event("train.finished")

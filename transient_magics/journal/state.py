@@ -96,6 +96,10 @@ class RunState:
     shipped: str = ""
     """The `gs://` path of the checkpoint of `shipped_step`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    unevaluated: tuple[float, int, str] | None = None
+    """Time, step and reason, if the latest evaluation failed."""
+    slow: e.TrainSlow | None = None
+    """What holds up the run, while something does."""
     stopped: bool = False
     reason: str = ""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
@@ -389,7 +393,7 @@ def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
 def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     run = state.runs.get(event.run)
     started = (run.started_at if run else 0.0) or event.at
-    return _with_run(state, event.run, phase="running", started_at=started, step=event.step)
+    return _with_run(state, event.run, phase="running", started_at=started, step=event.step, slow=None)
 
 
 @_rule(e.TrainProgress)
@@ -421,8 +425,23 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
         return state
     # A run may be evaluated again after it is over.
     evaluations = _longer(run.evaluations, (event.at, event.step, dict(event.metrics)), MARKS)
-    evaluated = _changed(run, metrics=dict(event.metrics), evaluations=evaluations)
+    evaluated = _changed(run, metrics=dict(event.metrics), evaluations=evaluations, unevaluated=None)
     return _changed(state, runs={**state.runs, event.run: evaluated})
+
+
+@_rule(e.TrainUnevaluated)
+def _(state: ClusterState, event: e.TrainUnevaluated) -> ClusterState:
+    return _with_run(state, event.run, unevaluated=(event.at, event.step, event.reason))
+
+
+@_rule(e.TrainSlow)
+def _(state: ClusterState, event: e.TrainSlow) -> ClusterState:
+    return _with_run(state, event.run, slow=event)
+
+
+@_rule(e.TrainRecovered)
+def _(state: ClusterState, event: e.TrainRecovered) -> ClusterState:
+    return _with_run(state, event.run, slow=None)
 
 
 @_rule(e.TrainFinished)
@@ -436,6 +455,7 @@ def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
         step=event.step,
         loss=event.loss if event.loss is not None or run is None else run.loss,
         steps_per_second=0.0,
+        slow=None,
         workers={},
         checkpoint=event.checkpoint or (run.checkpoint if run else ""),
         stopped=event.stopped,
@@ -451,6 +471,7 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
         finished_at=event.at,
         reason=event.reason,
         steps_per_second=0.0,
+        slow=None,
         workers={},
     )
 

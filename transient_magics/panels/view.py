@@ -21,6 +21,8 @@ _TONES = {
     events.ControllerTrouble: "warn",
     events.TrainFailed: "bad",
     events.TrainSlow: "warn",
+    events.TrainRecovered: "good",
+    events.TrainUnevaluated: "warn",
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -20,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from . import chief_events as events
-from . import data_files, delivery, shared_records
+from . import data_files, dead_sessions, delivery, shared_records
 from .chief_state import ChiefState, Phase, Plan
+from .evaluating import evaluate
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from .role import log
 from .shared_graph import SharedGraphs
 from .shipper import Shipper
 from .synchronous import Rounds
@@ -35,7 +36,6 @@ _LOOK_SECONDS = 1.0
 """Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
 second); sooner when a worker has reported the step at which something is due."""
 _LAST_WORDS = 1.0
-_EVALUATION = 900.0
 
 
 class Chief:
@@ -59,6 +59,7 @@ class Chief:
             spec.alarm_after,
             min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
             spec.chief,
+            spec.mode,
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -187,36 +188,7 @@ class Chief:
         self._happened(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
-        """Evaluate in a process of its own: it has its own graph, and its memory goes when it ends."""
-        command = [
-            sys.executable,
-            "-m",
-            f"{__package__}.evaluate",
-            "--run",
-            str(self._folder.path),
-            "--step",
-            str(step),
-        ]
-        with (self._folder.logs / "evaluate.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=log)
-            output = b""
-            try:
-                async with asyncio.timeout(_EVALUATION):
-                    output, _ = await process.communicate()
-            except TimeoutError:
-                print(f"the evaluation took more than {_EVALUATION:.0f} s", file=sys.stderr, flush=True)
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-        answer: dict[str, Any]
-        try:
-            answer = json.loads(output.splitlines()[-1])
-        except (IndexError, ValueError):
-            answer = {"error": f"the evaluation ended with code {process.returncode}"}
-        if "error" in answer:
-            print(f"evaluation of step {step}: {answer['error']}", file=sys.stderr, flush=True)
-        self._happened(events.EvaluationDone(step, answer.get("metrics", {}), answer.get("error", "")))
+        self._happened(await evaluate(self._folder, step))
 
     # --- carrying out ------------------------------------------------------------------------------------------------
     def _happened(self, event: Any) -> None:
@@ -248,8 +220,20 @@ class Chief:
                 self._spawn(self._evaluate(step))
             case events.Persist():
                 self._keep()
+            case events.Release(number):
+                self._spawn(self._release(number))
             case events.Finish(code):
                 self._spawn(self._finish(code))
+
+    async def _release(self, number: int) -> None:
+        """Not on the chief's thread: a parameter server that does not answer must not hold up a checkpoint."""
+        for server in self._assignment.ps:
+            try:
+                await asyncio.to_thread(dead_sessions.release, server, number)
+            except ConnectionError as error:
+                log(str(error))
+            else:
+                log(f"what {server} kept of worker number {number} is released")
 
     async def _finish(self, code: int) -> None:
         """The last word comes after the last checkpoint is where it will stay."""
@@ -338,9 +322,7 @@ class Chief:
         self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """A worker brings the checkpoint that it was asked for; whoever has lost that duty meanwhile comes too late."""
-        # A folder for each: who has lost the duty may still be sending when the next begins.
-        with tempfile.TemporaryDirectory(prefix="delivered-", dir=self._folder.path) as place:
-            paths = await delivery.receive(reader, told, Path(place))
+        async with delivery.received(reader, told, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != told["number"]:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))

@@ -185,10 +185,17 @@ class Persist:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Have the parameter servers forget the worker with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Finish:
     """The chief's process ends with this code."""
 
     code: int
 
 
-Instruction = Emit | Record | Tell | Save | Evaluate | Persist | Finish
+Instruction = Emit | Record | Tell | Save | Evaluate | Persist | Release | Finish

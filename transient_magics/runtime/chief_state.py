@@ -30,6 +30,7 @@ from .chief_events import (
     Persist,
     Prepared,
     Record,
+    Release,
     SaveAsked,
     SaveDone,
     SaveFailed,
@@ -43,7 +44,7 @@ from .chief_events import (
 from .chief_progress import Progress
 from .chief_saving import Saving
 from .protocol import DONE, FAILED
-from .speed import SpeedAlarm
+from .speed import Slow, SpeedAlarm
 
 SILENCE = 5.0
 """Seconds without a word after which a training worker counts as lost."""
@@ -103,6 +104,7 @@ class Plan:
     """Of the parameter server."""
     chief: str = "ps"
     """Who saves: the chief itself, or with `worker` one of those who train, as long as there is any."""
+    mode: str = "async"
 
 
 class ChiefState:
@@ -120,7 +122,7 @@ class ChiefState:
         self._given = {int(number): name for number, name in kept.get("given", {}).items()}
         self.step = 0
         self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
-        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores)
+        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores, plan.mode == "sync")
         self._progress = Progress(plan.run)
         self._saving = Saving(plan, now)
         self._evaluating, self._evaluation_due = False, False
@@ -132,6 +134,11 @@ class ChiefState:
     def active(self) -> int:
         """How many workers train."""
         return sum(member.active for member in self.members.values())
+
+    @property
+    def _ending(self) -> bool:
+        """Nobody is to train any more."""
+        return self._stopping or self.phase is Phase.FINISHING
 
     @property
     def next_mark(self) -> int:
@@ -174,7 +181,7 @@ class ChiefState:
                 return self._heard(connection, now, stepping=True, speed=speed)
             case Heard(connection, line):
                 if line and (member := self._of(connection)):
-                    self._alarm.heard(member.name, line)
+                    self._alarm.heard(member.name, line, now)
                 done = [*self._heard(connection, now), *self._metrics(line)]
                 return [*done, *self._batches.measured(self._of(connection), line, self.members.values(), now)]
             case Exhausted(connection, fits):
@@ -214,7 +221,7 @@ class ChiefState:
 
     # --- who is in ---------------------------------------------------------------------------------------------------
     def _join(self, event: Joined, now: float) -> list[Instruction]:
-        if self.phase is Phase.FINISHING or self._stopping:
+        if self._ending:
             return [Tell(event.connection, {"do": "leave", "reason": "finished"})]
         claimed = event.number if event.number is not None and self._given.get(event.number) == event.name else None
         done: list[Instruction] = []
@@ -265,23 +272,26 @@ class ChiefState:
         joined = self._membership("worker.joined", member)
         return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
 
-    def _leave(self, member: Member | None, reason: str, now: float) -> list[Instruction]:
-        """Take a member out."""
+    def _leave(self, member: Member | None, reason: str, now: float, silent: bool = False) -> list[Instruction]:
+        """Take a member out; one that is only silent may go on with its session when it thaws."""
         if member is None:
             return []
-        was_active, member.active = member.active, False
-        del self.members[member.number]
+        was_active, member.active, member.lost = member.active, False, silent
+        released: list[Instruction] = []
+        if not silent:
+            del self.members[member.number]
+            released = [] if self._ending else [Release(member.number)]
         if not was_active:
-            return self._all_left(now)
+            return [*released, *self._all_left(now)]
         left = self._membership("worker.left", member, reason=reason)
-        done = [left, *self._rebatch("revocation"), Persist(), *self._tell_active()]
+        done = [left, *released, *self._rebatch("revocation"), Persist(), *self._tell_active()]
         if self._saving.writer == member.number:
             done += self._saving.order(self._able_to_save())
         return [*done, *self._all_left(now)]
 
     def _rebatch(self, reason: str) -> list[Instruction]:
         """Divide the examples anew among those who train; not while everybody leaves because it is over."""
-        if self._stopping or self.phase is Phase.FINISHING:
+        if self._ending:
             return []
         return self._batches.changed(self.members.values(), reason)
 
@@ -327,12 +337,13 @@ class ChiefState:
 
     def _look_at_speed(self, cpu_seconds: float, now: float) -> list[Instruction]:
         active = [member.name for member in self.members.values() if member.active]
-        disturbed = bool(self._saving.why or self._evaluating or self.phase is not Phase.TRAINING)
-        slow = self._alarm.look(active, cpu_seconds, now, disturbed)
-        if slow is None:
+        disturbed = self._evaluating or self.phase is not Phase.TRAINING
+        verdict = self._alarm.look(active, cpu_seconds, now, disturbed, saving=bool(self._saving.why))
+        if verdict is None:
             return []
-        speeds = {"speed": round(slow.speed, 1), "expected": round(slow.expected, 1)}
-        return [Emit("train.slow", {"run": self.plan.run, **asdict(slow), **speeds})]
+        speeds = {"speed": round(verdict.speed, 1), "expected": round(verdict.expected, 1)}
+        kind = "train.slow" if isinstance(verdict, Slow) else "train.recovered"
+        return [Emit(kind, {"run": self.plan.run, **asdict(verdict), **speeds})]
 
     # --- saving, and the end -----------------------------------------------------------------------------------------
     def _save(self, why: str) -> list[Instruction]:
@@ -363,10 +374,10 @@ class ChiefState:
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
-        done: list[Instruction] = []
-        if not event.reason:
-            values = {"run": self.plan.run, "step": event.step, "metrics": dict(event.metrics)}
-            done.append(Emit("train.evaluated", values))
+        which = {"run": self.plan.run, "step": event.step}
+        evaluated = Emit("train.evaluated", {**which, "metrics": dict(event.metrics)})
+        unevaluated = Emit("train.unevaluated", {**which, "reason": event.reason})
+        done: list[Instruction] = [unevaluated if event.reason else evaluated]
         final = self.phase is Phase.FINISHING and not self._saving.why and event.step == self._saving.step
         if final and self._finish_by is None:
             self.phase = Phase.ENDED
@@ -415,8 +426,5 @@ class ChiefState:
         for member in list(self.members.values()):
             if member.lost or now - member.heard < (SILENCE if member.active else SILENCE_BEFORE_TRAINING):
                 continue
-            done += self._leave(member, "lost", now)
-            if member.connection is not None:
-                member.lost = True
-                self.members[member.number] = member
+            done += self._leave(member, "lost", now, silent=member.connection is not None)
         return [*done, *self._all_left(now)]

@@ -11,7 +11,9 @@ import hashlib
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +42,30 @@ def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> 
         raise ValueError(str(answer.get("error", "the chief said nothing")))
 
 
-async def receive(reader: asyncio.StreamReader, told: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Take the files that a worker sends into the empty `folder`. Raises OSError or ValueError for anything less."""
-    received: list[Path] = []
-    for file in told["files"]:
-        if not re.fullmatch(rf"model\.ckpt-{int(told['step'])}\.[\w.-]+", file["name"]):
-            raise ValueError(f"{file['name']!r} is no file of that checkpoint")
-        path, left, digest = folder / file["name"], int(file["size"]), hashlib.sha256()
-        with path.open("wb") as target:
-            while left:
-                async with asyncio.timeout(_SILENT_SECONDS):
-                    block = await reader.read(min(_BLOCK, left))
-                if not block:
-                    raise ConnectionError(f"{path.name} ended {left} bytes too early")
-                digest.update(block)
-                await asyncio.to_thread(target.write, block)
-                left -= len(block)
-        if digest.hexdigest() != file["sha256"]:
-            raise ValueError(f"{path.name} arrived damaged")
-        received.append(path)
-    return received
+@asynccontextmanager
+async def received(reader: asyncio.StreamReader, told: Mapping[str, Any], run: Path) -> AsyncIterator[list[Path]]:
+    """The files that a worker sends, below the run's folder; inside they may be moved, afterwards they are gone.
+
+    Each delivery has a folder of its own: who has lost the duty may still be sending when the next one begins, perhaps
+    files of the same names. Raises OSError or ValueError for anything less than all of them.
+    """
+    with tempfile.TemporaryDirectory(prefix="delivered-", dir=run) as place:
+        yield [await _receive(reader, file, int(told["step"]), Path(place)) for file in told["files"]]
+
+
+async def _receive(reader: asyncio.StreamReader, file: Mapping[str, Any], step: int, folder: Path) -> Path:
+    if not re.fullmatch(rf"model\.ckpt-{step}\.[\w.-]+", file["name"]):
+        raise ValueError(f"{file['name']!r} is no file of that checkpoint")
+    path, left, digest = folder / file["name"], int(file["size"]), hashlib.sha256()
+    with path.open("wb") as target:
+        while left:
+            async with asyncio.timeout(_SILENT_SECONDS):
+                block = await reader.read(min(_BLOCK, left))
+            if not block:
+                raise ConnectionError(f"{path.name} ended {left} bytes too early")
+            digest.update(block)
+            await asyncio.to_thread(target.write, block)
+            left -= len(block)
+    if digest.hexdigest() != file["sha256"]:
+        raise ValueError(f"{path.name} arrived damaged")
+    return path

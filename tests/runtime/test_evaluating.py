@@ -1,0 +1,38 @@
+"""An evaluation that cannot be: its process dies or never begins, and the chief gets a reason all the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from transient_magics.runtime.evaluating import evaluate
+from transient_magics.runtime.folder import RunFolder
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("kill -9 $$", "its process was killed; the parameter server's VM may be short of memory"),
+        ("kill -6 $$", "its process ended by signal 6 and without an answer"),
+        ("echo 7; exit 3", "its process ended with code 3 and without an answer"),
+        ("""echo words of the cell; echo '{"error": "no data"}'; exit 1""", "no data"),
+    ],
+)
+async def test_a_process_that_dies_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    folder = RunFolder(tmp_path)
+    folder.logs.mkdir()
+    done = await evaluate(folder, 40)
+    assert (done.step, done.metrics, done.reason) == (40, {}, reason)
+
+
+async def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:
+    done = await evaluate(RunFolder(tmp_path / "nowhere"), 40)
+    assert done.reason.startswith("FileNotFoundError")
