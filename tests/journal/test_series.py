@@ -42,6 +42,16 @@ def test_speeds_add_up_and_workers_are_told_apart() -> None:
     assert columns["step"][-1] <= 59 * 8
 
 
+def test_gradients_that_were_measured_are_averaged_before_their_ratio_is_taken() -> None:
+    rows = list(lines(60))
+    rows[40].update(gradient_squared=5.0, gradient_signal=3.0, gradient_noise=64.0)
+    rows[41].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=64.0)
+    rows[80].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=64.0)
+    columns = drawn(iter(rows))
+    assert [each for each in columns["gradient_squared"] if each is not None] == [4.0, 3.0]
+    assert [each for each in columns["noise_scale"] if each is not None] == [64.0]
+
+
 def test_a_day_is_as_few_points_as_a_minute_and_covers_all_of_it() -> None:
     columns = drawn(lines(24 * 3600, 3, every=5.0))
     assert POINTS / 2 <= len(columns["time"]) <= POINTS

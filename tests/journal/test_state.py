@@ -148,7 +148,11 @@ def test_old_metrics_are_thinned_and_counts_add_up() -> None:
          "batch_size": 8, "compute_seconds": 0.5, "wait_seconds": 0.5, "staleness": 0}
         for second in range(7200)
     ]  # fmt: skip
+    rows[70].update(gradient_squared=5.0, gradient_signal=1.0, gradient_noise=32.0)
+    rows[80].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=32.0)
     thinned = thin(rows)
+    (measured,) = [row for row in thinned if "gradient_squared" in row]
+    assert [measured[f"gradient_{name}"] for name in ("squared", "signal", "noise")] == [4.0, 0.0, 32.0]
     assert len(thinned) < 3700
     assert sum(row["steps"] for row in thinned) == 7200
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace as changed
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ..catalog import ACCELERATORS, ZONES, check_zone, default_zone
 from ..errors import ClusterError, DeclarationError, PlanError, TransientError, UnreachableError
@@ -22,6 +23,7 @@ from .clusters import MODELS
 
 if TYPE_CHECKING:
     from ..planner.choices import Lifetimes
+    from ..planner.efficiency import TargetSteps
     from ..planner.forecast import Forecast
     from ..planner.lifetimes.model import LifetimeModel
     from ..planner.measured import Record
@@ -72,7 +74,7 @@ def plan(
     chosen, records = _workload(workload, model, problem, hparams_set)
     if batch_size:
         chosen = chosen.with_batch(batch_size)
-    steps, chosen, notes = _steps(chosen, records, train_steps, target)
+    needed = _needed(chosen, records, train_steps, target)
     lifetimes, lost, risk = _risk(revocations)
     if not spec:
         if lost:
@@ -80,13 +82,16 @@ def plan(
                                    fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
         limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
+        steps, chosen, notes = _steps(chosen, needed)
+        told = None if callable(steps) else steps
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
             server_cores=ps_cores, replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
         )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
-            "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
+            "train_steps": told, "target": None if told else target, "batch_size": batch_size,
+            "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
             "provisioning_model": provisioning_model, "replace": replace,
         }  # fmt: skip
@@ -94,6 +99,8 @@ def plan(
     choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
     if not choice.transient:
         lost, risk = None, "on demand, no revocations"
+    workers = sum(group.count for group in choice.groups)
+    steps, chosen, notes = _steps(chosen, needed, workers)
     replaced = (lost is None) if replace is None else replace
     if lost and not replaced:
         risk += ", not replaced"
@@ -227,32 +234,46 @@ def _record(run: Run) -> Record:
     return record(run.cluster.events(), rows, run.name, counted)
 
 
-def _steps(
+def _needed(
     workload: Workload, records: dict[str, Record], train_steps: int | None, target: str | None
-) -> tuple[int, Workload, list[str]]:
-    """How many steps are to be made; the steps' own uncertainty is added to that of their seconds."""
+) -> int | TargetSteps:
+    """How many steps are to be made, or what tells them. Raises DeclarationError or PlanError."""
     if (train_steps is None) == (target is None):
         raise DeclarationError("A plan needs either the steps or a target",
                                fix='--train-steps 64000, or --target "accuracy>=0.9".')  # fmt: skip
     if train_steps is not None:
         if train_steps < 1:
             raise DeclarationError("A run has at least one step", where="--train-steps")
-        return train_steps, workload, []
-    from ..planner.efficiency import Target, need
+        return train_steps
+    from ..planner.efficiency import Target, TargetSteps
 
     wanted = Target.parse(target or "")
     if not records:
         raise PlanError(f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
                         fix="Plan with --train-steps, or with a run of yours that got there.")  # fmt: skip
-    found = need(records.values(), wanted, workload.batch_size)
-    compute = {
-        gpu: changed(each, error=(each.error**2 + found.error**2) ** 0.5) for gpu, each in workload.compute.items()
-    }
-    notes = [
-        f"Steps to {wanted}: {found.source}. How many workers made them is not reckoned with, nor "
-        "their gradients' noise: runs do not measure it yet."
-    ]
-    return max(1, round(found.examples / workload.batch_size)), changed(workload, compute=compute), notes
+    return TargetSteps(records.values(), wanted, workload.batch_size)
+
+
+@overload
+def _steps(workload: Workload, needed: int | TargetSteps, workers: int) -> tuple[int, Workload, list[str]]: ...
+
+
+@overload
+def _steps(workload: Workload, needed: int | TargetSteps) -> tuple[int | Callable[[int], int], Workload, list[str]]: ...
+
+
+def _steps(
+    workload: Workload, needed: int | TargetSteps, workers: int | None = None
+) -> tuple[int | Callable[[int], int], Workload, list[str]]:
+    """The steps of so many workers (None: for any number), where they come from; their own uncertainty is added to that
+    of their seconds."""
+    if isinstance(needed, int):
+        return needed, workload, []
+    error = needed.need(workers).error if workers else needed.error
+    compute = {gpu: changed(each, error=(each.error**2 + error**2) ** 0.5) for gpu, each in workload.compute.items()}
+    depends = workers is None and needed.depends_on_workers
+    steps = needed.steps if depends else needed.steps(workers or 1)
+    return steps, changed(workload, compute=compute), [needed.words(workers)]
 
 
 def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:

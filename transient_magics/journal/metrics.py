@@ -1,8 +1,10 @@
 """Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled as they age.
 
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size`,
-`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. `compact` merges lines
-older than an hour into one per worker and minute.
+`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. Now and then it has what
+GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of
+all data and the variance of one example's (both without bias, so the first is below zero at times). `compact` merges
+lines older than an hour into one per worker and minute.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 from .follow import follow_lines
 
+GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
@@ -124,4 +127,7 @@ def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
     for key in ("loss", "staleness", "batch_size"):
         values = [row[key] for row in group if row.get(key) is not None]
         merged[key] = sum(values) / len(values) if values else None
+    for key in GRADIENTS:
+        if values := [row[key] for row in group if row.get(key) is not None]:
+            merged[key] = sum(values) / len(values)
     return merged

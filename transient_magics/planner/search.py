@@ -8,7 +8,7 @@ towards the corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -66,10 +66,14 @@ class _Sketch:
     hours: float
     dollars: float
 
+    @property
+    def workers(self) -> int:
+        return sum(group.count for group in self.choice.groups)
+
 
 def search(
     workload: Workload,
-    train_steps: int,
+    train_steps: int | Callable[[int], int],
     lifetimes: Lifetimes = immortal,
     *,
     objective: str = "knee",
@@ -85,16 +89,22 @@ def search(
     seed: int = 0,
     notes: Sequence[str] = (),
 ) -> Search:
-    """The front within the limits, which hold for means. Raises PlanError where nothing keeps within them."""
+    """The front within the limits, which hold for means. Raises PlanError where nothing keeps within them.
+
+    `train_steps` may be how many it takes so many workers; with those for whom it raises PlanError there is no cluster.
+    """
     if objective not in OBJECTIVES:
         raise PlanError(f"'{objective}' is no objective", fix=f"Choose from {', '.join(OBJECTIVES)}.")
-    sketches = list(_sketches(workload, train_steps, gpus or _known(workload), zones, servers, server_cores, models))
+    steps, left_out = _by_workers(train_steps)
+    sketches = list(_sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models))
     if not sketches:
         where = f" in {', '.join(zones)}" if zones else ""
         raise PlanError(f"No GPU{where} has a known speed for {workload.name}",
                         fix="Train it on one for a minute first.")  # fmt: skip
     plans = [
-        make_plan(each.choice, workload, train_steps, lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed)
+        make_plan(
+            each.choice, workload, steps[each.workers], lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed
+        )
         for each in _near_front(sketches)
     ]
     allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
@@ -111,7 +121,26 @@ def search(
     front = pareto(allowed)
     bulge = knee(front)
     best = {"time": front[0], "cost": front[-1], "knee": bulge}[objective]
-    return Search(front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, tuple(notes))
+    notes = (*notes, *left_out)
+    return Search(front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, notes)
+
+
+def _by_workers(train_steps: int | Callable[[int], int]) -> tuple[dict[int, int], list[str]]:
+    """The steps by the number of workers, and whom they are not known of, in words."""
+    if not callable(train_steps):
+        return dict.fromkeys(COUNTS, train_steps), []
+    known: dict[int, int] = {}
+    refused: dict[int, PlanError] = {}
+    for count in COUNTS:
+        try:
+            known[count] = train_steps(count)
+        except PlanError as error:
+            refused[count] = error
+    if not known:
+        raise next(iter(refused.values()))
+    said = ", ".join(str(count) for count in refused)
+    reason = next((str(error) for error in refused.values()), "")
+    return known, [f"Clusters of {said} workers are left out. {reason}"] if refused else []
 
 
 def pareto(plans: Iterable[Plan]) -> tuple[Plan, ...]:
@@ -149,17 +178,17 @@ def _known(workload: Workload) -> list[str]:
 
 
 def _sketches(
-    workload: Workload, steps: int, gpus: Sequence[str], zones: Sequence[str], servers: Sequence[int], cores: int,
-    models: Sequence[str],
+    workload: Workload, steps: Mapping[int, int], gpus: Sequence[str], zones: Sequence[str], servers: Sequence[int],
+    cores: int, models: Sequence[str],
 ) -> Iterator[_Sketch]:  # fmt: skip
     for gpu in gpus:
         for zone in [zone for zone in zones if has_gpu(zone, gpu)] if zones else _zones(gpu):
-            for count, ps, model in product(COUNTS, servers, models):
+            for count, ps, model in product(steps, servers, models):
                 if (ps == 0 and count > 1) or (count == 1 and ps > min(servers)):
                     continue  # several need a server, and one has no use for a second
                 choice = Choice((WorkerGroup(gpu, count, zone),), ps, cores, model)
                 try:
-                    yield _sketch(choice, workload, steps)
+                    yield _sketch(choice, workload, steps[count])
                 except DeclarationError:
                     break  # no price of this GPU is known there
 
