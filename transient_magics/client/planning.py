@@ -62,10 +62,11 @@ def plan(
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
-    `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, those of
-    your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them or not (default: yes, but not
-    for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single worker without a parameter
-    server. `provisioning_model` (spot; of a search: spot and standard). `max_cost` in US dollars.
+    `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency). `revocations`:
+    `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them
+    or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
+    worker without a parameter server. `provisioning_model` (spot; of a search: spot and standard). `max_cost` in US
+    dollars.
     Raises DeclarationError, ClusterError or PlanError.
     """
     from ..planner.plan import make_plan

@@ -62,7 +62,8 @@ class NoiseProbe:
         self._cleared, self._fetches = built.cleared, [built.squared, built.summed, built.examples]
         self._share = share
         self._began = 0.0
-        self._spent = 0.0
+        self.spent = 0.0
+        """Seconds that it has taken so far."""
         self._cost = 0.0
         self._session: Any = None
         self._norms: list[float] = []
@@ -73,12 +74,12 @@ class NoiseProbe:
         self._began, self._cost = time.monotonic(), seconds
 
     def due(self, usual: float, others: int = 0) -> bool:
-        """Whether the next gradient is to be computed. `usual`: seconds of a step; `others` wait while this measures."""
+        """Whether to compute the next gradient now. `usual`: seconds of a step; `others` wait while this measures."""
         if not self._began or not self._share:
             return False
         if self._norms:
             return True
-        left = self._share / (1 + others) * (time.monotonic() - self._began) - self._spent
+        left = self._share / (1 + others) * (time.monotonic() - self._began) - self.spent
         return left >= self._cost + COUNT * usual
 
     def look(self, session: Any, feeds: Mapping[Any, Any]) -> Gradients | None:
@@ -90,7 +91,7 @@ class NoiseProbe:
         squared, summed, examples = session.run(self._fetches, feeds)
         self._norms.append(float(squared))
         self._shares.append(1 / max(int(examples), 1))
-        self._spent += time.monotonic() - began
+        self.spent += time.monotonic() - began
         self._cost = 0.0
         if len(self._norms) < COUNT:
             return None

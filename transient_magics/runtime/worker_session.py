@@ -187,10 +187,9 @@ class Training:
         exhausted = tensorflow().errors.ResourceExhaustedError
         finished = time.monotonic()
         while not self.stop.is_set():
+            started = time.monotonic()
             size, share = self._batch.next(self._link.batch)
             feeds = {self._divisor: self._rate_divisor(), self._wanted: size, self._share: share}
-            finished += self._measure_noise(session, feeds)
-            started = time.monotonic()
             pace, waited, counted = self._pace.of(size / self._batch.declared), 0.0, True
             try:
                 if self._turn is None:
@@ -229,9 +228,11 @@ class Training:
                 # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
                 self._link.report()
                 self.stop.wait()
+            else:
+                finished += self._measure_noise(session, feeds)
 
     def _measure_noise(self, session: Any, feeds: Mapping[Any, Any]) -> float:
-        """Compute a gradient more if it is time to; the seconds that this took, which are no part of a step."""
+        """Compute one more gradient like the last step's if it is time to; its seconds, which are no part of a step."""
         others = self._link.active - 1 if self._turn else 0
         if not self._noise.due(self.meter.usual, others):
             return 0.0

@@ -34,7 +34,7 @@ class WorkerGraph:
 
     `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet. The next
     three measure gradients that no step applies (noise.py): the squared norm of one and of their sum, and what begins a
-    sum. Four are of synchronous training (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
+    sum. Four are of synchronous training (accumulate.py): a round to feed, what `step` saw of it, round and step now.
     With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     """
 
