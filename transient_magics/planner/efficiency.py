@@ -1,6 +1,6 @@
 """How many examples a model needs to get as good as wanted: statistical efficiency, as a function of the batch alone.
 
-Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659, section III) fits epochs, e = e* + theta gamma, to the
+Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) fits epochs, e = e* + theta gamma, to the
 normalised noise gamma of gradients. Theirs depends on the number of workers; from the same norms the noise scale N
 (S. McCandlish et al., arXiv 1812.06162) does not, and of a global batch of B examples gamma is then the share of noise
 in the squared norm of its gradient,

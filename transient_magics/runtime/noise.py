@@ -3,8 +3,8 @@
 With G the gradient of the whole data and Sigma the covariance of one example's, a mini-batch of b examples has
 E|g|^2 = |G|^2 + tr(Sigma) / b. Squared norms at two sizes tell both parts, and their ratio tr(Sigma) / |G|^2 is the
 noise scale, in examples (S. McCandlish, J. Kaplan, D. Amodei et al., "An empirical model of large-batch training",
-arXiv 1812.06162, appendix A.1). Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, section III) takes the norms of K workers'
-gradients and of their mean, which only synchronous training has.
+arXiv 1812.06162, appendix A.1). Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) takes the norms of K
+workers' gradients and of their mean, which only synchronous training has.
 
 Here one worker is all K: now and then it computes the gradients of COUNT mini-batches that nobody applies, and takes
 the squared norm of each, and of their mean. That is the same estimate with K = COUNT, for synchronous and asynchronous
@@ -14,8 +14,9 @@ g' H g (H: the Hessian); once a run fluctuates around its minimum it is even neg
 trace in later gradients. Other workers' steps meanwhile, and the worker's own between two of these gradients, move G a
 little, as any average over time does.
 
-It takes a share of the worker's time (its forward and backward pass, and one reading of the variables each), never
-more, and nothing at other times: the graph of a step is as it was. Nothing is sent to the parameter servers.
+Each takes a forward and a backward pass, one reading of the variables and a mini-batch of examples. They begin only
+when they fit into a share of the worker's time so far, by what a step takes and all of them took; at other times
+nothing is done, for the graph of a step is as it was. Nothing is sent to the parameter servers.
 """
 
 from __future__ import annotations
