@@ -162,6 +162,11 @@ def test_the_speed_alarm_has_a_share_and_a_warm_up() -> None:
     assert read("off") == {"alarm_below": 0.0}
 
 
+def test_the_noise_of_gradients_takes_a_share_of_the_time() -> None:
+    for text, share in (("off", 0.0), ("0.05", 0.05)):
+        assert parse("train", split(TRAIN + f"--gradient-noise {text}")).values["noise_share"] == share
+
+
 def test_a_run_reads_its_options() -> None:
     line = TRAIN + "--include a.py b --pip x y --checkpoint-every 5m --eval-every 50 --no-check --pace .2 --wait -o run"
     command = parse("train", split(line))
@@ -184,6 +189,7 @@ def test_a_run_reads_its_options() -> None:
         (TRAIN + "--damping staleness --mode sync", "--damping staleness needs --mode async"),
         (TRAIN + "--speed-alarm 1.2", "--speed-alarm takes a share below 1"),
         (TRAIN + "--speed-alarm 0.8,soon", "'soon' is no duration (--speed-alarm)"),
+        (TRAIN + "--gradient-noise 1", "--gradient-noise takes a share below 0.5"),
         (TRAIN + "--backup-workers 1", "--backup-workers needs --mode sync"),
         (TRAIN + "--mode sync --backup-workers -1", "whole number from 0 on"),
         (TRAIN + "--hparams 64", "overrides nothing"),

@@ -23,7 +23,9 @@ from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.runtime import serve
 
 START = 1_700_000_000 * 10**9
-COLUMNS = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness"]
+GRADIENTS = ["gradient_squared", "gradient_signal", "gradient_noise"]
+COLUMNS = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", *GRADIENTS]
+MEASURED = dict(zip(GRADIENTS, (5.0, 1.0, 128.0), strict=True))
 READER = """
 import json, sys
 from pathlib import Path
@@ -74,7 +76,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
         (12, events.TrainProgress(run="run-0", step=70, loss=7.0)),
         (13, events.VmRevoked(vm="worker-1", signal="notice")),
     )
-    measure(found, row("worker-0", 11, 8), row("worker-1", 11.5, 10), row("worker-0", 13, 15, loss=None))
+    measure(found, row("worker-0", 11, 8), row("worker-1", 11.5, 10, **MEASURED), row("worker-0", 13, 15, loss=None))
     return found
 
 
@@ -97,6 +99,7 @@ def test_the_history_is_a_table_of_what_the_workers_measured(run: client.Run) ->
     assert str(history.time.dtype).endswith("UTC]")
     assert history.time[0].timestamp() == START / 1e9 + 11
     assert history.loss.isna().tolist() == [False, False, True]
+    assert history[GRADIENTS].dropna().to_numpy().tolist() == [list(MEASURED.values())]
 
 
 def test_the_history_of_a_run_that_has_not_begun_is_empty(run: client.Run) -> None:

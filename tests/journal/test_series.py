@@ -42,6 +42,16 @@ def test_speeds_add_up_and_workers_are_told_apart() -> None:
     assert columns["step"][-1] <= 59 * 8
 
 
+def test_gradients_that_were_measured_are_averaged_before_their_ratio_is_taken() -> None:
+    rows = list(lines(60))
+    rows[40].update(gradient_squared=5.0, gradient_signal=3.0, gradient_noise=64.0)
+    rows[41].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=64.0)
+    rows[80].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=64.0)
+    columns = drawn(iter(rows))
+    assert [each for each in columns["gradient_squared"] if each is not None] == [4.0, 3.0]
+    assert [each for each in columns["noise_scale"] if each is not None] == [64.0]
+
+
 def test_a_day_is_as_few_points_as_a_minute_and_covers_all_of_it() -> None:
     columns = drawn(lines(24 * 3600, 3, every=5.0))
     assert POINTS / 2 <= len(columns["time"]) <= POINTS
@@ -103,6 +113,8 @@ async def test_what_is_there_is_read_whole_where_it_is_small(tmp_path: Path) -> 
 
 def test_a_long_run_is_thinned_and_its_counts_stay(tmp_path: Path) -> None:
     path, rows = tmp_path / "metrics.jsonl", list(lines(3 * 3600))
+    rows[0].update(gradient_squared=5.0, gradient_signal=1.0, gradient_noise=32.0)
+    rows[8].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=32.0)
     path.write_text(
         "".join(json.dumps({**row, "gap_seconds": 0.3 + (row["time"] // 10**9 % 60 == 7)}) + "\n" for row in rows)
     )
@@ -117,6 +129,8 @@ def test_a_long_run_is_thinned_and_its_counts_stay(tmp_path: Path) -> None:
     for name in ("steps", "samples"):
         assert sum(row[name] for row in kept) == sum(row[name] for row in rows)
     assert kept[4]["gap_seconds"] == pytest.approx(1.3)
+    (measured,) = [row for row in kept if "gradient_squared" in row]
+    assert [measured[f"gradient_{name}"] for name in ("squared", "signal", "noise")] == [4.0, 0.0, 32.0]
     assert metrics.speeds(kept) == pytest.approx([4.0] * len(kept), rel=0.02)
     speeds = drawn(kept)["speed"]
     assert speeds == pytest.approx([8.0] * len(speeds), rel=0.1)

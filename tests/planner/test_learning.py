@@ -12,7 +12,7 @@ from tests.panels import stories
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, replay
 from transient_magics.planner.choices import immortal
-from transient_magics.planner.efficiency import ExamplesModel, Target, need, noise_scale
+from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps
 from transient_magics.planner.forecast import Forecast, forecast
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Record, record
@@ -70,6 +70,7 @@ def test_stretches_between_changes_are_observed() -> None:
     assert [each.steps_per_second for each in found.observations] == pytest.approx([8, 6, 8], rel=0.02)
     assert found.joins == pytest.approx((12.0,))
     assert (found.batch_size, found.parameters, found.over) == (32, 100, False)
+    assert found.workers == pytest.approx((4 * 199 + 3 * 40) / 239, rel=0.01)
     assert Record.from_dict(found.to_dict()) == found
 
 
@@ -164,16 +165,6 @@ def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
         )
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8, 16])
-def test_the_noise_scale_does_not_depend_on_the_workers(workers: int) -> None:
-    """Gradients with a noise scale of 4: mean 1, variance 4 per example."""
-    random, batch = np.random.default_rng(0), 8
-    noise = random.normal(0, np.sqrt(4 / batch / 100), (20_000, workers, 100))
-    gradients = 0.1 + noise
-    local, aggregated = (gradients**2).sum(axis=2).mean(), (gradients.mean(axis=1) ** 2).sum(axis=1).mean()
-    assert noise_scale(local, aggregated, batch, workers) == pytest.approx(4, rel=0.05)
-
-
 def reaching(batch: int, step: int) -> Record:
     return Record((), evaluations=((step - 100, {"accuracy": 0.8}), (step + 100, {"accuracy": 1.0})), batch_size=batch)
 
@@ -182,23 +173,23 @@ def test_examples_to_a_target() -> None:
     target = Target.parse(" accuracy >= 0.9 ")
     assert target.reached(reaching(32, 1000).evaluations) == pytest.approx(1000)
     assert Target.parse("loss<=0.5").reached([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == pytest.approx(9)
-    found = need([reaching(32, 1000), reaching(32, 1200), reaching(64, 900)], target, 32)
+    found = TargetSteps([reaching(32, 1000), reaching(32, 1200), reaching(64, 900)], target, 32).need(4)
     assert found.examples == pytest.approx(32 * 1100)
     assert "2 runs" in found.source
     with pytest.raises(DeclarationError, match=r"accuracy>=0\.9"):
         Target.parse("accuracy > 0.9")
     with pytest.raises(PlanError, match="--eval-every"):
-        need([Record((), batch_size=32)], target, 32)
+        TargetSteps([Record((), batch_size=32)], target, 32)
 
 
 def test_another_batch_is_predicted_only_where_the_line_holds() -> None:
     target = Target.parse("accuracy>=0.9")
     grows = [reaching(batch, round((20_000 + 50 * batch) / batch)) for batch in (32, 64, 128, 256)]
-    assert need(grows, target, 100).examples == pytest.approx(25_000, rel=0.02)
+    assert TargetSteps(grows, target, 100).need(1).examples == pytest.approx(25_000, rel=0.02)
     with pytest.raises(PlanError, match="outside"):
-        need(grows, target, 512)
+        TargetSteps(grows, target, 512).need(1)
     with pytest.raises(PlanError, match="mini-batch sizes"):
-        need(grows[:2], target, 100)
+        TargetSteps(grows[:2], target, 100).need(1)
     u_shaped = ExamplesModel.fit([32, 64, 128, 256], [40_000, 22_000, 23_000, 39_000])
     with pytest.raises(PlanError, match="R²"):
         u_shaped.predict(100)

@@ -91,7 +91,9 @@ def test_two_gpus_are_mixed_where_no_single_one_does_as_well() -> None:
 
 def test_what_is_reckoned_at_once_is_what_each_cluster_would_be_reckoned_at() -> None:
     workload, steps = PUBLISHED["icac19/resnet-32"], 64_000
-    every = Sketches(workload, steps, ("k80", "p100"), (), (0, 1, 2), 4, ("spot", "standard"))
+    every = Sketches(
+        workload, dict.fromkeys(range(1, 17), steps), ("k80", "p100"), (), (0, 1, 2), 4, ("spot", "standard")
+    )
     numbers = every.near_front(10, 10)
     assert {len(every.choice(number).groups) for number in numbers} == {1, 2}
     for number in numbers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -19,7 +20,8 @@ from transient_magics import client
 
 pytestmark = pytest.mark.training
 
-OWN = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "pace_seconds": None}
+# With a share without bound gradients are measured beside every step, however fast the machine is.
+OWN = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "pace_seconds": None, "noise_share": 1e6}
 DATA = """
 import numpy as np
 from sklearn.datasets import load_digits
@@ -103,6 +105,12 @@ def finish(room: MachineRoom, cell: str, servers: int, **more: object) -> dict[s
     assert not story.events("train.failed")
     stepped = {line["worker"] for line in story.metrics()}
     assert stepped == {"worker-1", "worker-2"}
+    measured = [line for line in story.metrics() if "gradient_squared" in line]
+    assert measured
+    for line in measured:
+        assert line["gradient_squared"] > 0
+        assert math.isfinite(line["gradient_signal"])
+        assert math.isfinite(line["gradient_noise"])
     until(lambda: not room.pids("ps-0"), 10, "the end of every role")
     return story.events("train.evaluated")[0]["metrics"]
 

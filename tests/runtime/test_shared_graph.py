@@ -87,6 +87,8 @@ def told(folder: Path, *, python: bool, mode: str = "async") -> dict[str, Any]:
 def test_it_is_the_graph_that_the_worker_would_have_built(tmp_path: Path, mode: str):
     found = told(tmp_path, python=False, mode=mode)
     assert found["read"] == found["built"]
+    own = found["read"]["handles"].pop("transient_gradient_sum")
+    assert own == "/job:worker/task:7/device:CPU:0", "it is no part of the model"
     assert set(found["read"]["handles"].values()) == {"/job:ps/task:0"}
     assert {"weights", "more", "global_step", "transient_ready"} <= set(found["read"]["handles"])
     assert "/job:worker/task:7" in found["read"]["devices"]

@@ -254,13 +254,14 @@ class Run:
     def history(self) -> pandas.DataFrame:
         """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness.
 
+        Rows in which gradients were measured have their squared norms too (journal.metrics.GRADIENTS), others NaN.
         When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is kept by the minute,
         as averages.
         """
         import pandas
 
         rows = metrics.read(self.directory / "metrics.jsonl")
-        columns = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness"]
+        columns = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", *metrics.GRADIENTS]
         frame = pandas.DataFrame(rows, columns=[name for name in columns if name != "steps_per_second"])
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         frame["steps_per_second"] = pandas.array(metrics.speeds(rows), dtype="float64")

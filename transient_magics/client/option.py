@@ -223,6 +223,18 @@ def speed_alarm(text: str) -> dict[str, Any]:
     return {"alarm_below": below, **({"alarm_after": parse_duration(warm_up, "--speed-alarm")} if warm_up else {})}
 
 
+def share_of_time(option: str) -> Callable[[str], float]:
+    """A share of the time that is less than half of it; off is 0."""
+
+    def read(text: str) -> float:
+        share = 0.0 if text.strip().lower() == "off" else positive(option)(text)
+        if share >= 0.5:
+            raise DeclarationError(f"{option} takes a share below 0.5, not '{text}'", fix="For example: 0.008, or off")
+        return share
+
+    return read
+
+
 def gpu(text: str) -> str:
     """A GPU of the catalog, or `cpu`."""
     from ..catalog import accelerator

@@ -26,6 +26,7 @@ from .option import (
     one_zone,
     overrides,
     positive,
+    share_of_time,
     speed_alarm,
     variable,
     whole,
@@ -212,6 +213,9 @@ def _train() -> tuple[Option, ...]:
               **one_of("--wire", ("fp32", "bf16"))),
         flag("--speed-alarm", "tell when the run is slower than this share of its workers' best speeds, each measured "
               "after a warm-up; off (0.8,30s)", speed_alarm, choices=("off", "0.8,30s"), metavar="SHARE[,TIME]"),
+        flag("--gradient-noise", "the share of its time in which a worker measures its gradients' noise, for plans "
+              "with a target; off (0.008)", share_of_time("--gradient-noise"), name="noise_share",
+              choices=("off", "0.008"), metavar="SHARE"),
         flag("--eval-every", "evaluate every N steps (end)", evaluate_every, name="eval_steps", metavar="N|end"),
         flag("--resume", "go on from the latest checkpoint of that run", str, completes="run", metavar="RUN"),
         flag("--check", "build one step of the graph before any worker starts (on)", negated=True),

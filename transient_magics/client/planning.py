@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace as changed
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ..catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone
 from ..errors import ClusterError, DeclarationError, PlanError, TransientError, UnreachableError
@@ -22,6 +23,7 @@ from .clusters import MODELS
 
 if TYPE_CHECKING:
     from ..planner.choices import Lifetimes
+    from ..planner.efficiency import TargetSteps
     from ..planner.forecast import Forecast
     from ..planner.lifetimes.model import LifetimeModel
     from ..planner.measured import Record
@@ -64,12 +66,12 @@ def plan(
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
-    `target` as `accuracy>=0.9` takes the steps from runs that got there. `revocations`: `published` lifetimes, those of
-    your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them or not (default: yes, but not
-    for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single worker without a parameter
-    server. `mode` of `sync`: each step is taken together and has a mini-batch of every worker, but for the slowest
-    `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and standard). `max_cost` in US
-    dollars. Raises DeclarationError, ClusterError or PlanError.
+    `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency). `revocations`:
+    `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them
+    or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
+    worker without a parameter server. `mode` of `sync`: each step is taken together and has a mini-batch of every
+    worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
+    standard). `max_cost` in US dollars. Raises DeclarationError, ClusterError or PlanError.
     """
     from ..planner.plan import make_plan
     from ..planner.search import search
@@ -78,7 +80,7 @@ def plan(
     if batch_size:
         chosen = chosen.with_batch(batch_size)
     chosen = _together(chosen, mode, backup_workers, searched=not spec, target=target)
-    steps, chosen, notes = _steps(chosen, records, train_steps, target)
+    needed = _needed(chosen, records, train_steps, target)
     lifetimes, lost, risk = _risk(revocations)
     if not spec:
         if lost:
@@ -86,6 +88,8 @@ def plan(
                                    fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
         limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
+        steps, chosen, notes = _steps(chosen, needed)
+        told = None if callable(steps) else steps
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
             gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores,
@@ -93,7 +97,8 @@ def plan(
         )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
-            "gpus": gpus, "train_steps": steps, "batch_size": batch_size, "max_hours": max_hours, "max_cost": max_cost,
+            "gpus": gpus, "train_steps": told, "target": None if told else target, "batch_size": batch_size,
+            "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
             "provisioning_model": provisioning_model, "replace": replace,
         }  # fmt: skip
@@ -101,6 +106,7 @@ def plan(
     choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
     if not choice.transient:
         lost, risk = None, "on demand, no revocations"
+    steps, chosen, notes = _steps(chosen, needed, choice.workers)
     replaced = (lost is None) if replace is None else replace
     if lost and not replaced:
         risk += ", not replaced"
@@ -249,32 +255,46 @@ def _together(workload: Workload, mode: str, backup: int, *, searched: bool, tar
     return changed(workload, synchronous=True, backup_workers=backup)
 
 
-def _steps(
+def _needed(
     workload: Workload, records: dict[str, Record], train_steps: int | None, target: str | None
-) -> tuple[int, Workload, list[str]]:
-    """How many steps are to be made; the steps' own uncertainty is added to that of their seconds."""
+) -> int | TargetSteps:
+    """How many steps are to be made, or what tells them. Raises DeclarationError or PlanError."""
     if (train_steps is None) == (target is None):
         raise DeclarationError("A plan needs either the steps or a target",
                                fix='--train-steps 64000, or --target "accuracy>=0.9".')  # fmt: skip
     if train_steps is not None:
         if train_steps < 1:
             raise DeclarationError("A run has at least one step", where="--train-steps")
-        return train_steps, workload, []
-    from ..planner.efficiency import Target, need
+        return train_steps
+    from ..planner.efficiency import Target, TargetSteps
 
     wanted = Target.parse(target or "")
     if not records:
         raise PlanError(f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
                         fix="Plan with --train-steps, or with a run of yours that got there.")  # fmt: skip
-    found = need(records.values(), wanted, workload.batch_size)
-    compute = {
-        gpu: changed(each, error=(each.error**2 + found.error**2) ** 0.5) for gpu, each in workload.compute.items()
-    }
-    notes = [
-        f"Steps to {wanted}: {found.source}. How many workers made them is not reckoned with, nor "
-        "their gradients' noise: runs do not measure it yet."
-    ]
-    return max(1, round(found.examples / workload.batch_size)), changed(workload, compute=compute), notes
+    return TargetSteps(records.values(), wanted, workload.batch_size)
+
+
+@overload
+def _steps(workload: Workload, needed: int | TargetSteps, workers: int) -> tuple[int, Workload, list[str]]: ...
+
+
+@overload
+def _steps(workload: Workload, needed: int | TargetSteps) -> tuple[int | Callable[[int], int], Workload, list[str]]: ...
+
+
+def _steps(
+    workload: Workload, needed: int | TargetSteps, workers: int | None = None
+) -> tuple[int | Callable[[int], int], Workload, list[str]]:
+    """The steps of so many workers (None: for any number), where they come from; their own uncertainty is added to that
+    of their seconds."""
+    if isinstance(needed, int):
+        return needed, workload, []
+    error = needed.need(workers).error if workers else needed.error
+    compute = {gpu: changed(each, error=(each.error**2 + error**2) ** 0.5) for gpu, each in workload.compute.items()}
+    depends = workers is None and needed.depends_on_workers
+    steps = needed.steps if depends else needed.steps(workers or 1)
+    return steps, changed(workload, compute=compute), [needed.words(workers)]
 
 
 def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:

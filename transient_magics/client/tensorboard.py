@@ -1,8 +1,9 @@
 """A run's metrics and events for TensorBoard: `%tensorboard --logdir FOLDER`.
 
 Below the folder each curve's owner has an event file of its own: `cluster` (loss, steps and samples per second,
-workers, and what happened, as texts), each worker (per second: loss, steps per second, batch size, staleness), and
-`evaluation`. Nothing is measured here: all of it is read from the run's metrics and the cluster's journal.
+workers, and what happened, as texts), each worker (per second: loss, steps per second, batch size, staleness; now and
+then its gradients' norms), and `evaluation`. Nothing is measured here: all of it is read from the run's metrics and the
+cluster's journal.
 `written.json` says how far they have been written, so that a further call appends what is new; it counts the bytes
 too, so that a call that was interrupted leaves nothing twice. (TensorBoard shows ten texts of a kind unless started
 with `--samples_per_plugin text=1000`.)
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _FILE = "events.out.tfevents.{:010d}.transient-magics"
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
-_CURVES = ("loss", "steps_per_second", "batch_size", "staleness")
+_CURVES = ("loss", "steps_per_second", "batch_size", "staleness", *metrics.GRADIENTS)
 
 Records = dict[str, list[bytes]]
 

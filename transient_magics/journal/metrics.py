@@ -1,7 +1,9 @@
 """Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled at its end.
 
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size`,
-`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. A worker writes
+`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. Now and then it has what
+GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of
+all data and the variance of one example's (both without bias, so the first is below zero at times). A worker writes
 some 17 MB of them a day: when the run is over `compact` merges all but its last hour into a line per worker and minute.
 """
 
@@ -17,6 +19,7 @@ from typing import Any
 
 from .follow import follow_lines
 
+GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
@@ -157,4 +160,7 @@ def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
         values = [row[key] for row in group if row.get(key) is not None]
         merged[key] = sum(values) / len(values) if values else None
     merged["gap_seconds"] = max(row.get("gap_seconds") or 0.0 for row in group)
+    for key in GRADIENTS:
+        if values := [row[key] for row in group if row.get(key) is not None]:
+            merged[key] = sum(values) / len(values)
     return merged

@@ -11,9 +11,11 @@ distributed training with transient cloud GPU servers", ICDCS 2020).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any
+
+from .metrics import GRADIENTS
 
 POINTS = 360
 WARM_UP_SECONDS = 30.0
@@ -36,10 +38,14 @@ class _Sums:
     losses: int = 0
     batch: float = 0.0
     staleness: float = 0.0
+    squared: float = 0.0
+    signal: float = 0.0
+    noise: float = 0.0
+    estimates: int = 0
 
     def add(self, other: _Sums) -> None:
         self.step = max(self.step, other.step)
-        for name in ("rows", "seconds", "steps", "loss", "losses", "batch", "staleness"):
+        for name in _ADDED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def speed(self, seen: float) -> float:
@@ -48,6 +54,9 @@ class _Sums:
             return 0.0
         present = self.seconds / seen
         return self.steps / self.seconds * (1.0 if present > 0.4 else present)
+
+
+_ADDED = tuple(each.name for each in fields(_Sums) if each.name != "step")
 
 
 @dataclass(slots=True)
@@ -113,6 +122,9 @@ class RunSeries:
         new.batch, new.staleness = batch, float(row.get("staleness") or 0.0)
         if loss is not None:
             new.loss, new.losses = float(loss), 1
+        if row.get(GRADIENTS[0]) is not None:
+            new.squared, new.signal, new.noise = (float(row[name]) for name in GRADIENTS)
+            new.estimates = 1
         self.rows += 1
         span = self._spans.setdefault(int(at // self.width), {})
         if worker in span:
@@ -143,9 +155,9 @@ class RunSeries:
         self._spans = wider
 
     def columns(self) -> dict[str, Any]:
-        """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), and `workers`: speed, batch, staleness of
-        each. All of one length, None where there is nothing. The span that is not over yet is left out, and one of
-        which too little is known."""
+        """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), `gradient_squared`, `noise_scale`, and
+        `workers`: speed, batch, staleness of each. All of one length, None where there is nothing. The span that is not
+        over yet is left out, and one of which too little is known."""
         lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
         if len(lengths) > 2:
             del lengths[max(lengths)]
@@ -161,6 +173,8 @@ class RunSeries:
             "loss": [_mean(span.values(), "loss", "losses") for span in spans],
             "speed": [_short(sum(sums.speed(seconds) for sums in span.values())) for span, seconds in both],
             "expected": [self._expected(span) for span in spans],
+            "gradient_squared": [_mean(span.values(), "squared", "estimates") for span in spans],
+            "noise_scale": [_noise_scale(span.values()) for span in spans],
             "workers": {
                 name: {
                     "speed": [_short(span[name].speed(seconds)) if name in span else None for span, seconds in both],
@@ -190,6 +204,13 @@ def _mean(sums: Iterable[_Sums], what: str, of: str) -> float | None:
     sums = list(sums)
     many = sum(getattr(each, of) for each in sums)
     return _short(sum(getattr(each, what) for each in sums) / many) if many else None
+
+
+def _noise_scale(sums: Iterable[_Sums]) -> float | None:
+    """In examples, of a span's sums; None where nothing was measured, or the gradient drowns in its noise."""
+    sums = list(sums)
+    signal = sum(each.signal for each in sums)
+    return _short(max(sum(each.noise for each in sums), 0.0) / signal) if signal > 0 else None
 
 
 def _short(value: float) -> float:

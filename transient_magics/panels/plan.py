@@ -33,9 +33,8 @@ def search_view(search: Search) -> dict[str, Any]:
     from ..planner import words
 
     front = [_point(plan, search) for plan in search.front]
-    first = search.front[0]
     return {
-        "title": f"{first.train_steps:,} steps of {first.workload.name}",
+        "title": words.steps_of(search),
         "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost",
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
@@ -69,16 +68,30 @@ def show_search(search: Search) -> None:
         choices = message.get("choices")
         if message.get("do") != "search" or not isinstance(choices, Mapping):
             return
-        wanted = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
         try:
-            found = client.plan(**wanted)
+            found = client.plan(**asked_again(search, choices))
         except TransientError as error:
             panel.view = {**panel.view, "error": str(error), "asked": message.get("asked", 0)}
             return
         panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]
 
-    begun = {name: search.asked.get(name) for name in CHOICES}
-    panel: Any = show_live(publish, data, lambda widget: widget.PlanPanel(ask, choices=begun, view=search_view(search)))
+    view = search_view(search)
+    panel: Any = show_live(publish, data, lambda widget: widget.PlanPanel(ask, choices=begun(search), view=view))
+
+
+def begun(search: Search) -> dict[str, Any]:
+    """What the panel's choices are at first: as it was asked; the steps of the best plan, where a target told them."""
+    asked = {name: search.asked.get(name) for name in CHOICES}
+    return {**asked, "train_steps": asked["train_steps"] or search.best.train_steps}
+
+
+def asked_again(search: Search, choices: Mapping[str, Any]) -> dict[str, Any]:
+    """What `client.plan` is to be asked with other choices. A target tells the steps until others are chosen."""
+    wanted = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
+    if wanted.get("target"):
+        told = wanted["train_steps"] in (None, begun(search)["train_steps"])
+        wanted["train_steps" if told else "target"] = None
+    return wanted
 
 
 def search_html(search: Search) -> str:

@@ -58,6 +58,11 @@ class Choice:
         """Whether workers may be revoked."""
         return self.provisioning != "standard"
 
+    @property
+    def workers(self) -> int:
+        """Of all groups together."""
+        return sum(group.count for group in self.groups)
+
     @cached_property
     def placed(self) -> tuple[WorkerGroup, ...]:
         """The groups, each with a zone: its own, else the catalog's best for all that name none."""

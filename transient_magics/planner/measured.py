@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..journal import Event, events, replay
+from ..journal import Event, events, metrics, replay
 
 WARM_UP_SECONDS = 5.0
+_MOST_ESTIMATES = 256
 _SHORTEST_SECONDS = 10.0
 
 
@@ -47,6 +48,15 @@ class Record:
     """Seconds from the last step until the run was over."""
     latest: tuple[float, int] | None = None
     """The newest metric: its moment (seconds since 1970) and the global step."""
+    workers: float = 0.0
+    """How many trained, in the mean over the time; 0 where not known."""
+    gradients: tuple[tuple[int, float, float], ...] = ()
+    """Estimates of the gradients' noise: step, signal, noise (journal.metrics); of a long run means of neighbours."""
+
+    @property
+    def global_batch(self) -> float:
+        """The examples of one step of each worker; 0 where not known."""
+        return self.workers * self.batch_size
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -62,9 +72,10 @@ class Record:
             evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
             **{
                 key: values[key]
-                for key in ("batch_size", "parameters", "gigaflops", "over", "closing")
+                for key in ("batch_size", "parameters", "gigaflops", "over", "closing", "workers")
                 if key in values
             },
+            gradients=tuple((step, signal, noise) for step, signal, noise in values.get("gradients", ())),
         )
 
 
@@ -89,7 +100,28 @@ def record(
         over=known is not None and known.over,
         closing=_closing(history, rows, run),
         latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
+        workers=_workers(history, rows, run),
+        gradients=tuple(_gradients(rows)),
     )  # fmt: skip
+
+
+def _workers(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float:
+    last, total, seconds, active, since = rows[-1]["time"] / 1e9 if rows else 0.0, 0.0, 0.0, 0, 0.0
+    changes = [each for each in history if isinstance(each, _JOINED_OR_LEFT) and each.run == run]
+    for at, now in [*((min(each.at, last), each.active) for each in changes), (last, 0)]:
+        if active:
+            total, seconds = total + active * (at - since), seconds + at - since
+        active, since = now, at
+    return total / seconds if seconds > 0 else 0.0
+
+
+def _gradients(rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, float, float]]:
+    _, signal, noise = metrics.GRADIENTS
+    found = sorted((row["step"], row[signal], row[noise]) for row in rows if row.get(signal) is not None)
+    many = -(-len(found) // _MOST_ESTIMATES) or 1
+    for group in (found[begin : begin + many] for begin in range(0, len(found), many)):
+        _, signals, noises = zip(*group, strict=True)
+        yield group[-1][0], statistics.fmean(signals), statistics.fmean(noises)
 
 
 def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> Iterable[Observation]:
@@ -116,6 +148,7 @@ def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], r
         began = at
 
 
+_JOINED_OR_LEFT = (events.WorkerJoined, events.WorkerLeft)
 _CHANGES = (events.WorkerJoined, events.WorkerLeft, events.TrainFinished, events.TrainFailed)
 
 

@@ -7,8 +7,9 @@ corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so few points th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from ..catalog import ACCELERATORS
@@ -16,7 +17,7 @@ from ..errors import PlanError
 from ..spec import render_money
 from .choices import Lifetimes, immortal
 from .plan import Plan, make_plan
-from .sketches import Sketches
+from .sketches import MOST_WORKERS, Sketches
 from .workloads import Workload
 
 SERVERS = (1, 2, 4)
@@ -57,7 +58,7 @@ class Search:
 
 def search(
     workload: Workload,
-    train_steps: int,
+    train_steps: int | Callable[[int], int],
     lifetimes: Lifetimes = immortal,
     *,
     objective: str = "knee",
@@ -74,10 +75,14 @@ def search(
     notes: Sequence[str] = (),
 ) -> Search:
     """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two of them (by
-    default all whose speed is known). Raises PlanError where nothing keeps within them."""
+    default all whose speed is known). Raises PlanError where nothing keeps within them.
+
+    `train_steps` may be how many it takes so many workers; with those for whom it raises PlanError there is no cluster.
+    """
     if objective not in OBJECTIVES:
         raise PlanError(f"'{objective}' is no objective", fix=f"Choose from {', '.join(OBJECTIVES)}.")
-    sketches = Sketches(workload, train_steps, gpus or _known(workload), zones, servers, server_cores, models)
+    steps, left_out = _by_workers(train_steps)
+    sketches = Sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models)
     numbers = sketches.near_front(_SIMULATED, _MIXED)
     if not numbers:
         where = f" in {', '.join(zones)}" if zones else ""
@@ -85,9 +90,9 @@ def search(
                         fix="Train it on one for a minute first.")  # fmt: skip
     plans = [
         make_plan(
-            sketches.choice(each), workload, train_steps, lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed
+            choice, workload, steps[choice.workers], lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed
         )
-        for each in numbers
+        for choice in map(sketches.choice, numbers)
     ]
     allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
     if not allowed:
@@ -103,7 +108,34 @@ def search(
     front = pareto(allowed)
     bulge = knee(front)
     best = {"time": front[0], "cost": front[-1], "knee": bulge}[objective]
-    return Search(front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, tuple(notes))
+    notes = (*notes, *left_out)
+    return Search(front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, notes)
+
+
+def _by_workers(train_steps: int | Callable[[int], int]) -> tuple[dict[int, int], list[str]]:
+    """The steps by the number of workers, and whom they are not known of, in words."""
+    workers = range(1, MOST_WORKERS + 1)
+    if not callable(train_steps):
+        return dict.fromkeys(workers, train_steps), []
+    known: dict[int, int] = {}
+    refused: dict[int, PlanError] = {}
+    for count in workers:
+        try:
+            known[count] = train_steps(count)
+        except PlanError as error:
+            refused[count] = error
+    if not known:
+        raise next(iter(refused.values()))
+    said = ", ".join(_ranges(refused))
+    reason = next((str(error) for error in refused.values()), "")
+    return known, [f"Clusters of {said} workers are left out. {reason}"] if refused else []
+
+
+def _ranges(numbers: Iterable[int]) -> Iterator[str]:
+    """Rising numbers in words: 1, 5 to 16."""
+    for _, run in groupby(enumerate(numbers), lambda place: place[1] - place[0]):
+        first, *more = [number for _, number in run]
+        yield f"{first} to {more[-1]}" if more else str(first)
 
 
 def pareto(plans: Iterable[Plan]) -> tuple[Plan, ...]:

@@ -8,7 +8,7 @@ any way. An asynchronous cluster is as fast as the sum of its workers, whatever 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations, product
 
@@ -24,12 +24,13 @@ from .workloads import Workload
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 """How many workers of a GPU are looked at; of two GPUs together no more than the most."""
+MOST_WORKERS = max(COUNTS)
 _NEAR = 1.15
 """How much slower and dearer than another, without chance, a cluster may be and still be simulated."""
 _ALIKE = 1.01
 _Array = NDArray[np.float64]
 _ALONE = np.array(COUNTS)[:, np.newaxis]
-_TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <= max(COUNTS)])
+_TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <= MOST_WORKERS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,15 @@ class _Block:
 
 
 class Sketches:
-    """All of them for `steps` steps of a workload. Numbered from 0 on; `choice` makes a number a declaration."""
+    """All of them for a workload whose `steps` are known by the number of workers; others are left out. Numbered from
+    0 on; `choice` makes a number a declaration."""
 
     def __init__(
-        self, workload: Workload, steps: int, gpus: Sequence[str], zones: Sequence[str], servers: Sequence[int],
-        cores: int, models: Sequence[str],
+        self, workload: Workload, steps: Mapping[int, int], gpus: Sequence[str], zones: Sequence[str],
+        servers: Sequence[int], cores: int, models: Sequence[str],
     ) -> None:  # fmt: skip
-        self._workload, self._steps, self._servers, self._cores = workload, steps, np.array(servers), cores
+        self._workload, self._servers, self._cores = workload, np.array(servers), cores
+        self._steps = np.array([steps.get(workers, np.inf) for workers in range(MOST_WORKERS + 1)])
         self._models = tuple(models)
         self._blocks = [
             block
@@ -122,7 +125,7 @@ class Sketches:
         rates = np.array([[each.on_demand if model == "standard" else each.transient for model in self._models]
                           for each in prices])  # fmt: skip
         counts = _ALONE if len(kinds) == 1 else _TOGETHER
-        hours = self._steps / cluster_speed(counts @ speeds, limits) / 3600
+        hours = self._steps[counts.sum(axis=1, keepdims=True)] / cluster_speed(counts @ speeds, limits) / 3600
         hourly = (counts @ rates)[:, np.newaxis] + (self._servers * server)[:, np.newaxis]
         # Several workers need a parameter server, and one has no use for a second.
         single = counts.sum(axis=1, keepdims=True) == 1

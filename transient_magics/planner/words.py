@@ -69,15 +69,21 @@ def _lost(plan: Plan) -> str:
 def search_text(search: Search) -> str:
     """A search: the table of its front, and what it means."""
     said = {"knee": "the knee", "time": "the fastest", "cost": "the cheapest"}[search.objective]
-    first = search.front[0]
     lines = [
-        f"{first.train_steps:,} steps of {first.workload.name}: {len(search.front)} of {search.considered:,} clusters "
+        f"{steps_of(search)}: {len(search.front)} of {search.considered:,} clusters "
         f"that no other beats in time and in cost; > marks {said}.",
         *render_table(("", *HEADER), rows(search)),
     ]
     if hidden := len(search.front) - len(shown(search)):
         lines.append(f"{hidden} more between them.")
     return "\n".join([*lines, *notes(search)])
+
+
+def steps_of(search: Search) -> str:
+    """`64,000 steps of run-1`; where they depend on the workers, from the fewest to the most."""
+    counts = sorted({plan.train_steps for plan in search.front})
+    said = " to ".join(f"{each:,}" for each in dict.fromkeys([counts[0], counts[-1]]))
+    return f"{said} steps of {search.front[0].workload.name}"
 
 
 def shown(search: Search) -> Sequence[Plan]:

@@ -47,6 +47,7 @@ class RunSpec:
     wire: str = "fp32"
     alarm_below: float = 0.8
     alarm_after: float = 30.0
+    noise_share: float = 0.008
     eval_steps: int | None = None
     pace_seconds: float | None = None
     line_offset: int = 1

@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any
 
+from .noise import Gradients
+
 
 class Meter:
     """Sums of the current second."""
@@ -41,6 +43,11 @@ class Meter:
             self._wait += wait
             self._staleness += staleness
 
+    def measured(self, gradients: Gradients) -> None:
+        """What was measured of the gradients since the last line, which seldom has more than one such estimate."""
+        with self._lock:
+            self._gradients.append(gradients)
+
     def take(self) -> dict[str, Any] | None:
         """The line since the last one; None if no step was made."""
         with self._lock:
@@ -60,12 +67,16 @@ class Meter:
                 "gap_seconds": round(self._gap, 6),
                 "staleness": round(self._staleness / self._steps, 2),
             }
+            for name in ("squared", "signal", "noise") if self._gradients else ():
+                mean = sum(getattr(each, name) for each in self._gradients) / len(self._gradients)
+                line[f"gradient_{name}"] = float(f"{mean:.6g}")
             self._clear()
             return line
 
     def _clear(self) -> None:
         self._steps = self._step = self._samples = self._batch = self._staleness = 0
         self._loss = self._compute = self._wait = self._gap = 0.0
+        self._gradients: list[Gradients] = []
 
 
 class Stopwatch:

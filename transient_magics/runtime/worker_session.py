@@ -22,6 +22,7 @@ from .folder import RunFolder, RunSpec
 from .graph.worker import WorkerGraph, build, read
 from .graph_mode import has_gpu, tensorflow
 from .meter import Meter, Stopwatch
+from .noise import NoiseProbe
 from .pace import Pace
 from .protocol import Assignment
 from .role import log
@@ -70,6 +71,7 @@ class Training:
         self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
         self._divisor, self._share, self._missing = built.divisor, built.share, built.missing
         self._built, self._number = built, number
+        self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._watch.lap("graph (read)" if shared else "graph")
 
@@ -216,6 +218,7 @@ class Training:
             meter.add(int(after), float(loss), int(examples), now - finished - waited, waited, staleness)
             finished = now
             if first:
+                self._noise.begin(meter.usual)
                 self._watch.lap("step")
                 log(str(self._watch))
                 self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
@@ -225,6 +228,23 @@ class Training:
                 # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
                 self._link.report()
                 self.stop.wait()
+            else:
+                finished += self._measure_noise(session, feeds)
+
+    def _measure_noise(self, session: Any, feeds: Mapping[Any, Any]) -> float:
+        """Compute one more gradient like the last step's if it is time to; its seconds, which are no part of a step."""
+        others = self._link.active - 1 if self._turn else 0
+        if not self._noise.due(self.meter.usual, others):
+            return 0.0
+        began = time.monotonic()
+        try:
+            if found := self._noise.look(session, feeds):
+                self.meter.measured(found)
+        except tensorflow().errors.ResourceExhaustedError:
+            log("the noise of the gradients is not measured: it does not fit into memory")
+            self._noise.give_up()
+        self._moved()
+        return time.monotonic() - began
 
     def _save(self, session: Any) -> None:
         """Write a checkpoint, as the published systems' chief worker does between two steps, and send it off."""

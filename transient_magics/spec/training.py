@@ -20,6 +20,7 @@ class TrainSpec:
     `damping` staleness lowers the learning rate of gradients that come late.
     `alarm_below` is the share of the speed that the workers were seen to reach, below which the run is called slow (0:
     never), `alarm_after` the seconds that each of them warms up before.
+    `noise_share` is the share of its time that a worker takes to measure the noise of its gradients (0: none).
     `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
     `chief` is who saves: `ps`, or a `worker`.
     `workers` is how many the cluster had by declaration then: with `batching` their mini-batches make the global batch.
@@ -49,6 +50,7 @@ class TrainSpec:
     wire: str = "fp32"
     alarm_below: float = 0.8
     alarm_after: float = 30.0
+    noise_share: float = 0.008
     eval_steps: int | None = None
     resume: str | None = None
     pace_seconds: float | None = None

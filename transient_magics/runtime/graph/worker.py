@@ -18,6 +18,7 @@ from .. import placement
 from ..folder import RunSpec
 from ..graph_mode import tensorflow
 from ..trainable import Trainable
+from .noise import gradient_sum
 from .training import training_graph
 from .wire import cross_once
 
@@ -32,7 +33,8 @@ class WorkerGraph:
     """What a worker runs and feeds: tensors of one graph, and the operation `step`.
 
     `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet. The next
-    four are of synchronous training (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
+    three measure gradients that no step applies (noise.py): the squared norm of one and of their sum, and what begins a
+    sum. Four are of synchronous training (accumulate.py): a round to feed, what `step` saw of it, round and step now.
     With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     """
 
@@ -44,6 +46,9 @@ class WorkerGraph:
     divisor: Any
     share: Any
     missing: Any
+    squared: Any
+    summed: Any
+    cleared: Any
     round: Any = None
     seen: Any = None
     current_round: Any = None
@@ -60,6 +65,8 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     with placement.placed(device, servers, spec.ps_shards or servers):
         built = training_graph(trainable, features, spec.wire, spec.mode == "sync", spec.damped)
         missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
+    with tf.device(f"{device}/cpu:0"):
+        measured = gradient_sum(built.objective.pairs)
     graph, saving = tf.get_default_graph(), ()
     if spec.chief == "worker":
         with tf.device(f"{device}/cpu:0"):
@@ -70,7 +77,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     position = (sync.round, sync.seen, *sync.position) if sync else (None,) * 4
     return WorkerGraph(
         built.objective.loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
-        missing, *position, *saving,
+        missing, *measured, *position, *saving,
     )  # fmt: skip
 
 

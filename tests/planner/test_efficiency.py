@@ -1,0 +1,181 @@
+"""Steps to a target as a function of the global batch: measured noise, the line over it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import transient_magics as tm
+from tests.panels import stories
+from tests.planner.test_learning import BEGAN, _at, story
+from transient_magics import panels, places
+from transient_magics.errors import PlanError
+from transient_magics.journal import Journal, events
+from transient_magics.panels.plan import asked_again, begun
+from transient_magics.planner.efficiency import NoiseScale, Target, TargetSteps
+from transient_magics.planner.measured import Record, record
+from transient_magics.planner.plan import Plan
+from transient_magics.planner.search import Search
+from transient_magics.planner.store import ModelStore
+
+TARGET = Target("accuracy", ">=", 0.9)
+SCALE = 200.0
+"""The noise scale of the runs below."""
+
+
+def examples(batch: float) -> float:
+    """Scavenger's line: the more of a gradient is noise, the more examples (here; the sign is a job's own)."""
+    return 20_000 + 60_000 * SCALE / (SCALE + batch)
+
+
+def noisy(steps: int, seed: int = 0, count: int = 60) -> tuple[tuple[int, float, float], ...]:
+    """Estimates with the scale SCALE on the way to the target at `steps`, and with another one behind it."""
+    random = np.random.default_rng(seed)
+    before = [(round(steps * (n + 1) / count), float(random.normal(1, 0.5)), float(random.normal(SCALE, 20)))
+              for n in range(count)]  # fmt: skip
+    return (*before, *((steps + 50 + n, 1.0, 100 * SCALE) for n in range(count)))
+
+
+def ran(workers: int, batch: int = 32, *, needed: float = 0.0, measured: bool = True) -> Record:
+    """A run of so many workers that got to the target with `needed` examples (by the line, where it is 0)."""
+    step = round((needed or examples(workers * batch)) / batch)
+    return Record(
+        (), evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})), batch_size=batch,
+        workers=workers, gradients=noisy(step, workers) if measured else (),
+    )  # fmt: skip
+
+
+def test_the_noise_scale_is_a_ratio_of_means_and_knows_its_error() -> None:
+    found = NoiseScale.of(noisy(1000, count=400)[:400])
+    assert found is not None
+    assert found.examples == pytest.approx(SCALE, rel=3 * found.error)
+    assert 0.01 < found.error < 0.05
+    assert NoiseScale.of([(n, (-1.0) ** n, 200.0) for n in range(100)]) is None  # drowned
+    assert NoiseScale.of([(1, 1.0, 200.0)]) is None
+
+
+def test_steps_follow_the_global_batch_whoever_makes_it() -> None:
+    steps = TargetSteps([ran(1), ran(2), ran(4), ran(8), ran(4, 64)], TARGET, 32)
+    assert steps.depends_on_workers
+    for workers in (1, 2, 3, 6, 8):
+        assert steps.need(workers).examples == pytest.approx(examples(32 * workers), rel=0.03)
+    assert steps.steps(3) == pytest.approx(examples(96) / 32, rel=0.03)
+    halved = TargetSteps([ran(1), ran(2), ran(4), ran(8)], TARGET, 64)
+    assert halved.steps(3) == pytest.approx(steps.steps(6) / 2, rel=0.03)
+    assert "R² 1.00" in steps.words(3)
+    assert "a line over the noise of 5 runs' gradients" in steps.words(3)
+    assert "1 run with a global batch of 64" in steps.words(2)
+    assert steps.noise is not None
+    assert steps.noise.examples == pytest.approx(SCALE, rel=0.1), "what came behind the target does not count"
+    with pytest.raises(PlanError, match=r"global batch of 512 lies outside of what was run \(32 to 256\)"):
+        steps.need(16)
+
+
+@pytest.mark.parametrize("slope", [1.0, -1.0])
+def test_the_sign_of_the_slope_is_the_jobs_own(slope: float) -> None:
+    known = {workers: 50_000 + slope * (examples(32 * workers) - 50_000) for workers in (1, 2, 4, 8)}
+    steps = TargetSteps([ran(workers, needed=needed) for workers, needed in known.items()], TARGET, 32)
+    assert (steps.need(7).examples < steps.need(3).examples) == (slope > 0)
+
+
+def test_below_an_r2_of_0_8_only_what_was_run_is_planned() -> None:
+    u_shaped = TargetSteps([ran(n, needed=e) for n, e in ((1, 40e3), (2, 22e3), (4, 23e3), (8, 39e3))], TARGET, 32)
+    with pytest.raises(PlanError, match=r"explains too little .* \(R² 0\.\d\d, 0\.8 needed\)\. Plan with a global"):
+        u_shaped.need(3)
+    assert u_shaped.need(2).examples == pytest.approx(22e3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([ran(1, measured=False), ran(2, measured=False), ran(4, measured=False)], "did not measure the noise"),
+        ([ran(1), ran(4)], "global batches of 32, 128 got there, and three different ones are needed (noise scale"),
+    ],
+)
+def test_without_enough_of_it_evaluations_alone_tell(records: list[Record], said: str) -> None:
+    steps = TargetSteps(records, TARGET, 32)
+    assert not steps.depends_on_workers
+    assert steps.steps(1) == steps.steps(16)
+    assert f"{len(records)} runs with a mini-batch of 32 got there. How many workers" in steps.words(4)
+    assert said in steps.words()
+
+
+def test_a_record_keeps_what_was_measured(tmp_path: Path) -> None:
+    history, rows = story()
+    for number, row in enumerate(rows):
+        row.update(gradient_squared=8.0, gradient_signal=1.75 + (-1) ** number, gradient_noise=200.0)
+    found = record(history, rows, "run-1")
+    assert found.global_batch == pytest.approx(32 * found.workers)
+    assert len(found.gradients) == len(rows)
+    scale = NoiseScale.of(found.gradients)
+    assert scale is not None
+    assert scale.examples == pytest.approx(200 / 1.75, rel=0.01)
+    store = ModelStore("resnet", "image_digits", directory=tmp_path)
+    store.learn("demo/run-1@1", found)
+    assert store.records()["demo/run-1@1"] == found
+    many = [{**row, "step": 1000 * turn + row["step"]} for turn in range(3) for row in rows]
+    assert len(record(history, many, "run-1").gradients) <= 256
+
+
+def trained(name: str, workers: int) -> None:
+    """A cluster of which `workers` made a run that got to the target, as Scavenger's line says."""
+    batch = 32
+    step = round(examples(batch * workers) / batch)
+    history, rows = story(step, revoked=False)
+    left = [each for each in history if not (isinstance(each, events.WorkerJoined) and each.number >= workers)]
+    evaluated = [events.TrainEvaluated(run="run-1", step=step + n, metrics={"accuracy": 0.9 + n / 10}) for n in (-1, 1)]
+    for row, (_, signal, noise) in zip(rows, noisy(step, workers, len(rows)), strict=False):
+        row.update(gradient_squared=signal + noise / batch, gradient_signal=signal, gradient_noise=noise)
+    folder = places.private(places.cluster(name))
+    run = places.private(folder / "runs" / "run-1")
+    (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with Journal(folder / "journal.jsonl") as journal:
+        for event in [*left, *(_at(each, BEGAN + 250, 0) for each in evaluated)]:
+            journal.append(event)
+
+
+def planned(spec: str = "", **more: Any) -> Any:
+    names = {"model": "resnet", "problem": "image_digits", "hparams_set": "resnet_digits"}
+    return tm.plan(spec, target="accuracy>=0.9", revocations="none", **names, **more)  # type: ignore[arg-type]
+
+
+def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None:
+    for workers in (1, 2, 4):
+        trained(f"demo-{workers}", workers)
+    three, two = planned("k80x3"), planned("k80x2")
+    assert isinstance(three, Plan)
+    assert three.train_steps == pytest.approx(examples(96) / 32, rel=0.05)
+    assert two.train_steps == pytest.approx(examples(64) / 32, rel=0.05)
+    line = next(line for line in str(three).splitlines() if "R²" in line)
+    assert line.startswith(
+        "Steps to accuracy>=0.9: a line over the noise of 3 runs' gradients (global batches of 32 to"
+    )
+    assert "noise scale" in line
+    assert "R² 1.00" in panels.plan_html(three)
+    with pytest.raises(PlanError, match="lies outside"):
+        planned("k80x16")
+
+    found = planned(zone=("us-central1-a",))
+    assert isinstance(found, Search)
+    assert {plan.choice.groups[0].count for plan in found.plans} <= {1, 2, 3, 4}
+    fewest, most = (f"{each(plan.train_steps for plan in found.front):,}" for each in (min, max))
+    assert str(found).startswith(f"{fewest} to {most} steps" if fewest != most else f"{fewest} steps")
+    for shown in (str(found), panels.search_html(found)):
+        assert "R² 1.00" in shown
+        assert "Clusters of 5 to 16 workers are left out" in shown
+
+    begin = begun(found)
+    again = asked_again(found, {**begin, "objective": "cost"})
+    assert (again["target"], again["train_steps"], again["objective"]) == ("accuracy>=0.9", None, "cost")
+    other = asked_again(found, {**begin, "train_steps": 77})
+    assert (other["target"], other["train_steps"]) == (None, 77)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))

@@ -1,0 +1,135 @@
+"""The noise of gradients: the estimate on problems whose noise is known, in the graph, and within its share of time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.machine_room import PROJECT
+from transient_magics.runtime.noise import COUNT, estimate
+
+# Examples are points around the origin with a covariance of VARIANCE in each of SIZE directions, the loss is half their
+# mean squared distance from the weights: the gradient is weights - mean(points), its noise VARIANCE * SIZE / batch.
+SIZE, VARIANCE = 20, 0.5
+PROGRAM = """
+import json, sys, time
+import numpy as np
+from transient_magics.runtime.graph.noise import gradient_sum
+from transient_magics.runtime.graph.worker import WorkerGraph
+from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.noise import COUNT, NoiseProbe
+
+SIZE, VARIANCE = int(sys.argv[1]), float(sys.argv[2])
+tf, random = tensorflow(), np.random.default_rng(1)
+
+
+def small(sparse):
+    with tf.Graph().as_default() as graph:
+        points = tf.placeholder(tf.float32, [None, SIZE])
+        table = tf.get_variable("table", initializer=np.ones((3, SIZE), "f"), use_resource=True)
+        weights = tf.nn.embedding_lookup(table, tf.fill([tf.shape(points)[0]], 1)) if sparse else table[1]
+        loss = tf.reduce_mean(tf.reduce_sum(tf.square(weights - points), axis=1)) / 2
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(loss, [table])
+        assert isinstance(pairs[0][0], tf.IndexedSlices) == sparse
+        with tf.device("/cpu:0"):
+            squared, summed, cleared = gradient_sum(pairs)
+        built = WorkerGraph(*[None] * 3, examples=tf.shape(points)[0], step=None, divisor=None, share=None,
+                            missing=None, squared=squared, summed=summed, cleared=cleared)
+        return graph, built, points, table, tf.global_variables_initializer()
+
+
+def probed(sparse, batches, bursts):
+    graph, built, points, table, start = small(sparse)
+    with tf.Session(graph=graph) as session:
+        session.run(start)
+        before = session.run(table)
+        probe, found = NoiseProbe(built, 1.0), []
+        for number in range(bursts * COUNT):
+            batch = batches[number % len(batches)]
+            made = probe.look(session, {points: random.normal(0, VARIANCE ** 0.5, (batch, SIZE))})
+            assert (made is not None) == ((number + 1) % COUNT == 0)
+            found += [made] if made else []
+        assert (session.run(table) == before).all(), "nothing is applied"
+        return [float(np.mean([getattr(each, name) for each in found])) for name in ("squared", "signal", "noise")]
+
+
+def kept_to(share):
+    graph, built, points, table, start = small(False)
+    with tf.Session(graph=graph) as session:
+        session.run(start)
+        never, probe, began = NoiseProbe(built, 0.0), NoiseProbe(built, share), time.monotonic()
+        assert not probe.due(0.001), "before the first step"
+        for each in (never, probe):
+            each.begin(0.2)
+        made = bursts = 0
+        while bursts < 5:
+            time.sleep(0.001)
+            assert not never.due(0.001)
+            if not probe.due(0.001):
+                continue
+            if not made % COUNT:
+                assert probe.spent + COUNT * 0.001 <= share * (time.monotonic() - began)
+                assert not probe.due(0.001, others=10**6), "the others would wait for it too"
+            made += 1
+            bursts += probe.look(session, {points: np.zeros((4, SIZE))}) is not None
+
+
+kept_to(0.1)
+print(json.dumps([probed(False, [16], 250), probed(True, [16], 250), probed(False, [4, 8, 16, 32], 250)]))
+"""
+
+
+@pytest.mark.training
+def test_the_graph_measures_a_known_noise_and_applies_nothing() -> None:
+    """Dense and sparse gradients, and mini-batches that differ: 250 estimates come within 5 %, and in no more time."""
+    program = [sys.executable, "-c", PROGRAM, str(SIZE), str(VARIANCE)]
+    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr[-2000:]
+    dense, sparse, uneven = json.loads(done.stdout.splitlines()[-1])
+    for squared, signal, noise in (dense, sparse, uneven):
+        assert signal == pytest.approx(SIZE, rel=0.05)  # all weights are one
+        assert noise == pytest.approx(VARIANCE * SIZE, rel=0.05)
+        assert squared > signal
+    assert dense[0] == pytest.approx(SIZE + VARIANCE * SIZE / 16, rel=0.05)
+
+
+def gradients(random: np.random.Generator, weights: np.ndarray, batch: int, count: int) -> np.ndarray:
+    return weights - random.normal(0, np.sqrt(VARIANCE / batch), (count, SIZE))
+
+
+def from_norms(found: np.ndarray, batch: float) -> Any:
+    return estimate(float((found**2).sum(axis=1).mean()), float((found.mean(axis=0) ** 2).sum()), batch, len(found))
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, 64.0])
+@pytest.mark.parametrize(("batch", "count"), [(4, 2), (4, 8), (32, 4), (32, 16)])
+def test_the_noise_scale_depends_neither_on_the_batch_nor_on_their_number(scale: float, batch: int, count: int) -> None:
+    """Means of enough estimates, whose own error is known: within four of it."""
+    random = np.random.default_rng(count)
+    weights = np.full(SIZE, np.sqrt(VARIANCE / scale))  # tr(Sigma) / |G|^2 = scale
+    made = [from_norms(gradients(random, weights, batch, count), batch) for _ in range(4000)]
+    for name, known in (("signal", SIZE * VARIANCE / scale), ("noise", SIZE * VARIANCE)):
+        values = np.array([getattr(each, name) for each in made])
+        assert abs(values.mean() - known) < 4 * values.std() / np.sqrt(len(made))
+        assert values.std() / np.sqrt(len(made)) < 0.25 * known
+
+
+def test_the_gradients_that_training_applies_would_mislead() -> None:
+    """Where a run fluctuates around its minimum, the product of two gradients in a row is below zero, G^2 is not."""
+    random, batch, rate = np.random.default_rng(0), 8, 0.3
+    weights, before = np.zeros(SIZE), np.zeros(SIZE)
+    true, applied, probed = [], [], []
+    for _ in range(4000):
+        (gradient,) = gradients(random, weights, batch, 1)
+        true.append((weights**2).sum())
+        applied.append(gradient @ before)
+        probed.append(from_norms(gradients(random, weights, batch, COUNT), batch).signal)
+        weights, before = weights - rate * gradient, gradient
+    assert np.mean(applied) < 0 < np.mean(true)
+    assert np.mean(probed) == pytest.approx(np.mean(true), rel=0.05)
