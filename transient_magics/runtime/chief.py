@@ -21,6 +21,7 @@ from typing import Any
 
 from . import chief_events as events
 from . import data_files, delivery, shared_records
+from .batching import Rule
 from .chief_state import ChiefState, Phase, Plan
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
@@ -59,6 +60,7 @@ class Chief:
             spec.alarm_after,
             min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
             spec.chief,
+            Rule(spec.deadband, spec.batch_smoothing, spec.batch_least, spec.batch_most, spec.step_time),
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
