@@ -41,7 +41,7 @@ def pushed(clip, rows, share):
         step = tf.train.get_or_create_global_step()
         total, optimizer, pairs = gradients(loss, hparams, tf.constant(1.0))
         objective = Objective(
-            total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer
+            total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer, fed
         )
         train = applied(objective, step, fed)
         session.run(tf.global_variables_initializer())

@@ -68,8 +68,9 @@ class Rule:
 
     def bounds(self, batch: int) -> tuple[int, int]:
         """The least and the most examples of a mini-batch where `batch` was declared."""
-        least, ceiling = max(self.least, SMALLEST), LARGEST * batch
-        return min(least, ceiling), max(least, min(self.most or ceiling, ceiling))
+        ceiling = LARGEST * batch
+        least = min(max(self.least, SMALLEST), ceiling)
+        return least, max(least, min(self.most or ceiling, ceiling))
 
 
 class Cost(NamedTuple):
