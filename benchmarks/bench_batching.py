@@ -21,7 +21,7 @@ from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.journal import events
 
-PACE = 0.6
+PACE = 1.0
 """Seconds of the slow worker's step with the declared mini-batch."""
 EVEN = 1.1
 """The longest step over the mean one, from which on steps count as equally long."""

@@ -116,7 +116,8 @@ def text(shared_room: MachineRoom) -> Story:
     story.wait(30, "the killed worker is lost", "worker.left", worker="worker-2")
     marks["after a death"] = settled(1)
     room.start_agent("worker-3")
-    join(story, "worker-3", REVERSE, *marks["addresses"], SYNCHRONOUS)
+    server, chief = marks["addresses"]
+    join(story, "worker-3", REVERSE, server, chief, SYNCHRONOUS)
     for name in ("worker-2", "worker-3"):
         story.wait(120, f"{name} joins", "worker.joined", worker=name)
     marks["after two joins"] = settled(3)

@@ -207,8 +207,8 @@ def _train() -> tuple[Option, ...]:
               **one_of("--batching", ("uniform", "static", "dynamic"))),
         flag("--batch-bounds", "with it, the least and most examples (of text: tokens) of a mini-batch (2, and 8 times "
               "the declared one)", batch_bounds, metavar="LEAST,MOST"),
-        flag("--deadband", "with --batching dynamic: sizes stay unless one is to change by more than this part of it "
-              "(0.05)", share("--deadband"), metavar="SHARE"),
+        flag("--deadband", "with --batching dynamic: sizes stay unless one is to change by more than this part of it, "
+              "and by more than noise explains (0.05)", share("--deadband"), metavar="SHARE"),
         flag("--batch-smoothing", "with --batching dynamic: the weight of the newest time in a worker's moving average "
               "(0.3)", share("--batch-smoothing"), metavar="SHARE"),
         flag("--step-time", "with --batching dynamic: what a step is taken to last: affine, a fixed part and one for "

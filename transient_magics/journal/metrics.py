@@ -1,8 +1,8 @@
 """Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled as they age.
 
-A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size`,
-`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. `compact` merges lines
-older than an hour into one per worker and minute.
+A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
+uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
+steps), `staleness`. `compact` merges lines older than an hour into one per worker and minute.
 """
 
 from __future__ import annotations

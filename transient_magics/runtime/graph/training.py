@@ -69,11 +69,18 @@ def training_graph(
         accumulators = Accumulators([variable for _, variable in objective.pairs], global_step)
         step = pushed(objective, accumulators, wire)
     else:
-        whole = tf.where(expected > 0, share * objective.weight / tf.maximum(expected, 1e-9), share)
-        step = applied(objective, global_step, whole, wire, began=before if damped else None)
+        exact = exact_share(share, objective.weight, expected)
+        step = applied(objective, global_step, exact, wire, began=before if damped else None)
     with tf.control_dependencies([step]):
         after = tf.identity(global_step.read_value(), name="step_after")
     return TrainingGraph(objective, step, before, after, examples, divisor, share, expected, global_step, accumulators)
+
+
+def exact_share(share: Any, weight: Any, expected: Any) -> Any:
+    """`share` times the weight of this mini-batch over what such a mini-batch weighs in the mean (0: not known)."""
+    tf = tensorflow()
+
+    return tf.where(expected > 0, share * weight / tf.maximum(expected, 1e-9), share)
 
 
 def applied(objective: Objective, global_step: Any, share: Any, wire: str = "fp32", began: Any = None) -> Any:
