@@ -63,7 +63,7 @@ def main() -> None:
             say(f"{wire}: over 2 x 4 bytes x parameters", moved / least["fp32"], "", LIMITS[wire])
             say(f"{wire}: over the least possible", moved / floor, "", "1.01 to 1.05")
             say(f"{wire}: steps at 100 Mbit/s", rates[wire], "steps/s")
-            say(f"{wire}: over what the link allows", rates[wire] * floor * 8 / LINK, "", "a step reads, then sends")
+            say(f"{wire}: over what the link allows", rates[wire] * floor * 8 / LINK, "", "towards 1")
         say("bf16 over fp32, steps/s", rates["bf16"] / rates["fp32"], "", "towards 2")
 
 
