@@ -75,7 +75,7 @@ function drawings(curves, { byStep, smoothing, log }) {
     loss: { x, curves: smooth, marks, log, said: number(last(curves.loss)) },
     speed: { x, curves: [...band, ...speeds], marks: shared, fromZero: true,
       said: `${number(last(curves.speed))}${fast ? `, expected ${number(fast * curves.below)} to ${number(fast)}` : ""}` },
-    batch: varies(curves.workers, "batch") && { x, curves: ofWorkers("batch"), marks: shared, fromZero: true, said: "examples per step of each worker" },
+    batch: varies(curves.workers, "batch") && { x, curves: ofWorkers("batch"), marks: shared, fromZero: true, said: "mini-batch of each worker, in examples or tokens" },
     staleness: varies(curves.workers, "staleness") && { x, curves: ofWorkers("staleness"), marks: shared, fromZero: true, said: "steps of others meanwhile, of each worker" },
   };
 }

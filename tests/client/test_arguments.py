@@ -167,6 +167,17 @@ def test_the_noise_of_gradients_takes_a_share_of_the_time() -> None:
         assert parse("train", split(TRAIN + f"--gradient-noise {text}")).values["noise_share"] == share
 
 
+def test_how_mini_batches_follow_what_is_measured_is_read() -> None:
+    def read(text: str) -> dict[str, object]:
+        values = parse("train", split(TRAIN + f"--batching dynamic {text}")).values
+        return {key: values[key] for key in values.keys() - parse("train", split(TRAIN)).values.keys() - {"batching"}}
+
+    assert read("--deadband .1 --batch-smoothing 0.5") == {"deadband": 0.1, "batch_smoothing": 0.5}
+    assert read("--step-time proportional --deadband 0") == {"step_time": "proportional", "deadband": 0.0}
+    assert read("--batch-bounds 16,256") == {"batch_least": 16, "batch_most": 256}
+    assert read("--batch-bounds ,256") == {"batch_most": 256}
+
+
 def test_a_run_reads_its_options() -> None:
     line = TRAIN + "--include a.py b --pip x y --checkpoint-every 5m --eval-every 50 --no-check --pace .2 --wait -o run"
     command = parse("train", split(line))
@@ -185,6 +196,12 @@ def test_a_run_reads_its_options() -> None:
         ("--model resnet --train-steps 5", "needs --hparams-set and --problem too"),
         ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes it (--hparams)"),
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
+        (TRAIN + "--batching dynamic --deadband 5", "--deadband takes a number from 0 to below 1, not '5'"),
+        (TRAIN + "--batching static --deadband 0.1", "--deadband needs --batching dynamic"),
+        (TRAIN + "--batch-bounds 16,256", "--batch-bounds needs --batching static or dynamic"),
+        (TRAIN + "--batching static --batch-bounds 9,8", "'9,8' bounds no mini-batch (--batch-bounds)"),
+        (TRAIN + "--batching static --batch-bounds 16", "'16' bounds no mini-batch (--batch-bounds)"),
+        (TRAIN + "--batching dynamic --step-time affin", "Did you mean affine?"),
         (TRAIN + "--mode sink", "Did you mean sync?"),
         (TRAIN + "--damping staleness --mode sync", "--damping staleness needs --mode async"),
         (TRAIN + "--speed-alarm 1.2", "--speed-alarm takes a share below 1"),

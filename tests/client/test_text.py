@@ -61,13 +61,13 @@ def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchR
 )
 def test_a_new_mini_batch_says_why(reason: str, said: str) -> None:
     words = event_words(resized("worker-1", 32, 48, reason))
-    assert words == f"worker-1 takes 48 examples per step, not 32: {said}"
+    assert words == f"worker-1 takes mini-batches of 48, not of 32: {said}"
 
 
 def test_mini_batches_that_change_together_are_one_line() -> None:
     alike = grouped([resized("worker-0", 32, 48, "dynamic"), resized("worker-1", 32, 16, "dynamic")])
     assert [group_words(group) for group in alike] == [
-        "2 workers of run-1 now take 48, 16 examples per step: as fast as it was measured to be"
+        "2 workers of run-1 now take mini-batches of 48, 16: as fast as it was measured to be"
     ]
 
 

@@ -253,6 +253,8 @@ async def test_a_vm_is_told_the_pace_of_its_gpu(sky: Cloud) -> None:
         await asyncio.sleep(0.5)
         await asyncio.to_thread(weather, sky, gpu_speed="published")
         assert await waiting == (200, "0.2193 1.0000")
+        await asyncio.to_thread(weather, sky, gpu_speed="k80=0.5,p100=2")
+        assert await ask_metadata(connection, path, "GET", "", google) == (200, "0.4386 2.0000")
     assert "emulator-pace" not in {item.key for item in sky.get("w0").metadata.items}
 
 

@@ -192,6 +192,8 @@ def test_vms_start_as_measured() -> None:
         ({"api_latency": "1s..50ms"}, "ends before it begins"),
         ({"boot": "slow"}, "'slow' is no duration (--boot)"),
         ({"gpu_speed": "fast"}, "--gpu-speed cannot be 'fast'"),
+        ({"gpu_speed": "k8=2"}, "'k8' is no GPU (--gpu-speed). Did you mean k80?"),
+        ({"gpu_speed": "k80=1,p100=0"}, "--gpu-speed takes speeds above 0, not 'p100=0'"),
         ({"link": "100"}, "'100' is no rate of a link"),
         ({"link": "1gbit,far=100mbit/80ms"}, "A latency between regions cannot be emulated"),
         ({"credentials": "expired,for"}, "--credentials"),
@@ -215,5 +217,6 @@ def test_settings_come_back_as_they_were_written() -> None:
     }  # fmt: skip
     weather = Settings().changed(given)
     assert Settings().changed(weather.to_store()) == weather
+    assert Settings().changed({"gpu_speed": " K80=1, v100=3.5"}).to_json()["gpu_speed"] == "k80=1,v100=3.5"
     assert weather.to_json()["stockout"][1] == "us-east1-c,delay=500ms"
     assert Settings().changed(dict.fromkeys(given)) == Settings()

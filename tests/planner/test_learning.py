@@ -49,7 +49,8 @@ def story(steps: int = 4000, *, revoked: bool = True, **spec: str) -> tuple[list
     for second in range(20, 260):
         active = 3 if revoked and 120 <= second < 160 else 4
         step += 2.0 * active
-        rows.append({"time": int((BEGAN + second) * 1e9), "worker": "worker-1", "step": int(step), "batch_size": 32})
+        rows.append({"time": int((BEGAN + second) * 1e9), "worker": "worker-1", "step": int(step), "batch_size": 32,
+                     "steps": 2, "samples": 64})  # fmt: skip
         if second % 10 == 0:
             told.append((second, events.TrainProgress(run="run-1", step=int(step), loss=1.0,
                                                       steps_per_second=2.0 * active, active=active)))  # fmt: skip

@@ -39,12 +39,12 @@ class Small:
         self.variables = tf.trainable_variables()
         pairs = optimizer.compute_gradients(loss, self.variables)
         self.accumulators = accumulate.Accumulators(self.variables, global_step)
-        self.pushed = self.accumulators.push(pairs)
-        self.half = self.accumulators._each[0].apply_grad(
-            tf.convert_to_tensor(pairs[0][0]), local_step=self.accumulators.round
-        )
+        weight = tf.cast(tf.shape(self.words)[0], tf.float32)
+        weighted = [(tf.convert_to_tensor(gradient) * weight, variable) for gradient, variable in pairs]
+        self.pushed = self.accumulators.push(weighted, weight)
+        self.half = self.accumulators._each[0].apply_grad(weighted[0][0], local_step=self.accumulators.round)
         objective = Objective(
-            loss, pairs, optimizer, lambda given: noisy_and_clipped(given, HPARAMS), lambda by: optimizer
+            loss, pairs, optimizer, lambda given: noisy_and_clipped(given, HPARAMS), lambda by: optimizer, weight
         )
         self.accumulators.build_update(objective)
         # Dense here too: the norm of a sparse gradient counts a repeated row as several.
@@ -81,9 +81,9 @@ def main() -> None:
     run, rounds = sync.session.run, sync.accumulators
     found: dict[str, Any] = {"differences": [], "steps": [], "rounds": []}
     rounds.open(sync.session)
-    # Word 5 is the first worker's alone, and repeated; the membership is 2, 2, 1, 3.
+    # Word 5 is the first worker's alone, and repeated; mini-batches are uneven; the membership is 2, 2, 1, 3.
     for members in (2, 2, 1, 3):
-        batches = [draw([0, 1, 5, 5]), draw([1, 2, 3, 3]), draw([4, 0, 0, 2])][:members]
+        batches = [draw([0, 1, 5, 5]), draw([1, 2, 3, 3, 1, 0, 4]), draw([4, 2])][:members]
         number, step = run(rounds.position)
         found["rounds"].append(int(number))
         for batch in batches:

@@ -16,6 +16,7 @@ from transient_magics.runtime.batching import (
     BatchController,
     Cost,
     MiniBatch,
+    Rule,
     accelerator_speed,
     divide,
     whole,
@@ -51,8 +52,8 @@ class Workers:
         return changes
 
 
-def controller_of(policy: str, batch: int, speeds: Mapping[int, float]) -> BatchController:
-    controller = BatchController(policy, batch, len(speeds))
+def controller_of(policy: str, batch: int, speeds: Mapping[int, float], rule: Rule | None = None) -> BatchController:
+    controller = BatchController(policy, batch, len(speeds), rule=rule)
     controller.members(speeds)
     return controller
 
@@ -89,6 +90,38 @@ def test_two_sizes_tell_the_fixed_part_so_that_the_second_adjustment_is_exact() 
     assert workers.train(controller, 13) == 1
     assert workers.imbalance(controller.sizes) < 1.01
     assert workers.train(controller, 100) == 0
+
+
+def test_the_published_rule_takes_every_step_for_proportional_and_needs_more_adjustments() -> None:
+    published = Rule(step_time="proportional")
+    workers = Workers({0: 1.0, 1: 0.3, 2: 0.6}, fixed=0.5)
+    controller = controller_of("dynamic", 64, dict.fromkeys(workers.speeds, 0.0), published)
+    assert workers.train(controller, 13) == 1
+    times = [(0.5 + 0.64) / speed for speed in workers.speeds.values()]
+    rule = [64 * sum(times) / 3 / time for time in times]
+    assert list(controller.sizes.values()) == [round(192 * size / sum(rule)) for size in rule]
+    workers.train(controller, 13)
+    assert workers.imbalance(controller.sizes) > 1.03  # the other model is exact here
+    assert workers.train(controller, 200) >= 1
+    assert workers.imbalance(controller.sizes) < 1.1
+
+
+def test_the_dead_band_and_the_bounds_are_as_told() -> None:
+    workers = Workers({0: 1.0, 1: 0.8})
+    assert workers.train(controller_of("dynamic", 32, {0: 1.0, 1: 1.0}, Rule(deadband=0.2)), 100) == 0
+    assert workers.train(controller_of("dynamic", 32, {0: 1.0, 1: 1.0}, Rule(deadband=0.1)), 100) == 1
+    assert controller_of("static", 32, {0: 4.0, 1: 1.0}, Rule(least=20)).sizes == {0: 44, 1: 20}
+    assert controller_of("static", 32, {0: 4.0, 1: 1.0}, Rule(most=40)).sizes == {0: 40, 1: 24}
+    assert Rule().bounds(32) == (SMALLEST, LARGEST * 32)
+    assert Rule(least=10**6).bounds(32) == (LARGEST * 32, LARGEST * 32)
+
+
+def test_a_worker_knows_what_a_mini_batch_of_text_weighs_in_the_mean() -> None:
+    batch = MiniBatch(256)
+    assert batch.expected(256) == 0
+    batch.held(256, 100.0)
+    batch.held(128, 92.0)
+    assert batch.expected(512) == pytest.approx(256.0)
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])

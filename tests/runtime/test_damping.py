@@ -35,7 +35,7 @@ def moved(optimizer, late, damped=True):
         share = tf.placeholder_with_default(1.0, [])
         rate = tf.constant(0.25)
         total, plain, pairs = gradients(loss, hparams, rate)
-        objective = Objective(total, pairs, plain, lambda pairs: pairs, lambda by: made(hparams, rate / by))
+        objective = Objective(total, pairs, plain, lambda pairs: pairs, lambda by: made(hparams, rate / by), rate)
         train = applied(objective, step, share, began=began if damped else None)
         session.run(tf.global_variables_initializer())
         session.run(step.assign(100))

@@ -20,7 +20,7 @@ from transient_magics.runtime.t2t import bridges
 tf = bridges.cross()
 from tensor2tensor.models import resnet
 from transient_magics.runtime.batching import BatchController
-from transient_magics.runtime.graph.training import applied
+from transient_magics.runtime.graph.training import applied, exact_share
 from transient_magics.runtime.t2t.optimizer import gradients, noisy_and_clipped
 from transient_magics.runtime.trainable import Objective
 
@@ -41,7 +41,7 @@ def pushed(clip, rows, share):
         step = tf.train.get_or_create_global_step()
         total, optimizer, pairs = gradients(loss, hparams, tf.constant(1.0))
         objective = Objective(
-            total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer
+            total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer, fed
         )
         train = applied(objective, step, fed)
         session.run(tf.global_variables_initializer())
@@ -56,6 +56,11 @@ for worker, size in controller.sizes.items():
 assert np.abs(np.mean(parts, axis=0) - pushed(0.0, slice(0, None), 1.0)).max() < 1e-6
 norm = np.linalg.norm(pushed(0.01, slice(0, 44), 1.5))
 assert abs(norm - 0.015) < 1e-6, norm  # clipped first, then weighted
+
+# Mini-batches of text weigh more or less than they do in the mean; every token moves the variables alike.
+shares = [exact_share(*map(tf.constant, fed)) for fed in ((0.5, 90.0, 60.0), (0.5, 30.0, 60.0), (0.5, 30.0, 0.0))]
+with tf.Session() as session:
+    assert np.allclose(session.run(shares), [0.75, 0.25, 0.5])
 """
 
 

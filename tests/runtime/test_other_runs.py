@@ -135,12 +135,6 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     [
         ({}, DIGITS, None, None),
         ({"batching": "dynamic"}, DIGITS, None, None),
-        (
-            {"batching": "dynamic", "problem": "algorithmic_identity_decimal40"},
-            DIGITS,
-            "--batching dynamic needs single examples",
-            None,
-        ),
         ({"model": "resnett"}, DIGITS, "Did you mean resnet", None),
         ({}, DIGITS.replace("hparams.layer_sizes", "hparams.layer_size"), "cell line", "hparams.layer_size "),
     ],

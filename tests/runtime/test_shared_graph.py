@@ -49,7 +49,7 @@ device = placement.worker_device(7)
 
 def seen(make):
     with tf.Graph().as_default() as graph:
-        elements = make(trainable.placeholders("uniform"))
+        elements = make(trainable.placeholders())
         wanted = [getattr(each, "op", each).name for each in vars(elements).values() if each is not None]
         used = {node.name for node in tf.graph_util.extract_sub_graph(graph.as_graph_def(), wanted).node}
         operations = [operation for operation in graph.get_operations() if operation.name in used]

@@ -1,15 +1,28 @@
-"""A real run on two unequal machines: mini-batches follow their speeds, and their sum stays."""
+"""Real runs on unequal machines: mini-batches follow their speeds, and their sum stays."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.runtime.machine_room import MachineRoom, free_ports, until
+from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from tests.runtime.test_other_runs import REVERSE, TEXT
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
 pytestmark = pytest.mark.training
 
-PACES = {"worker-1": 0.15, "worker-2": 0.45}
+PACES = {"worker-1": 0.2, "worker-2": 0.4, "worker-3": 0.2}
+TOKENS = 256
+SYNCHRONOUS = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic", "hparams": "num_hidden_layers=1"}
+SMALL = {**DECLARATION, "batching": "dynamic", "model": "small_memory"}
 SMALL_MEMORY = '''
 
 import tensorflow.compat.v1 as _tf
@@ -33,60 +46,136 @@ class SmallMemory(_resnet.Resnet):
 '''
 
 
-def begin(room: MachineRoom, run: str, cell: str, **more: object) -> Story:
+def begin(room: MachineRoom, run: str, cell: str, names: tuple[str, ...], declared: dict[str, Any]) -> Story:
+    """A run of two declared workers, of which those with these names are there."""
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
-    for name in ("ps-0", *PACES):
-        room.start_agent(name)
-        declared = {**DECLARATION, "name": run, "workers": 2, "pace_seconds": PACES.get(name), **more}
-        room.put(name, declared, cell)
-        room.say(name, assignment(name, [server], chief, run))
     story = Story(room, run=run)
-    for name in PACES:
-        story.wait(60, f"{name} joined", "worker.joined", worker=name)
+    for name in ("ps-0", *names):
+        room.start_agent(name)
+        join(story, name, cell, server, chief, declared)
+    for name in names:
+        story.wait(120, f"{name} joined", "worker.joined", worker=name)
+    story.marks["addresses"] = server, chief
     return story
 
 
-def sizes(story: Story) -> dict[str, int]:
-    """The newest size of each worker, as the events tell it."""
-    found = dict.fromkeys(PACES, 32)
-    for event in story.events("worker.batch_resized"):
-        assert event["old"] == found[event["worker"]]
-        found[event["worker"]] = event["new"]
+def join(story: Story, name: str, cell: str, server: str, chief: str, declared: dict[str, Any]) -> None:
+    own = {"name": story.run, "workers": 2, "pace_seconds": PACES.get(name), "train_steps": 100_000}
+    story.room.put(name, {**declared, **own}, cell)
+    story.room.say(name, assignment(name, [server], chief, story.run))
+
+
+def sizes(story: Story, declared: int) -> dict[str, int]:
+    """The mini-batches of those who train, as the events tell them."""
+    found: dict[str, int] = {}
+    for event in story.events("worker.joined", "worker.left", "worker.batch_resized"):
+        name = event["worker"]
+        if event["kind"] == "worker.joined":
+            found[name] = declared
+        elif event["kind"] == "worker.left":
+            found.pop(name, None)
+        else:
+            assert event["old"] == found[name]
+            found[name] = event["new"]
     return found
 
 
-def test_a_slow_worker_takes_fewer_examples_and_leaves_them_to_the_other(room: MachineRoom) -> None:
-    story = begin(room, "run-1", DIGITS, batching="dynamic", train_steps=100_000)
-    until(lambda: sizes(story)["worker-2"] < 24, 40, "unequal sizes")
-    told = sizes(story)
-    assert sum(told.values()) == 64
-    assert {event["reason"] for event in story.events("worker.batch_resized")} == {"dynamic"}
-    begun = len(story.metrics())
+def imbalance(told: dict[str, int]) -> float:
+    """The longest step over the mean one, as the workers are paced."""
+    times = [PACES[name] * size for name, size in told.items()]
+    return max(times) * len(times) / sum(times)
 
-    def last() -> dict[str, dict[str, float]]:
-        return {line["worker"]: line for line in story.metrics()[begun:] if line["samples"] == line["steps"] * told.get(
-            line["worker"], 0)}  # fmt: skip
 
-    until(lambda: len(last()) == 2, 20, "steps of the new sizes")
-    seconds = [line["compute_seconds"] / line["steps"] for line in last().values()]
-    assert max(seconds) / min(seconds) < 1.6  # three times as long before
+@pytest.fixture(scope="module")
+def text(shared_room: MachineRoom) -> Story:
+    """Synchronous steps of a transformer on text: two unequal workers; then a death, two joins and a notice."""
+    story = begin(shared_room, "run-1", REVERSE, ("worker-1", "worker-2"), SYNCHRONOUS)
+    room, marks = shared_room, story.marks
 
-    room.preempt("worker-2")
-    story.wait(10, "the revoked worker left", "worker.left", worker="worker-2", reason="revoked")
-    resized = story.events("worker.batch_resized")[-1]
-    assert (resized["worker"], resized["new"], resized["reason"]) == ("worker-1", 64, "revocation")
-    until(lambda: story.metrics()[-1]["batch_size"] == 64, 20, "steps with all examples")
+    def settled(workers: int, below: float = 9.9) -> dict[str, int]:
+        def found() -> dict[str, int] | None:
+            told = sizes(story, TOKENS)
+            whole = len(told) == workers and sum(told.values()) == 2 * TOKENS
+            return told if whole and imbalance(told) < below else None
+
+        return until(found, 120, f"sizes of {workers} workers")
+
+    marks["first sizes"] = settled(2)
+    marks["balanced"], marks["resized"] = settled(2, below=1.1), story.events("worker.batch_resized")
+    marks["processes"] = [room.pids(name)[name] for name in ("worker-1", "worker-2")]
+
+    def all_step() -> bool:
+        now = {line["worker"]: line["batch_size"] for line in story.metrics()}
+        return now == sizes(story, TOKENS)
+
+    until(all_step, 60, "steps of the new sizes")
+    marks["same processes"] = marks["processes"] == [room.pids(name)[name] for name in ("worker-1", "worker-2")]
+    marks["logs"] = [(room.run_folder(name) / "logs" / f"{name}.log").read_text() for name in ("worker-1", "worker-2")]
+
+    os.kill(room.pids("worker-2")["worker-2"], signal.SIGKILL)
+    story.wait(30, "the killed worker is lost", "worker.left", worker="worker-2")
+    marks["after a death"] = settled(1)
+    room.start_agent("worker-3")
+    server, chief = marks["addresses"]
+    join(story, "worker-3", REVERSE, server, chief, SYNCHRONOUS)
+    for name in ("worker-2", "worker-3"):
+        story.wait(120, f"{name} joins", "worker.joined", worker=name)
+    marks["after two joins"] = settled(3)
+    room.preempt("worker-1")
+    story.wait(30, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
+    marks["after a notice"] = settled(2)
+    step = story.metrics()[-1]["step"]
+    until(lambda: story.metrics()[-1]["step"] > step + 2, 60, "steps of those who are left")
     for name in ("ps-0", *PACES):
         room.say(name, {"do": "stop", "run": "run-1"})
-    until(lambda: not room.pids("ps-0"), 20, "the end")
+    until(lambda: not room.pids("ps-0"), 30, "the end")
+    return story
+
+
+def test_unequal_workers_take_unequal_parts_of_text_without_a_restart_or_another_graph(text: Story) -> None:
+    marks = text.marks
+    balanced = marks["balanced"]
+    assert balanced["worker-1"] > 1.5 * balanced["worker-2"]
+    assert imbalance(balanced) < 1.1 < imbalance({"worker-1": TOKENS, "worker-2": TOKENS})
+    adjustments = [event for event in marks["resized"] if event["worker"] == "worker-1"]
+    assert 1 <= len(adjustments) <= 3
+    assert {event["reason"] for event in adjustments} == {"dynamic"}
+    assert marks["same processes"]
+    for log in marks["logs"]:
+        assert len(re.findall(r"first gradient after", log)) == 1
+        assert "session lost" not in log
+    fast, slow = (
+        [line["samples"] / line["steps"] for line in text.metrics() if (line["worker"], line["batch_size"]) == which]
+        for which in (("worker-1", balanced["worker-1"]), ("worker-2", balanced["worker-2"]))
+    )
+    assert sum(fast) / len(fast) > 1.3 * sum(slow) / len(slow)  # sequences
+    assert not text.events("train.failed")
+
+
+def test_the_global_batch_stays_through_a_death_joins_and_a_notice(text: Story) -> None:
+    moments = ("first sizes", "balanced", "after a death", "after two joins", "after a notice")
+    assert [sum(text.marks[moment].values()) for moment in moments] == [2 * TOKENS] * len(moments)
+    assert text.marks["after a death"] == {"worker-1": 2 * TOKENS}
+    assert set(text.marks["after two joins"]) == set(PACES)
+    assert set(text.marks["after a notice"]) == {"worker-2", "worker-3"}
+
+
+def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.runtime.text_step", str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=PROJECT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["weights"] == found["tokens"]
+    assert found["tokens"][0] < found["tokens"][1] < found["tokens"][2]
+    assert max(found["differences"]) < 1e-6 < 1e-2 < found["largest"]
 
 
 def test_a_worker_whose_memory_is_exhausted_goes_on_with_fewer_examples(room: MachineRoom) -> None:
-    story = begin(room, "run-2", DIGITS + SMALL_MEMORY, batching="dynamic", model="small_memory", train_steps=100_000)
+    story = begin(room, "run-2", DIGITS + SMALL_MEMORY, ("worker-1", "worker-2"), SMALL)
     event = story.wait(40, "memory exhausted", "worker.batch_resized", worker="worker-1", reason="oom")
     assert event["old"] > 40 >= event["new"]
     numbers = [line["number"] for line in story.events("worker.joined")]
     assert len(numbers) == 2  # no process was started anew
     stepping = lambda: story.metrics()[-1]["time"] > event["time"] + 2e9  # noqa: E731
     until(stepping, 10, "training goes on")
-    assert sum(sizes(story).values()) == 64
+    assert sum(sizes(story, 32).values()) == 64

@@ -32,7 +32,7 @@ device = placement.worker_device(7)
 with tf.Graph().as_default() as built:
     trainable.prepare()
     with placement.placed(device, 2, 2):
-        training_graph(trainable, trainable.placeholders("uniform"), spec.wire)
+        training_graph(trainable, trainable.placeholders(), spec.wire)
     cross_once(built, device, spec.wire)
     parameters = sum(variable.shape.num_elements() for variable in tf.trainable_variables())
 def place(operation):

@@ -192,7 +192,7 @@ def step(folder: Any, spec: Any, sizes: Mapping[str, int]) -> None:
             hparams.set_hparam(name, small)
     with tf.Graph().as_default():
         trainable.prepare()
-        features = {name: like(tf, held) for name, held in trainable.placeholders("uniform").items()}
+        features = {name: like(tf, held) for name, held in trainable.placeholders().items()}
         built = training_graph(trainable, features)
         with tf.Session(
             config=tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)

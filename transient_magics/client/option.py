@@ -116,6 +116,32 @@ def positive(option: str) -> Callable[[str], float]:
     return read
 
 
+def share(option: str) -> Callable[[str], float]:
+    """A reader of numbers from 0 to 1; 1 itself is too much."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < 1:
+            raise DeclarationError(f"{option} takes a number from 0 to below 1, not '{text}'")
+        return value
+
+    return read
+
+
+def batch_bounds(text: str) -> dict[str, Any]:
+    """The least and the most examples of a mini-batch, as `16,256`; either may be left out."""
+    least, comma, most = (each.strip() for each in text.partition(","))
+    read = whole("--batch-bounds")
+    found = {"batch_least": read(least)} if least else {}
+    found |= {"batch_most": read(most)} if most else {}
+    if not comma or not found or (least and most and int(least) > int(most)):
+        raise DeclarationError(f"'{text}' bounds no mini-batch", where="--batch-bounds", fix="For example: 16,256")
+    return found
+
+
 def duration(option: str, unit: str) -> Callable[[str], float]:
     """A reader of durations, in seconds; a bare number counts `unit`s."""
     return lambda text: parse_duration(text, option, unit=unit)

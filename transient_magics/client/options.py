@@ -13,6 +13,7 @@ from ..spec.grammar import nearest
 from .option import (
     Option,
     address_ranges,
+    batch_bounds,
     bucket,
     duration,
     evaluate_every,
@@ -26,6 +27,7 @@ from .option import (
     one_zone,
     overrides,
     positive,
+    share,
     share_of_time,
     speed_alarm,
     variable,
@@ -205,6 +207,15 @@ def _train() -> tuple[Option, ...]:
               whole("--backup-workers", 0), metavar="N"),
         flag("--batching", "mini-batches: all alike, by the GPUs' speeds as known, or as measured (uniform)",
               **one_of("--batching", ("uniform", "static", "dynamic"))),
+        flag("--batch-bounds", "with it, the least and most examples (of text: tokens) of a mini-batch (2, and 8 times "
+              "the declared one)", batch_bounds, metavar="LEAST,MOST"),
+        flag("--deadband", "with --batching dynamic: sizes stay unless one is to change by more than this part of it, "
+              "and by more than noise explains (0.05)", share("--deadband"), metavar="SHARE"),
+        flag("--batch-smoothing", "with --batching dynamic: the weight of the newest time in a worker's moving average "
+              "(0.3)", share("--batch-smoothing"), metavar="SHARE"),
+        flag("--step-time", "with --batching dynamic: what a step is taken to last: affine, a fixed part and one for "
+              "each example; or proportional to its examples, as published (affine)",
+              **one_of("--step-time", ("affine", "proportional"))),
         flag("--lr-policy", "which n divides the learning rate, as 1/sqrt(n); with --mode sync active is 1 (active)",
               **one_of("--lr-policy", ("active", "slots", "fixed"))),
         flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate (none)",
@@ -294,8 +305,8 @@ def _weather() -> tuple[Option, ...]:
               metavar="SHARE"),
         flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019", str,
               choices=("2s", "published"), metavar="TIME"),
-        flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU", str,
-              choices=("equal", "published")),
+        flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU; or how many times as fast "
+              "as a K80: k80=1,p100=2", str, choices=("equal", "published"), metavar="HOW|GPU=TIMES,..."),
         flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,
               choices=("none", "100mbit"), metavar="RATE"),
         flag("--seed", "what all chance follows from: the same seed, the same weather", str),
@@ -343,11 +354,18 @@ def _check_train(values: dict[str, Any], called: str) -> None:
     check_model(values)
     if values.get("backup_workers") and values.get("mode") != "sync":
         raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
+    for option in ("deadband", "batch_smoothing", "step_time"):
+        if option in values and values.get("batching") != "dynamic":
+            fix = "Without it, mini-batches do not follow what is measured."
+            raise DeclarationError(f"--{option.replace('_', '-')} needs --batching dynamic", fix=fix)
+    if "batch_bounds" in values and values.get("batching", "uniform") == "uniform":
+        fix = "Without it, all mini-batches are the declared one."
+        raise DeclarationError("--batch-bounds needs --batching static or dynamic", fix=fix)
     if values.get("damping") == "staleness" and values.get("mode") == "sync":
         raise DeclarationError(
             "--damping staleness needs --mode async", fix="No gradient of a synchronous step is late."
         )
-    for option in ("checkpoint_every", "speed_alarm"):  # one option, several fields
+    for option in ("checkpoint_every", "speed_alarm", "batch_bounds"):  # one option, several fields
         values.update(values.pop(option, {}))
     for key in ("include", "pip"):
         if key in values:

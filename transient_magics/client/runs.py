@@ -25,6 +25,7 @@ from .handles import Cluster, Run
 _CHOICES = {
     "mode": ("async", "sync"),
     "batching": ("uniform", "static", "dynamic"),
+    "step_time": ("affine", "proportional"),
     "lr_policy": ("active", "slots", "fixed"),
     "damping": ("none", "staleness"),
     "wire": ("fp32", "bf16"),

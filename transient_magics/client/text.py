@@ -263,7 +263,7 @@ def group_words(alike: Sequence[Event]) -> str:
             return f"{many} workers left {last.run}, {last.reason}: {count(last.active, 'worker')}"
         case events.WorkerBatchResized():
             sizes = ", ".join(f"{each.new}" for each in alike if isinstance(each, events.WorkerBatchResized))
-            return f"{many} workers of {last.run} now take {sizes} examples per step{_why_resized(last.reason)}"
+            return f"{many} workers of {last.run} now take mini-batches of {sizes}{_why_resized(last.reason)}"
     return event_words(last)
 
 
@@ -347,7 +347,7 @@ def event_words(event: Event) -> str:
         case events.WorkerLeft():
             return f"{event.worker} left {event.run}, {event.reason}: {count(event.active, 'worker')}"
         case events.WorkerBatchResized():
-            return f"{event.worker} takes {event.new} examples per step, not {event.old}{_why_resized(event.reason)}"
+            return f"{event.worker} takes mini-batches of {event.new}, not of {event.old}{_why_resized(event.reason)}"
         case events.WorkerReplaced():
             return f"{event.by} takes the place of {event.worker}"
         case events.ControllerMoved():

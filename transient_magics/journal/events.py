@@ -261,7 +261,10 @@ class WorkerLeft(Event):
 
 @_event("worker.batch_resized")
 class WorkerBatchResized(Event):
-    """A worker takes `new` examples per step instead of `old`. `reason`: static, dynamic, revocation, join or oom."""
+    """A worker takes mini-batches of `new` examples (of text: tokens), not of `old`.
+
+    `reason`: static, dynamic, revocation, join or oom.
+    """
 
     run: str
     worker: str

@@ -1,10 +1,11 @@
 """Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled at its end.
 
-A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size`,
-`compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two steps), `staleness`. Now and then it has what
-GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of
-all data and the variance of one example's (both without bias, so the first is below zero at times). A worker writes
-some 17 MB of them a day: when the run is over `compact` merges all but its last hour into a line per worker and minute.
+A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
+uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
+steps), `staleness`. Now and then it has what GRADIENTS names: the mean squared norm of the worker's gradients, and its
+two parts, the squared norm of the gradient of all data and the variance of one example's (both without bias, so the
+first is below zero at times). A worker writes some 17 MB of them a day: when the run is over `compact` merges all but
+its last hour into a line per worker and minute.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def record(
     state = replay(history)
     known = state.runs.get(run)
     model = model or {}
-    sizes = [row["batch_size"] for row in rows if row.get("batch_size")]
+    sizes = [row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")]
     return Record(
         observations=tuple(_observations(history, rows, run)),
         joins=tuple(_joins(history, run)),

@@ -1,29 +1,30 @@
 """Who gets which mini-batch: unequal workers take unequal numbers of examples, so that their steps take equally long.
 
-Pure arithmetic: no clock, socket or TensorFlow. The global batch B is the declared mini-batch times the most workers
+Pure arithmetic: no clock, socket or TensorFlow. Of problems whose batches count tokens (text), an example here is a
+token. The global batch B is the declared mini-batch times the most workers
 that trained at once (never more than were declared), and the mini-batches of those who train now add up to it: a
 leaving worker's share goes to the others, a joining one takes its share from them. Only bounds stand above that:
-nobody takes less than `SMALLEST`, more than `LARGEST` times the declared size, or more than it was seen to bear.
+nobody takes less than the least, more than the most (`Rule`), or more than it was seen to bear.
 
 `static` divides B in proportion to speeds known beforehand. `dynamic` starts there and measures. A worker that was
 seen at one size is assumed to take time in proportion to it, which makes equal times the published proportional rule
-(size times mean time over own time) with its sum put right. After two sizes its fixed part is known too, and one
-adjustment suffices. A worker's gradient is to be weighted with `share`, its mini-batch over the mean one.
+(S. Tyagi, P. Sharma, "Taming resource heterogeneity in distributed ML training with dynamic batching", ACSOS 2020,
+section 3: size times mean time over own time) with its sum put right. The rule `proportional` stays with that; with
+`affine` the fixed part of a step is known too after two sizes, and one adjustment suffices. A worker's gradient is to
+be weighted with `share`, its mini-batch over the mean one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 SMALLEST = 2
 """T2T's resnet squeezes its targets: with one example the batch dimension would vanish."""
 LARGEST = 8
 """Times the declared mini-batch; a worker's queue of examples holds as many."""
-DEADBAND = 0.05
-"""The smallest relative change of a mini-batch that is worth making."""
-SMOOTHING = 0.3
 ENOUGH_STEPS = 10
 ENOUGH_LOOKS = 3
 """Steps and observations at its present size after which a worker's time counts as known."""
@@ -31,6 +32,8 @@ SIGMAS = 5.0
 """How many standard errors a change must exceed; the worst of many workers is looked at, many times."""
 APART = 0.1
 """Two sizes nearer to each other than this (relatively) tell nothing about the fixed part of a step."""
+FELL = 0.05
+"""The smallest relative loss of throughput that shows that more examples were too many."""
 MOST_FIXED = 4.0
 """The fixed part of a step is never taken for more than so many times the rest: two noisy times would say anything."""
 _NOISE = 0.03
@@ -47,6 +50,29 @@ def accelerator_speed(accelerator: str) -> float:
     return 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How mini-batches follow what is measured.
+
+    `deadband` is the smallest relative change of a mini-batch that is worth making, `smoothing` the weight of the
+    newest time in the moving average (EWMA) of a worker's step. Nobody takes less than `least` examples, nor more than
+    `most` (0: `SMALLEST`, and `LARGEST` times the declared mini-batch). `step_time` is what is assumed of a step:
+    `affine` (a fixed part, and one in proportion to its examples) or, as published, `proportional`.
+    """
+
+    deadband: float = 0.05
+    smoothing: float = 0.3
+    least: int = 0
+    most: int = 0
+    step_time: str = "affine"
+
+    def bounds(self, batch: int) -> tuple[int, int]:
+        """The least and the most examples of a mini-batch where `batch` was declared."""
+        ceiling = LARGEST * batch
+        least = min(max(self.least, SMALLEST), ceiling)
+        return least, max(least, min(self.most or ceiling, ceiling))
+
+
 class Cost(NamedTuple):
     """A step of n examples takes `fixed + n * each` seconds; n is at most `largest`."""
 
@@ -55,13 +81,13 @@ class Cost(NamedTuple):
     largest: int
 
 
-def divide(total: int, costs: Mapping[int, Cost]) -> dict[int, float]:
+def divide(total: int, costs: Mapping[int, Cost], least: int = SMALLEST) -> dict[int, float]:
     """Sizes with which all steps take equally long, as far as the bounds allow; they add up to `total`."""
     shortest, longest = 0.0, max(cost.fixed + cost.each * cost.largest for cost in costs.values())
 
     def sizes(seconds: float) -> dict[int, float]:
         wanted = {key: (seconds - cost.fixed) / cost.each for key, cost in costs.items()}
-        return {key: min(max(wanted[key], SMALLEST), cost.largest) for key, cost in costs.items()}
+        return {key: min(max(wanted[key], least), cost.largest) for key, cost in costs.items()}
 
     for _ in range(60):  # the sum grows with the time
         middle = (shortest + longest) / 2
@@ -72,13 +98,13 @@ def divide(total: int, costs: Mapping[int, Cost]) -> dict[int, float]:
     return sizes(longest)
 
 
-def whole(sizes: Mapping[int, float], total: int, largest: Mapping[int, int]) -> dict[int, int]:
+def whole(sizes: Mapping[int, float], total: int, largest: Mapping[int, int], least: int = SMALLEST) -> dict[int, int]:
     """Whole sizes by largest remainders: they add up to `total` exactly, or come as near as the bounds allow."""
-    total = min(max(total, SMALLEST * len(sizes)), sum(largest.values()))
+    total = min(max(total, least * len(sizes)), sum(largest.values()))
     rounded = {key: math.floor(size + 1e-9) for key, size in sizes.items()}
     while rest := total - sum(rounded.values()):
         step = 1 if rest > 0 else -1
-        free = [key for key in rounded if (rounded[key] < largest[key] if step > 0 else rounded[key] > SMALLEST)]
+        free = [key for key in rounded if (rounded[key] < largest[key] if step > 0 else rounded[key] > least)]
         rounded[max(free, key=lambda key: step * (sizes[key] - rounded[key]))] += step
     return rounded
 
@@ -86,8 +112,8 @@ def whole(sizes: Mapping[int, float], total: int, largest: Mapping[int, int]) ->
 class StepTime:
     """What is known about the time of one worker's steps. `largest` is the most examples that it bears."""
 
-    def __init__(self, speed: float, largest: int) -> None:
-        self.speed, self.largest = speed, largest
+    def __init__(self, speed: float, largest: int, rule: Rule) -> None:
+        self.speed, self.largest, self._rule = speed, largest, rule
         self._before: tuple[int, float] | None = None
         self.worth = 0.0
         """How many examples the fixed part of a step is worth. A change of speed does not change that."""
@@ -115,7 +141,7 @@ class StepTime:
             self._differences += 1
             difference = ((seconds - self._last) / self._seconds) ** 2 / 2
             self._variance += (difference - self._variance) / min(self._differences, 50)
-            self._seconds += (seconds - self._seconds) * max(SMOOTHING, 1 / self._looks)
+            self._seconds += (seconds - self._seconds) * max(self._rule.smoothing, 1 / self._looks)
         self._size, self._last = size, seconds
 
     @property
@@ -126,7 +152,8 @@ class StepTime:
     @property
     def error(self) -> float:
         """The relative standard error of the smoothed time."""
-        return math.sqrt(self._variance * max(SMOOTHING / (2 - SMOOTHING), 1 / max(self._looks, 1)))
+        smoothing = self._rule.smoothing
+        return math.sqrt(self._variance * max(smoothing / (2 - smoothing), 1 / max(self._looks, 1)))
 
     @property
     def seconds_per_example(self) -> float:
@@ -151,11 +178,12 @@ class StepTime:
             return
         size, seconds = self._before
         noise = SIGMAS * self.error
-        if abs(self._size - size) >= max(APART, noise) * max(self._size, size):
+        apart = abs(self._size - size) >= max(APART, noise) * max(self._size, size)
+        if apart and self._rule.step_time == "affine":
             each = (self._seconds - seconds) / (self._size - size)
             most = MOST_FIXED * self._size
             self.worth = min(max(self._seconds / each - self._size, 0.0), most) if each > 0 else most
-        if self._size > size and self._size / self._seconds < (1 - max(DEADBAND, noise)) * size / seconds:
+        if self._size > size and self._size / self._seconds < (1 - max(FELL, noise)) * size / seconds:
             self.largest = size
 
     def _point(self) -> tuple[int, float]:
@@ -165,13 +193,16 @@ class StepTime:
 class BatchController:
     """The mini-batches of one run. Workers go by their number; `sizes` is what each has now."""
 
-    def __init__(self, policy: str, batch: int, workers: int = 0, kept: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, policy: str, batch: int, workers: int = 0, kept: Mapping[str, Any] | None = None, rule: Rule | None = None
+    ) -> None:
         """`batch` is the declared mini-batch, `workers` how many workers were declared (0: unknown)."""
-        kept = kept or {}
+        kept, self._rule = kept or {}, rule or Rule()
         self.policy, self.batch = policy, max(batch, SMALLEST)
+        self._least, self._largest = self._rule.bounds(self.batch)
         self._declared, self._most = workers, int(kept.get("most", 0))
         self._times = {
-            int(key): StepTime(float(speed), LARGEST * self.batch) for key, speed in kept.get("speeds", {}).items()
+            int(key): StepTime(float(speed), self._largest, self._rule) for key, speed in kept.get("speeds", {}).items()
         }
         self.sizes = {int(key): int(size) for key, size in kept.get("sizes", {}).items()}
 
@@ -192,9 +223,10 @@ class BatchController:
 
     def members(self, speeds: Mapping[int, float]) -> dict[int, int]:
         """These train now, with these relative speeds (0: not known). Returns the sizes that changed."""
-        largest = LARGEST * self.batch
         known = self._times
-        self._times = {key: known.get(key) or StepTime(speed or 1.0, largest) for key, speed in speeds.items()}
+        self._times = {
+            key: known.get(key) or StepTime(speed or 1.0, self._largest, self._rule) for key, speed in speeds.items()
+        }
         for key, speed in speeds.items():
             self._times[key].speed = speed or self._times[key].speed
         self._most = max(self._most, min(len(speeds), self._declared or len(speeds)))
@@ -230,7 +262,7 @@ class BatchController:
         Dead-band and noise are parts of a step's time, of which the fixed part is worth some examples.
         """
         time = self._times[worker]
-        return max((size + time.worth) * max(DEADBAND, SIGMAS * time.error), 0.75)
+        return max((size + time.worth) * max(self._rule.deadband, SIGMAS * time.error), 0.75)
 
     def _wanted(self) -> dict[int, float]:
         if not self._times:
@@ -239,14 +271,17 @@ class BatchController:
         seen = [time.seconds_per_example * time.speed for time in times if time.seconds_per_example]
         of_speed_one = sum(seen) / len(seen) if seen else 1.0
         if self.policy == "static":
-            return divide(self.total, {key: Cost(0.0, 1 / time.speed, time.largest) for key, time in self._items()})
-        return divide(self.total, {key: time.cost(of_speed_one) for key, time in self._items()})
+            costs = {key: Cost(0.0, 1 / time.speed, time.largest) for key, time in self._items()}
+        else:
+            costs = {key: time.cost(of_speed_one) for key, time in self._items()}
+        return divide(self.total, costs, self._least)
 
     def _items(self) -> list[tuple[int, StepTime]]:
         return list(self._times.items())
 
     def _resize(self, wanted: Mapping[int, float]) -> dict[int, int]:
-        sizes = whole(wanted, self.total, {key: time.largest for key, time in self._items()}) if wanted else {}
+        largest = {key: time.largest for key, time in self._items()}
+        sizes = whole(wanted, self.total, largest, self._least) if wanted else {}
         changed = {key: size for key, size in sizes.items() if size != self.sizes[key]}
         for key in changed:
             self._times[key].resized()
@@ -261,15 +296,21 @@ class MiniBatch:
         self.declared = declared
         self.fits = LARGEST * declared
         self._held = 0
+        self._weight, self._examples = 0.0, 0
 
     def next(self, given: tuple[int, float] | None) -> tuple[int, float]:
         """Size and share of the next step, from what the chief gave."""
         size, share = given or (self.declared, 1.0)
         return (size, share) if size <= self.fits else (self.fits, share * self.fits / size)
 
-    def held(self, size: int) -> None:
-        """A step of `size` examples was made."""
+    def expected(self, size: int) -> float:
+        """The weight that a step of `size` examples has in the mean (of text, not every token counts); 0: not known."""
+        return size * self._weight / self._examples if self._examples else 0.0
+
+    def held(self, size: int, weight: float = 0.0) -> None:
+        """A step of `size` examples was made, whose loss is a mean over `weight` of them."""
         self._held = max(self._held, size)
+        self._weight, self._examples = self._weight + weight, self._examples + size
 
     def shrink(self, size: int) -> bool:
         """A step of `size` examples did not fit: go back to the last that did. False if nothing smaller is left."""

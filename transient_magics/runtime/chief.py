@@ -20,6 +20,7 @@ from typing import Any
 
 from . import chief_events as events
 from . import data_files, dead_sessions, delivery, shared_records
+from .batching import Rule
 from .chief_state import ChiefState, Phase, Plan
 from .evaluating import evaluate
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
@@ -60,6 +61,7 @@ class Chief:
             min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
             spec.chief,
             spec.mode,
+            Rule(spec.deadband, spec.batch_smoothing, spec.batch_least, spec.batch_most, spec.step_time),
         )
         self._state = ChiefState(plan, self._kept, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .batching import BatchController, accelerator_speed
+from .batching import BatchController, Rule, accelerator_speed
 from .chief_events import Emit, Instruction, Persist, Tell
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ DECIDE_EVERY = 3.0
 class Batches:
     """Mini-batches of one run."""
 
-    def __init__(self, run: str, policy: str, workers: int, kept: Mapping[str, Any] | None = None) -> None:
-        self._run, self._policy, self._workers = run, policy, workers
-        self._controller = BatchController(policy, kept["batch"], workers, kept) if kept else None
+    def __init__(self, run: str, policy: str, workers: int, rule: Rule, kept: Mapping[str, Any] | None = None) -> None:
+        self._run, self._policy, self._workers, self._rule = run, policy, workers, rule
+        self._controller = BatchController(policy, kept["batch"], workers, kept, rule) if kept else None
         self._told: dict[int, int] = dict(self._controller.sizes) if self._controller else {}
         self._decided = 0.0
 
@@ -37,7 +37,7 @@ class Batches:
         """The declared mini-batch is known."""
         if self._policy == "uniform" or not batch or self._controller:
             return []
-        self._controller = BatchController(self._policy, batch, self._workers)
+        self._controller = BatchController(self._policy, batch, self._workers, rule=self._rule)
         return self.changed(members, "join")
 
     def changed(self, members: Iterable[Member], reason: str) -> list[Instruction]:
@@ -64,8 +64,6 @@ class Batches:
         if self._controller is None or member is None or line is None:
             return []
         steps, size = int(line.get("steps") or 0), int(line.get("batch_size") or 0)
-        if not steps or line.get("samples") != steps * size:  # it changed its size within this line
-            return []
         self._controller.observe(member.number, size, float(line.get("compute_seconds") or 0.0), steps)
         if now - self._decided < DECIDE_EVERY:
             return []

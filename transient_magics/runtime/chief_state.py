@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from .batching import Rule
 from .chief_batches import Batches
 from .chief_events import (
     Disconnected,
@@ -105,6 +106,8 @@ class Plan:
     chief: str = "ps"
     """Who saves: the chief itself, or with `worker` one of those who train, as long as there is any."""
     mode: str = "async"
+    rule: Rule = field(default_factory=Rule)
+    """How mini-batches follow what is measured."""
 
 
 class ChiefState:
@@ -121,7 +124,7 @@ class ChiefState:
         }
         self._given = {int(number): name for number, name in kept.get("given", {}).items()}
         self.step = 0
-        self._batches = Batches(plan.run, plan.batching, plan.workers, kept.get("batches"))
+        self._batches = Batches(plan.run, plan.batching, plan.workers, plan.rule, kept.get("batches"))
         self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores, plan.mode == "sync")
         self._progress = Progress(plan.run)
         self._saving = Saving(plan, now)

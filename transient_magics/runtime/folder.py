@@ -39,6 +39,11 @@ class RunSpec:
     mode: str = "async"
     backup_workers: int = 0
     batching: str = "uniform"
+    deadband: float = 0.05
+    batch_smoothing: float = 0.3
+    batch_least: int = 0
+    batch_most: int = 0
+    step_time: str = "affine"
     lr_policy: str = "active"
     damping: str = "none"
     max_workers: int = 0

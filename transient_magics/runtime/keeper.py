@@ -75,7 +75,7 @@ class Keeper:
             self._trainable.prepare()
             ready = placement.ready_flag()
             with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
-                features, sync = self._trainable.placeholders(self._spec.batching), self._spec.mode == "sync"
+                features, sync = self._trainable.placeholders(), self._spec.mode == "sync"
                 built = training_graph(self._trainable, features, self._spec.wire, sync, self._spec.damped)
                 if built.accumulators:  # the optimizer's own variables are the chief's then
                     built.accumulators.build_update(built.objective)

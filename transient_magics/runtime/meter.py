@@ -26,8 +26,10 @@ class Meter:
         self.usual = 0.0
         """A slow average of a step's seconds; what counts as stuck depends on it."""
 
-    def add(self, step: int, loss: float, samples: int, compute: float, wait: float, staleness: int) -> None:
-        """One step: the global step after it, its loss, examples, seconds of computing and of waiting."""
+    def add(
+        self, step: int, loss: float, samples: int, batch: int, compute: float, wait: float, staleness: int
+    ) -> None:
+        """One step: the global step after it, its loss, examples, mini-batch, seconds of computing and of waiting."""
         with self._lock:
             now = time.monotonic()
             if self.steps:
@@ -36,7 +38,7 @@ class Meter:
             self.steps += 1
             self.usual = compute if not self.usual else 0.9 * self.usual + 0.1 * compute
             self._steps += 1
-            self._step, self._batch = step, samples
+            self._step, self._batch = step, batch
             self._samples += samples
             self._loss += loss
             self._compute += compute

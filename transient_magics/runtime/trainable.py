@@ -37,6 +37,7 @@ class Pipeline:
 class Objective:
     """A loss, its gradients, and the optimizer that applies what `finished` (noise, clipping) makes of them.
 
+    `weight`, a scalar, is of how many examples the loss is the mean: of text, of tokens that are no padding.
     `slower(by)` is the same optimizer with its learning rate divided by a number.
     """
 
@@ -45,6 +46,7 @@ class Objective:
     optimizer: Any
     finished: Callable[[Pairs], Pairs]
     slower: Callable[[Any], Any]
+    weight: Any
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,8 @@ class Trainable(Protocol):
         """The dev split once, in batches."""
         ...
 
-    def placeholders(self, batching: str) -> dict[str, Any]:
-        """Placeholders shaped like a batch of training features. Raises TrainingError where `batching` is impossible.
-
-        Needs no data that `generate` makes.
-        """
+    def placeholders(self) -> dict[str, Any]:
+        """Placeholders shaped like a batch of training features. Needs no data that `generate` makes."""
         ...
 
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:

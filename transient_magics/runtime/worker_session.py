@@ -1,7 +1,6 @@
-"""A worker's training: graph, queue of examples, session, and the loop that survives lost parameter servers.
+"""A worker's training: graph, session, and the loop that survives lost parameter servers.
 
-The queue takes single examples, so that a step can take any number of them; a thread of our own fills it (TensorFlow's
-QueueRunner would close it when a session is lost). On an error that means "a parameter server went away" the session is
+On an error that means "a parameter server went away" the session is
 closed, a new one opened, and training goes on when nothing is uninitialised any more.
 """
 
@@ -15,9 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import placement
-from .batching import LARGEST, SMALLEST, MiniBatch
+from .batching import SMALLEST, MiniBatch
 from .checkpoints import Checkpoints, Saved
 from .delivery import deliver
+from .examples import Examples
 from .folder import RunFolder, RunSpec
 from .graph.worker import WorkerGraph, build, read
 from .graph_mode import has_gpu, tensorflow
@@ -31,9 +31,6 @@ from .synchronous import Turn
 from .trainable import define, import_tensorflow
 from .usercode import sentence
 from .worker_link import ChiefLink
-
-_BLOCK = 4
-"""Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 % of 25 ms)."""
 
 
 class Training:
@@ -68,20 +65,19 @@ class Training:
         self._config = placement.worker_config(self._assignment.ps, number, address, self._spec.threads)
         shared = self._read(number)
         built = shared or self._build(number)
-        self._fetches = [built.loss, built.before, built.after, built.examples, built.step]
-        self._divisor, self._share, self._missing = built.divisor, built.share, built.missing
+        self._fetches = [built.loss, built.before, built.after, built.examples, built.weight, built.step]
         self._built, self._number = built, number
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._watch.lap("graph (read)" if shared else "graph")
 
     def _read(self, number: int) -> WorkerGraph | None:
-        """The graph that the chief had written, on this worker's queue; None if there is none that fits."""
+        """The graph that the chief had written, on this worker's examples; None if there is none that fits."""
         shared, device = self._folder.graphs / graph_file(has_gpu()), placement.worker_device(number)
         if not shared.exists():
             return None
         try:
-            return self._on_queue(number, lambda features: read(shared.read_bytes(), features, device))
+            return self._on_examples(number, lambda features: read(shared.read_bytes(), features, device))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the graph can be built
             log(f"the graph of the run cannot be read, it is built anew: {sentence(error)}")
             return None
@@ -89,17 +85,19 @@ class Training:
     def _build(self, number: int) -> WorkerGraph:
         spec, trainable, servers = self._spec, self._trainable, len(self._assignment.ps)
         device = placement.worker_device(number)
-        return self._on_queue(number, lambda features: build(trainable, features, spec, device, servers))
+        return self._on_examples(number, lambda features: build(trainable, features, spec, device, servers))
 
-    def _on_queue(self, number: int, step: Callable[[Mapping[str, Any]], WorkerGraph]) -> WorkerGraph:
-        """A new graph with this worker's queue, and `step` on what comes out of it."""
+    def _on_examples(self, number: int, step: Callable[[Mapping[str, Any]], WorkerGraph]) -> WorkerGraph:
+        """A new graph with this worker's examples, and `step` on their features."""
         tf = tensorflow()
         self._graph = tf.Graph()
         with self._graph.as_default():
             self._trainable.prepare()
             with tf.device(f"{placement.worker_device(number)}/cpu:0"):
-                features = self._queue(tf, number)
-            built = step(features)
+                self._batch = MiniBatch(max(self._trainable.batch, SMALLEST))
+                pipeline, uneven = self._trainable.training_pipeline(number), self._spec.batching != "uniform"
+                self._examples = Examples(pipeline, number, self._batch.declared, uneven)
+            built = step(self._examples.features)
             self._graph.finalize()
         return built
 
@@ -117,67 +115,27 @@ class Training:
             except lost as error:
                 log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
             finally:
-                self._filling.set()
+                self._examples.stop()
                 placement.close(session)
             pause = 0.2 if self.meter.steps > steps else min(pause * 1.6, 2.0)
             self.stop.wait(pause)
 
-    # --- the input ---------------------------------------------------------------------------------------------------
-    def _queue(self, tf: Any, number: int) -> dict[str, Any]:
-        """The tensors of one step's features, out of this worker's own queue."""
-        pipeline = self._trainable.training_pipeline(number)
-        names = sorted(pipeline.types)
-        batch = max(self._trainable.batch, SMALLEST)
-        self._batch = MiniBatch(batch)
-        dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
-        iterator = tf.data.make_initializable_iterator(dataset)
-        values = iterator.get_next()
-        types = [pipeline.types[name] for name in names]
-        shapes = None if pipeline.batched else [pipeline.shapes[name] for name in names]
-        capacity = 4 if pipeline.batched else max(2 * _BLOCK, LARGEST) * batch
-        queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
-        self._start_reading, self._read = iterator.initializer, pipeline.feeds
-        picked = {name: values[name] for name in names}
-        self._enqueue = queue.enqueue(picked) if pipeline.batched else queue.enqueue_many(picked)
-        self._wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
-        features = queue.dequeue() if pipeline.batched else queue.dequeue_many(self._wanted)
-        if pipeline.batched:
-            for name in names:
-                features[name].set_shape(pipeline.shapes[name])
-        self._filling = threading.Event()
-        return dict(features)
-
-    def _fill(self, session: Any, ended: threading.Event) -> None:
-        """Keep the queue full for as long as this session lives."""
-        tf = tensorflow()
-        call = session.make_callable(self._enqueue)
-        while not ended.is_set():
-            try:
-                call()
-            except (
-                tf.errors.OpError,
-                RuntimeError,
-            ):  # the session was lost or closed; its successor has its own thread
-                return
-
     # --- the session -------------------------------------------------------------------------------------------------
     def _open(self) -> Any:
         tf = tensorflow()
-        self._filling = threading.Event()
         return tf.Session(self._server.target, graph=self._graph, config=self._config)
 
     def _wait_until_ready(self, session: Any) -> bool:
         """Wait until the chief has initialised or restored everything; False if we are to stop meanwhile."""
         while not self.stop.is_set():
-            missing = session.run(self._missing)
+            missing = session.run(self._built.missing)
             self.alive = time.monotonic()
             if not len(missing):
                 break
             self.stop.wait(0.1)
         else:
             return False
-        session.run(self._start_reading, self._read)
-        threading.Thread(target=self._fill, args=(session, self._filling), daemon=True, name="examples").start()
+        self._examples.start(session)
         if not self.meter.steps:
             self._watch.lap("session")
         return True
@@ -185,15 +143,18 @@ class Training:
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
         exhausted = tensorflow().errors.ResourceExhaustedError
-        finished = time.monotonic()
+        finished, last = time.monotonic(), 0
         while not self.stop.is_set():
             started = time.monotonic()
             size, share = self._batch.next(self._link.batch)
-            feeds = {self._divisor: self._rate_divisor(), self._wanted: size, self._share: share}
-            pace, waited, counted = self._pace.of(size / self._batch.declared), 0.0, True
+            if size != last:  # a line of metrics is about one size
+                self._link.report()
+                last = size
+            pace, waited, counted, weight = self._pace.of(size / self._batch.declared), 0.0, True, 0.0
             try:
+                feeds = self._feeds(size, share)
                 if self._turn is None:
-                    loss, before, after, examples, _ = session.run(self._fetches, feeds)
+                    loss, before, after, examples, weight, _ = session.run(self._fetches, feeds)
                 else:
                     made = self._turn.take(session, feeds, pace)
                     loss, before, after, examples = made.loss, made.before, made.after, made.examples
@@ -204,7 +165,7 @@ class Training:
                 log(f"{size} examples do not fit into memory; {self._batch.fits} it is from now on")
                 self._link.exhausted(self._batch.fits)
                 continue
-            self._batch.held(size)
+            self._batch.held(size, float(weight))
             if self._turn is None and pace:
                 # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
@@ -215,7 +176,8 @@ class Training:
             first = not meter.steps
             staleness = max(0, int(after) - 1 - int(before)) if self._turn is None else 0
             waited += started - finished
-            meter.add(int(after), float(loss), int(examples), now - finished - waited, waited, staleness)
+            batch = int(examples) if spec.batching == "uniform" else size
+            meter.add(int(after), float(loss), int(examples), batch, now - finished - waited, waited, staleness)
             finished = now
             if first:
                 self._noise.begin(meter.usual)
@@ -245,6 +207,14 @@ class Training:
             self._noise.give_up()
         self._moved()
         return time.monotonic() - began
+
+    def _feeds(self, size: int, share: float) -> dict[Any, Any]:
+        """What a step of `size` examples is fed with, whose gradient has that share."""
+        built, feeds = self._built, self._examples.feeds(size)
+        feeds |= {built.divisor: self._rate_divisor(), built.share: share}
+        if self._spec.batching != "uniform":
+            feeds[built.expected] = self._batch.expected(size)
+        return feeds
 
     def _save(self, session: Any) -> None:
         """Write a checkpoint, as the published systems' chief worker does between two steps, and send it off."""
@@ -278,11 +248,6 @@ class Training:
             case "slots":
                 return math.sqrt(max(1, self._spec.max_workers))
         return 1.0
-
-
-def _in_blocks(examples: Any, batch: int) -> Any:
-    """Blocks for the queue; the first is small, because a joining worker waits for it."""
-    return examples.take(batch).batch(batch).concatenate(examples.skip(batch).batch(_BLOCK * batch))
 
 
 def _free_port() -> int:

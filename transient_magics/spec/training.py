@@ -17,6 +17,8 @@ class TrainSpec:
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
     `backup_workers` are those whose gradients a synchronous step does not wait for.
     `checkpoint_auto` plans the seconds between checkpoints from what they were measured to cost.
+    `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow the measured times (runtime/batching.py);
+    `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times the declared mini-batch).
     `damping` staleness lowers the learning rate of gradients that come late.
     `alarm_below` is the share of the speed that the workers were seen to reach, below which the run is called slow (0:
     never), `alarm_after` the seconds that each of them warms up before.
@@ -42,6 +44,11 @@ class TrainSpec:
     mode: str = "async"
     backup_workers: int = 0
     batching: str = "uniform"
+    deadband: float = 0.05
+    batch_smoothing: float = 0.3
+    batch_least: int = 0
+    batch_most: int = 0
+    step_time: str = "affine"
     lr_policy: str = "active"
     damping: str = "none"
     max_workers: int = 0

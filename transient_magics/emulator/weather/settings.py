@@ -6,6 +6,7 @@ arguments of `cluster.weather`. Everything that is wrong is a DeclarationError: 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -117,6 +118,16 @@ class Link:
 
 
 @dataclass(frozen=True)
+class GpuSpeeds:
+    """How many times as fast as a K80 by the published measurement GPUs are taken to be, by their name."""
+
+    times: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        return ",".join(f"{gpu}={times:g}" for gpu, times in self.times)
+
+
+@dataclass(frozen=True)
 class Settings:
     """The whole weather as it is set. Nothing set is fair weather: an emulator that never refuses."""
 
@@ -130,7 +141,7 @@ class Settings:
     credentials: Expired | None = None
     creation_preemptions: float = 0.0
     boot: float | str | None = None
-    gpu_speed: str = "equal"
+    gpu_speed: str | GpuSpeeds = "equal"
     link: Link | None = None
     seed: int = 0
 
@@ -152,7 +163,7 @@ class Settings:
             "credentials": self.credentials and str(self.credentials),
             "creation_preemptions": self.creation_preemptions,
             "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
-            "gpu_speed": self.gpu_speed, "link": self.link and str(self.link), "seed": self.seed,
+            "gpu_speed": str(self.gpu_speed), "link": self.link and str(self.link), "seed": self.seed,
         }  # fmt: skip
 
     def to_store(self) -> dict[str, Any]:
@@ -275,6 +286,22 @@ def _link(value: Any) -> Link | None:
     return Link(reading.bit_rate(near), far)
 
 
+def _gpu_speed(value: Any) -> str | GpuSpeeds:
+    text = reading.text(value, "--gpu-speed")
+    if "=" not in text:
+        return reading.choice("--gpu-speed", "equal", "published")(text)
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        gpu, _, times = (each.strip() for each in part.partition("="))
+        if gpu not in catalog.ACCELERATORS:
+            what = f"'{gpu}' is no GPU (--gpu-speed)"
+            raise DeclarationError(what, fix=nearest(gpu, catalog.ACCELERATORS))
+        found[gpu] = reading.number(times, "--gpu-speed")
+        if not 0 < found[gpu] < math.inf:
+            raise DeclarationError(f"--gpu-speed takes speeds above 0, not '{part.strip()}'")
+    return GpuSpeeds(tuple(found.items()))
+
+
 def _seed(value: Any) -> int:
     text = str(value).strip()
     if not text.isdigit() or int(text) >= 1 << 63:
@@ -293,7 +320,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "credentials": _credentials,
     "creation_preemptions": reading.share("--creation-preemptions"),
     "boot": _boot,
-    "gpu_speed": reading.choice("--gpu-speed", "equal", "published"),
+    "gpu_speed": _gpu_speed,
     "link": _link,
     "seed": _seed,
 }

@@ -27,7 +27,7 @@ from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow
 from .links import check_links
 from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published
-from .settings import Settings
+from .settings import GpuSpeeds, Settings
 from .startup import Startup
 
 _LOG = logging.getLogger(__name__)
@@ -167,11 +167,16 @@ class Weather:
     def attributes(self, record: Record) -> dict[str, str]:
         """What the VM's metadata server adds to its attributes: the pace of its steps.
 
-        Two numbers: the published seconds of a step on its GPU, and these relative to a K80's. `0 0` is no pace.
+        Two numbers: the seconds of a step on its GPU, as published or set, and these relative to a K80's. `0 0` is no
+        pace.
         """
-        gpu = catalog.ACCELERATORS[gpu_of(record)]
-        slowest = catalog.ACCELERATORS["k80"].relative_step_seconds
-        seconds = gpu.relative_step_seconds if self.settings.gpu_speed == "published" else None
+        name, speeds = gpu_of(record), self.settings.gpu_speed
+        seconds = slowest = catalog.ACCELERATORS["k80"].relative_step_seconds
+        if isinstance(speeds, GpuSpeeds):
+            times = dict(speeds.times).get(name, 0.0)
+            seconds = slowest / times if slowest and times else None
+        else:
+            seconds = catalog.ACCELERATORS[name].relative_step_seconds if speeds == "published" else None
         return {PACE_ATTRIBUTE: f"{seconds:g} {seconds / slowest:.4f}" if seconds and slowest else "0 0"}
 
     def limits(self, region: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,11 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
             "Steps take as long as measured for ResNet-32: K80 0.219 s, P100 0.082 s, V100 0.064 s; with --pace in "
             "the same proportion, a K80's being the pace. GPUs that nobody measured are not paced."
         )
+    elif weather.gpu_speed != "equal":
+        lines.append(
+            f"Steps are paced as on GPUs so many times as fast as a K80: {weather.gpu_speed}; a K80's step is that of "
+            "--pace, or of 0.219 s. Other GPUs are not paced."
+        )
     if weather.link:
         far = f", {weather.link.far / 1e6:g} Mbit/s between regions" if weather.link.far else ""
         lines.append(f"A VM's network carries {weather.link.rate / 1e6:g} Mbit/s each way{far}.")

@@ -5,8 +5,10 @@ Gradients are tagged with a round, and an accumulator drops those of an earlier 
 they never go back: after a restore the global step repeats, and a gradient of the variables that were lost must not
 pass for one of the step with the same number.
 
-One more accumulator counts complete pushes. A worker reaches it after all others, the chief takes from it before all
-others; so whoever is counted is in every mean. A worker that dies in the middle of its push has added to some means
+Gradients come multiplied by their weight, the number of examples whose mean they are. One more accumulator takes the
+weights themselves, by whose mean the others' means are divided: what is applied is the mean over all examples. It also
+counts complete pushes. A worker reaches it after all others, the chief takes from it before all others; so whoever is
+counted is in every mean. A worker that dies in the middle of its push has added to some means
 and not to others. Each accumulator divides by its own count, so each variable still moves by a mean of gradients of
 this very step, only over one batch more or less.
 
@@ -45,8 +47,8 @@ class Accumulators:
                 self.position = number, tf.identity(global_step.read_value())
 
     # --- a worker's side ---------------------------------------------------------------------------------------------
-    def push(self, pairs: Pairs) -> Any:
-        """An operation that adds the gradients of `pairs`, tagged with the fed round.
+    def push(self, pairs: Pairs, weight: Any) -> Any:
+        """An operation that adds the gradients of `pairs`, already times `weight`, tagged with the fed round.
 
         `seen` is the round just before it is complete. A round that waits for this worker cannot have ended by then;
         if it has, the gradients came late and were dropped.
@@ -59,7 +61,7 @@ class Accumulators:
         with tf.control_dependencies(pushed), tf.device(self._home):
             self.seen = self._current.read_value()
         with tf.control_dependencies([self.seen]), tf.device(self._home):
-            return self._complete.apply_grad(tf.constant(1.0), local_step=self.round)
+            return self._complete.apply_grad(weight, local_step=self.round)
 
     # --- the chief's side --------------------------------------------------------------------------------------------
     def build_update(self, objective: Objective) -> None:
@@ -71,11 +73,12 @@ class Accumulators:
         self.needed = tf.placeholder(tf.int32, [], name="needed")
         with tf.device(self._home):
             self.complete = self._complete.num_accumulated()
-            counted = self._complete.take_grad(self.needed)
+            weight = tf.maximum(self._complete.take_grad(self.needed), 1e-9)
         means: list[tuple[Any, Any]] = []
         for accumulator, variable in zip(self._each, self._variables, strict=True):
-            with tf.control_dependencies([counted]), tf.device(variable.device):
-                means.append((accumulator.take_grad(self.needed), variable))
+            with tf.control_dependencies([weight]), tf.device(variable.device):
+                mean = accumulator.take_grad(self.needed)
+                means.append((mean / tf.cast(weight, mean.dtype), variable))
         applied = objective.optimizer.apply_gradients(objective.finished(means))
         with tf.control_dependencies([applied]):
             stepped = self._global_step.assign_add(1, read_value=False)

@@ -2,8 +2,13 @@
 
 Chief and workers build the same variables in the same order from the same definition, so their placement on several
 parameter servers agrees without talking. The chief builds on placeholders and never runs the step. The divisor of the
-learning rate and the share of the gradient are fed at every step. Clipping comes before the share: it would undo it
-otherwise.
+learning rate is fed at every step.
+
+Gradients are weighted by the examples (of text: the tokens that are no padding) whose mean they are (S. Tyagi, P.
+Sharma, ACSOS 2020, section 3.1). A synchronous step knows those of all workers and is exactly that of one process on
+all mini-batches together. An asynchronous one is multiplied by a share that is fed, the worker's mini-batch over the
+mean one; where the weight of a mini-batch varies (text), also by its weight over what such a mini-batch is expected to
+weigh. Clipping comes before the share: it would undo it otherwise.
 
 Damping divides the learning rate of a gradient by its staleness, the number of steps that others made since it was
 begun (W. Zhang, S. Gupta, X. Lian, J. Liu, "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016,
@@ -38,6 +43,7 @@ class TrainingGraph:
     examples: Any
     divisor: Any
     share: Any
+    expected: Any
     global_step: Any
     accumulators: Any = None
 
@@ -55,17 +61,26 @@ def training_graph(
     before = tf.identity(global_step.read_value(), name="step_before")
     divisor = tf.placeholder_with_default(tf.constant(1.0), [], name="learning_rate_divisor")
     share = tf.placeholder_with_default(tf.constant(1.0), [], name="gradient_share")
+    expected = tf.placeholder_with_default(tf.constant(0.0), [], name="expected_weight")
     examples = tf.shape(next(iter(features.values())))[0]
     objective = trainable.objective(features, divisor)
     accumulators = None
     if sync:
         accumulators = Accumulators([variable for _, variable in objective.pairs], global_step)
-        step = pushed(objective, accumulators, share, wire)
+        step = pushed(objective, accumulators, wire)
     else:
-        step = applied(objective, global_step, share, wire, began=before if damped else None)
+        exact = exact_share(share, objective.weight, expected)
+        step = applied(objective, global_step, exact, wire, began=before if damped else None)
     with tf.control_dependencies([step]):
         after = tf.identity(global_step.read_value(), name="step_after")
-    return TrainingGraph(objective, step, before, after, examples, divisor, share, global_step, accumulators)
+    return TrainingGraph(objective, step, before, after, examples, divisor, share, expected, global_step, accumulators)
+
+
+def exact_share(share: Any, weight: Any, expected: Any) -> Any:
+    """`share` times the weight of this mini-batch over what such a mini-batch weighs in the mean (0: not known)."""
+    tf = tensorflow()
+
+    return tf.where(expected > 0, share * weight / tf.maximum(expected, 1e-9), share)
 
 
 def applied(objective: Objective, global_step: Any, share: Any, wire: str = "fp32", began: Any = None) -> Any:
@@ -84,19 +99,19 @@ def applied(objective: Objective, global_step: Any, share: Any, wire: str = "fp3
         return global_step.assign_add(1, read_value=False)
 
 
-def pushed(objective: Objective, accumulators: Accumulators, share: Any, wire: str) -> Any:
-    """An operation that pushes the gradients times `share`, so that their plain mean weighs every example alike."""
+def pushed(objective: Objective, accumulators: Accumulators, wire: str) -> Any:
+    """An operation that pushes the gradients times their weight, and the weight, by which their mean is divided."""
     tf = tensorflow()
 
     updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-    return tf.group(accumulators.push(_sent(objective.pairs, share, wire)), *updates)
+    return tf.group(accumulators.push(_sent(objective.pairs, objective.weight, wire), objective.weight), *updates)
 
 
-def check_graph(trainable: Trainable, batching: str = "uniform") -> dict[str, float]:
+def check_graph(trainable: Trainable) -> dict[str, float]:
     """Build one training step on placeholders, and throw it away; its size (count.py). Raises what the model raises."""
     with tensorflow().Graph().as_default() as graph:
         trainable.prepare()
-        features = trainable.placeholders(batching)
+        features = trainable.placeholders()
         training_graph(trainable, features)
     return count(graph, features)
 

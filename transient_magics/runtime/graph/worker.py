@@ -32,9 +32,10 @@ _SCOPE = "transient_shared"
 class WorkerGraph:
     """What a worker runs and feeds: tensors of one graph, and the operation `step`.
 
-    `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet. The next
-    three measure gradients that no step applies (noise.py): the squared norm of one and of their sum, and what begins a
-    sum. Four are of synchronous training (accumulate.py): a round to feed, what `step` saw of it, round and step now.
+    `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet;
+    `weight`, `share` and `expected` are those of training.py. Three measure gradients that no step applies (noise.py):
+    the squared norm of one and of their sum, and what begins a sum. The next four are of synchronous training
+    (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
     With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     """
 
@@ -45,6 +46,8 @@ class WorkerGraph:
     step: Any
     divisor: Any
     share: Any
+    expected: Any
+    weight: Any
     missing: Any
     squared: Any
     summed: Any
@@ -77,7 +80,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     position = (sync.round, sync.seen, *sync.position) if sync else (None,) * 4
     return WorkerGraph(
         built.objective.loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
-        missing, *measured, *position, *saving,
+        built.expected, built.objective.weight, missing, *measured, *position, *saving,
     )  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def written(trainable: Trainable, spec: RunSpec, servers: int) -> bytes:
 
     with tf.Graph().as_default() as graph:
         trainable.prepare()
-        features = trainable.placeholders(spec.batching)
+        features = trainable.placeholders()
         built = build(trainable, features, spec, placement.worker_device(0), servers)
     elements = {name: element for name, element in vars(built).items() if element is not None}
     wanted = {getattr(element, "op", element).name for element in elements.values()}

@@ -65,11 +65,8 @@ class OwnModel:
         """The examples of the mode "eval" once."""
         return self._data.evaluation()
 
-    def placeholders(self, batching: str) -> dict[str, Any]:
-        """Placeholders for a batch. Only examples of one shape can be divided unevenly."""
-        if not self._data.of_one_shape and batching != "uniform":
-            what = f"--batching {batching} needs examples of one shape, and those of input_fn differ"
-            raise TrainingError(what, fix="Use --batching uniform.")
+    def placeholders(self) -> dict[str, Any]:
+        """Placeholders for a batch."""
         return self._placeholders(self._data.types)
 
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
@@ -86,7 +83,9 @@ class OwnModel:
         pairs = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not pairs:
             raise TrainingError("no variable of the model gets a gradient from its loss")
-        return Objective(loss, pairs, optimizer, _clipping(made.get("clip")), lambda by: made["optimizer"](rate / by))
+        weight = tf.cast(tf.shape(features[LABELS])[0], tf.float32)
+        clip = _clipping(made.get("clip"))
+        return Objective(loss, pairs, optimizer, clip, lambda by: made["optimizer"](rate / by), weight)
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
         """The metrics that the model has for itself."""

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import TrainingError
 from ..trainable import Pipeline
 from . import bridges
 from .registry import Definition
@@ -45,11 +44,8 @@ def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
     return _pipeline(tf, _batches(definition, examples, directory, training=False).prefetch(2), batched=True)
 
 
-def placeholders(definition: Definition, batching: str = "uniform") -> dict[str, Any]:
-    """Placeholders shaped like a batch of the problem's training features.
-
-    Raises TrainingError if `batching` needs single examples and the problem has none.
-    """
+def placeholders(definition: Definition) -> dict[str, Any]:
+    """Placeholders shaped like a batch of the problem's training features."""
     tf = bridges.cross()
 
     with tempfile.TemporaryDirectory() as directory:
@@ -58,9 +54,6 @@ def placeholders(definition: Definition, batching: str = "uniform") -> dict[str,
             with open(name, "wb"):
                 pass
         pipeline = training_pipeline(definition, directory)
-    if pipeline.batched and batching != "uniform":
-        what = f"--batching {batching} needs single examples, and Tensor2Tensor batches this problem itself, by length"
-        raise TrainingError(what, fix="Use --batching uniform.")
     return {
         name: tf.placeholder(pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name)
         for name, shape in pipeline.shapes.items()

@@ -31,8 +31,25 @@ def objective(definition: Definition, features: Mapping[str, Any], divisor: Any)
     rate = learning_rate(hparams, divisor)
     total, made, pairs = gradients(loss, hparams, rate)
     return Objective(
-        total, pairs, made, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer(hparams, rate / by)
+        total,
+        pairs,
+        made,
+        lambda given: noisy_and_clipped(given, hparams),
+        lambda by: optimizer(hparams, rate / by),
+        _weight(tf, hparams, features),
     )
+
+
+def _weight(tf: Any, hparams: Any, features: Mapping[str, Any]) -> Any:
+    """Of how many targets T2T's loss is the mean: those that the modality's weights do not take for padding."""
+    from tensor2tensor.layers import modalities
+
+    modality = hparams.problem_hparams.modality.get("targets")
+    targets = features.get("targets")
+    if targets is None or modality is None:
+        return tf.cast(tf.shape(next(iter(features.values())))[0], tf.float32)
+    weights = hparams.weights_fn.get("targets", modalities.get_weights_fn(modality))
+    return tf.reduce_sum(tf.cast(weights(targets) if weights else tf.ones_like(targets), tf.float32))
 
 
 def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> EvaluationGraph:

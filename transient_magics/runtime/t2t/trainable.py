@@ -53,9 +53,9 @@ class RegisteredModel:
         return data.evaluation_pipeline(self._definition, self._directory)
 
     @autograph_off()
-    def placeholders(self, batching: str) -> dict[str, Any]:
+    def placeholders(self) -> dict[str, Any]:
         """Placeholders shaped like a batch of the problem's training features."""
-        return data.placeholders(self._definition, batching)
+        return data.placeholders(self._definition)
 
     @autograph_off()
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:

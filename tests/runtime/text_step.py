@@ -1,0 +1,95 @@
+"""A synchronous step of a transformer on uneven mini-batches of text, beside one process's on all of them; prints JSON.
+
+A program of its own, because TensorFlow is not imported into the process of the tests. Nothing listens here. The
+argument is an empty folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.runtime.test_other_runs import REVERSE, TEXT
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.graph.training import training_graph
+from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.regroup import Regrouped
+from transient_magics.runtime.trainable import Trainable, define
+
+EXACT = (
+    "num_hidden_layers=1,optimizer=sgd,learning_rate_schedule=constant,learning_rate_constant=1.0,"
+    "layer_prepostprocess_dropout=0.0,attention_dropout=0.0,relu_dropout=0.0"
+)
+PARTS = (1 / 3, 1.0, 5 / 3)
+"""Of the declared mini-batch, for each of three workers."""
+
+
+def uneven(tf: Any, trainable: Trainable) -> list[dict[str, Any]]:
+    """A mini-batch for each worker, as its own pipeline and its own size give it."""
+    found = []
+    for number, part in enumerate(PARTS):
+        with tf.Graph().as_default(), tf.Session() as session:
+            trainable.prepare()
+            pipeline = trainable.training_pipeline(number)
+            iterator = tf.data.make_initializable_iterator(pipeline.dataset)
+            values = iterator.get_next()
+            session.run(iterator.initializer, pipeline.feeds)
+            regrouped = Regrouped(trainable.batch)
+            for _ in range(20):
+                regrouped.add(session.run(values))
+            found.append(dict(regrouped.take(round(part * trainable.batch))))
+    return found
+
+
+def union(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """All mini-batches below each other."""
+    together = Regrouped(1)
+    for batch in batches:
+        for row in range(len(batch["targets"])):
+            together.add({name: array[row : row + 1] for name, array in batch.items()})
+    return dict(together.take(sum(len(batch["targets"]) for batch in batches)))
+
+
+def main() -> None:
+    folder = RunFolder(Path(sys.argv[1]))
+    declared = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic", "hparams": EXACT}
+    (folder.path / "run.json").write_text(json.dumps(declared))
+    folder.cell.write_text(REVERSE)
+    spec = folder.spec()
+    trainable = define(folder, spec, str(folder.data))
+    tf = tensorflow()
+    trainable.generate(str(folder.data), str(folder.data / "tmp"))
+    batches = uneven(tf, trainable)
+    with tf.Graph().as_default(), tf.Session() as session:
+        trainable.prepare()
+        features = trainable.placeholders()
+        built = training_graph(trainable, features, sync=True)
+        objective, accumulators = built.objective, built.accumulators
+        accumulators.build_update(objective)
+        variables = [variable for _, variable in objective.pairs]
+        gradients = [tf.convert_to_tensor(gradient) for gradient, _ in objective.pairs]
+        session.run(tf.global_variables_initializer())
+
+        def fed(batch: dict[str, Any]) -> dict[Any, Any]:
+            return {features[name]: batch[name] for name in features}
+
+        alone = session.run(gradients, fed(union(batches)))
+        before = session.run(variables)
+        accumulators.open(session)
+        number, _ = session.run(accumulators.position)
+        weights = [float(session.run([objective.weight, built.step], {**fed(batch), accumulators.round: number})[0])
+                   for batch in batches]  # fmt: skip
+        session.run(accumulators.update, {accumulators.round: number, accumulators.needed: len(batches)})
+        pairs = zip(before, session.run(variables), alone, strict=True)  # plain descent with a rate of 1
+        differences = [float(np.abs(old - new - gradient).max(initial=0)) for old, new, gradient in pairs]
+    tokens = [int((batch["targets"] != 0).sum()) for batch in batches]
+    largest = max(float(np.abs(gradient).max(initial=0)) for gradient in alone)
+    print(json.dumps({"differences": differences, "weights": weights, "tokens": tokens, "largest": largest}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A worker's examples: from the pipeline of what is trained to the features of a step.
+
+Single examples wait in a queue of TensorFlow's, so that a step can take any number of them. Batches that the pipeline
+has made itself (text, by length) are queued as they are, or, where mini-batches are to be uneven, regrouped and fed. A
+thread of our own fills either (TensorFlow's QueueRunner would close it when a session is lost); its successor goes on
+in the next session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from .batching import LARGEST
+from .graph_mode import tensorflow
+from .regroup import Regrouped
+from .trainable import Pipeline
+
+_BLOCK = 4
+"""Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 % of 25 ms)."""
+_PAUSE = 0.5
+
+
+class Examples:
+    """Built in the default graph, for the worker with this number and this declared mini-batch.
+
+    `features` are the tensors of a step's features, `feeds` what a step of a size is fed with.
+    """
+
+    def __init__(self, pipeline: Pipeline, number: int, batch: int, uneven: bool) -> None:
+        tf = tensorflow()
+        self._pipeline = pipeline
+        dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
+        iterator = tf.data.make_initializable_iterator(dataset)
+        self._start_reading, self._values = iterator.initializer, iterator.get_next()
+        self._regrouped = Regrouped(batch) if pipeline.batched and uneven else None
+        self._enqueue: Any = None
+        self._wanted: Any = None
+        self.features: dict[str, Any] = self._placeholders() if self._regrouped else self._queue(number, batch)
+        self._ended = threading.Event()
+
+    def start(self, session: Any) -> None:
+        """Read from the beginning, for as long as this session lives or until `stop`."""
+        session.run(self._start_reading, self._pipeline.feeds)
+        self._ended = threading.Event()
+        if self._regrouped is not None:
+            self._regrouped.resume()
+        fill = self._fill_queue if self._regrouped is None else self._regroup
+        threading.Thread(target=fill, args=(session, self._ended), daemon=True, name="examples").start()
+
+    def stop(self) -> None:
+        """The session is over."""
+        self._ended.set()
+
+    def feeds(self, size: int) -> dict[Any, Any]:
+        """What a step of `size` examples is fed with. Raises what reading them raised."""
+        if self._regrouped is None:
+            return {self._wanted: size} if self._wanted is not None else {}
+        taken = self._regrouped.take(size)
+        return {placeholder: taken[name] for name, placeholder in self.features.items()}
+
+    def _placeholders(self) -> dict[str, Any]:
+        tf, given = tensorflow(), self._pipeline
+        return {name: tf.placeholder(given.types[name], shape, name=name) for name, shape in given.shapes.items()}
+
+    def _queue(self, number: int, batch: int) -> dict[str, Any]:
+        tf, given = tensorflow(), self._pipeline
+        names = sorted(given.types)
+        types = [given.types[name] for name in names]
+        shapes = None if given.batched else [given.shapes[name] for name in names]
+        capacity = 4 if given.batched else max(2 * _BLOCK, LARGEST) * batch
+        queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
+        picked = {name: self._values[name] for name in names}
+        if not given.batched:
+            self._enqueue = queue.enqueue_many(picked)
+            self._wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
+            return dict(queue.dequeue_many(self._wanted))
+        self._enqueue = queue.enqueue(picked)
+        features: Mapping[str, Any] = queue.dequeue()
+        for name in names:
+            features[name].set_shape(given.shapes[name])
+        return dict(features)
+
+    def _fill_queue(self, session: Any, ended: threading.Event) -> None:
+        call = session.make_callable(self._enqueue)
+        while not ended.is_set():
+            try:
+                call()
+            except (tensorflow().errors.OpError, RuntimeError):  # the session was lost or closed
+                return
+
+    def _regroup(self, session: Any, ended: threading.Event) -> None:
+        assert self._regrouped is not None
+        call = session.make_callable(self._values)
+        try:
+            while not ended.is_set():
+                batch = call()
+                while not ended.is_set() and not self._regrouped.add(batch, _PAUSE):
+                    pass
+        except (tensorflow().errors.OpError, RuntimeError) as error:
+            if not ended.is_set():
+                self._regrouped.fail(error)
+
+
+def _in_blocks(examples: Any, batch: int) -> Any:
+    """Blocks for the queue; the first is small, because a joining worker waits for it."""
+    return examples.take(batch).batch(batch).concatenate(examples.skip(batch).batch(_BLOCK * batch))
