@@ -249,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="twenty turns each instead of ninety, one worker")
     parser.add_argument("--network", choices=_network.SIZES, action="append", help="only these, without the digits")
+    parser.add_argument("--workers", type=int, nargs="+", help="of these networks; one to three by default")
     parser.add_argument("--bare", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare:
@@ -263,7 +264,7 @@ def main() -> None:
         say("ratio to the bare script", whole / plain, "", ">= 0.98")
         say("ratio to the one placed as ours", whole / placed, "", ">= 0.98")
     for network in arguments.network or _network.SIZES:
-        for workers in (1,) if arguments.quick else (1, 2, 3):
+        for workers in arguments.workers or ((1,) if arguments.quick else (1, 2, 3)):
             rates = alike(network, workers, 20 if arguments.quick else 40)
             for name, rate in rates.items():
                 say(f"{network}, {workers} workers: {name}", rate, "steps/s")
