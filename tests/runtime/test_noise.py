@@ -18,6 +18,7 @@ from transient_magics.runtime.noise import COUNT, estimate
 SIZE, VARIANCE = 20, 0.5
 PROGRAM = """
 import json, sys, time
+from dataclasses import fields
 import numpy as np
 from transient_magics.runtime.graph.noise import gradient_sum
 from transient_magics.runtime.graph.worker import WorkerGraph
@@ -39,8 +40,9 @@ def small(sparse):
         assert isinstance(pairs[0][0], tf.IndexedSlices) == sparse
         with tf.device("/cpu:0"):
             squared, summed, cleared = gradient_sum(pairs)
-        built = WorkerGraph(*[None] * 3, examples=tf.shape(points)[0], step=None, divisor=None, share=None,
-                            missing=None, squared=squared, summed=summed, cleared=cleared)
+        others = {item.name: None for item in fields(WorkerGraph)}
+        measured = {"examples": tf.shape(points)[0], "squared": squared, "summed": summed, "cleared": cleared}
+        built = WorkerGraph(**{**others, **measured})
         return graph, built, points, table, tf.global_variables_initializer()
 
 
