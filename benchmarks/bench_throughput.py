@@ -26,11 +26,11 @@ import time
 from pathlib import Path
 
 import _network
-from _common import CELL, all_in, own_home, say, train
+from _common import CELL, all_in, own_home, say, train, vm_home
 from _coordinator import Coordinator
 
 from transient_magics import client
-from transient_magics.client import Declaration, Run
+from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.emulator.machine import OPERATION_THREADS
 from transient_magics.journal import metrics
 
@@ -167,8 +167,9 @@ def digits(rounds: int) -> dict[str, float]:
             sides.append(Bare(Path(place) / str(apart), name, CELL, DIGITS, 1, apart))
             ends.callback(sides[-1].signal, signal.SIGKILL)
             sides[-1].signal(signal.SIGSTOP)
-        _, run = train(1)
+        cluster, run = train(1)
         sides.append(Ours(home, run))
+        graph_written(cluster)
         return turns(sides, rounds, ends)
 
 
@@ -188,14 +189,24 @@ def alike(network: str, workers: int, rounds: int) -> dict[str, float]:
         run = client.train(source=cell, cluster=cluster, train_steps=10**7, check=False)
         all_in(cluster, workers)
         sides.append(Ours(home, run))
+        graph_written(cluster)
         return turns(sides, rounds, ends)
+
+
+def graph_written(cluster: Cluster) -> None:
+    """Wait until the chief has written the graph for workers that join, which takes a core for seconds, once a run."""
+    deadline = time.monotonic() + 90
+    while not any(path.is_file() for path in vm_home(cluster, "ps-0").glob("**/graphs/*")):
+        if time.monotonic() > deadline:
+            raise SystemExit("the chief has not written the workers' graph")
+        time.sleep(0.5)
 
 
 def turns(sides: list[Side], rounds: int, ends: contextlib.ExitStack) -> dict[str, float]:
     """Let the sides, of which the last is still running, take turns. Steps per second by name."""
     ours = sides[-1]
     ends.callback(ours.signal, signal.SIGCONT)  # so that its cluster can be deleted
-    time.sleep(8)  # of training, and of what the chief does beside it at first
+    time.sleep(5)  # of training, before it counts
     ours.signal(signal.SIGSTOP)
     for _ in range(rounds):
         for side in sides:
