@@ -8,25 +8,33 @@ const WAIT_MS = 250;
 const BOX = { width: 520, height: 250, left: 56, right: 14, top: 12, bottom: 30 };
 const TICKS = 4;
 
-/** From values to coordinates, by their logarithm where they span more than a factor of five; `rounded` makes labels. */
-function scale(values, begin, end, rounded) {
+/** From values to coordinates, by their logarithm where they span more than a factor of five. */
+function scale(values, begin, end) {
   let low = Math.min(...values);
   let high = Math.max(...values);
   const margin = 0.06 * (high - low) || 0.1 * high || 1;
   low = Math.max(low - margin, 0.5 * low);
   high += margin;
   const bent = low > 0 && high / low > 5 ? Math.log : (value) => value;
-  const back = bent === Math.log ? Math.exp : (value) => value;
   const place = (value) => begin + ((bent(value) - bent(low)) / (bent(high) - bent(low))) * (end - begin);
   place.shows = (value) => value >= low && value <= high;
-  place.ticks = [...Array(TICKS).keys()].map((index) => rounded(back(bent(low) + ((index + 0.5) / TICKS) * (bent(high) - bent(low)))));
+  place.high = high;
+  place.ticks = (unit) => (bent === Math.log ? evenly : round)(low / unit, high / unit).map((value) => value * unit);
   return place;
 }
 
-const twoDigits = (value) => Number(value.toPrecision(2));
+/** Values evenly apart by their logarithm, to two digits. */
+function evenly(low, high) {
+  return [...Array(TICKS).keys()].map((index) => Number((low * (high / low) ** ((index + 0.5) / TICKS)).toPrecision(2)));
+}
 
-/** To two digits, of minutes where it is less than an hour. */
-const twoDigitsOfTime = (hours) => (hours < 1 ? twoDigits(60 * hours) / 60 : twoDigits(hours));
+/** About TICKS round values. */
+function round(low, high) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / TICKS));
+  const step = power * [1, 2, 5, 10].find((factor) => (high - low) / (power * factor) <= TICKS + 1);
+  const first = Math.ceil(low / step);
+  return [...Array(Math.floor(high / step) - first + 1).keys()].map((index) => (first + index) * step);
+}
 
 function drawn(tag, attributes, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -163,13 +171,13 @@ function render({ model, el }) {
     if (view.error) return;
     setText(name, view.title);
     setText(about, view.about);
-    const across = scale(view.front.flatMap((each) => each.hours_interval), BOX.left, BOX.width - BOX.right, twoDigitsOfTime);
-    const up = scale(view.front.flatMap((each) => each.dollars_interval), BOX.height - BOX.bottom, BOX.top, twoDigits);
+    const across = scale(view.front.flatMap((each) => each.hours_interval), BOX.left, BOX.width - BOX.right);
+    const up = scale(view.front.flatMap((each) => each.dollars_interval), BOX.height - BOX.bottom, BOX.top);
     const floor = BOX.height - BOX.bottom;
     plot.replaceChildren(drawn("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "group", "aria-label": "Time against cost" },
       drawn("path", { class: "transient-plan-axes", d: `M${BOX.left} ${BOX.top}V${floor}H${BOX.width - BOX.right}` }),
-      ...across.ticks.map((tick) => drawn("text", { x: across(tick), y: floor + 17, "text-anchor": "middle", text: time(tick) })),
-      ...up.ticks.map((tick) => drawn("text", { x: BOX.left - 7, y: up(tick) + 4, "text-anchor": "end", text: money(tick) })),
+      ...across.ticks(across.high < 1 ? 1 / 60 : 1).map((tick) => drawn("text", { x: across(tick), y: floor + 17, "text-anchor": "middle", text: time(tick) })),
+      ...up.ticks(1).map((tick) => drawn("text", { x: BOX.left - 7, y: up(tick) + 4, "text-anchor": "end", text: money(tick) })),
       ...view.points.filter((each) => across.shows(each.hours) && up.shows(each.dollars))
         .map((each) => drawn("circle", { class: "transient-plan-other", cx: across(each.hours), cy: up(each.dollars), r: 2 })),
       drawn("path", { class: "transient-plan-front", d: "M" + view.front.map((each) => `${across(each.hours)} ${up(each.dollars)}`).join("L") }),

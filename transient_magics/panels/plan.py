@@ -152,22 +152,15 @@ class _Scale:
     def shows(self, value: float) -> bool:
         return self.low <= value <= self.high
 
-    @property
-    def ticks(self) -> list[float]:
-        """Values for labels, evenly apart on the page, to be rounded."""
-        shares = [(index + 0.5) / _TICKS for index in range(_TICKS)]
+    def ticks(self, unit: float = 1.0) -> list[float]:
+        """About `_TICKS` values for labels, which are round when they are counted in `unit`."""
+        low, high = self.low / unit, self.high / unit
         if self._log:
-            return [self.low * (self.high / self.low) ** share for share in shares]
-        return [self.low + (self.high - self.low) * share for share in shares]
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.2g}")
-
-
-def _two_digits_of_time(hours: float) -> float:
-    """Of minutes where it is less than an hour."""
-    return _two_digits(60 * hours) / 60 if hours < 1 else _two_digits(hours)
+            shares = [(index + 0.5) / _TICKS for index in range(_TICKS)]
+            return [float(f"{low * (high / low) ** share:.2g}") * unit for share in shares]
+        step = 10 ** math.floor(math.log10((high - low) / _TICKS))
+        step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= _TICKS + 1)
+        return [number * step * unit for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _axes(across: _Scale, up: _Scale) -> str:
@@ -180,12 +173,12 @@ def _axes(across: _Scale, up: _Scale) -> str:
     below = "".join(
         f"<text x='{across(tick):.0f}' y='{bottom + 16}' text-anchor='middle' style='{style}' fill='currentColor' "
         f"opacity='.7'>{hours(tick)}</text>"
-        for tick in map(_two_digits_of_time, across.ticks)
+        for tick in across.ticks(1 / 60 if across.high < 1 else 1.0)
     )
     beside = "".join(
         f"<text x='{_LEFT - 6}' y='{up(tick) + 4:.0f}' text-anchor='end' style='{style}' fill='currentColor' "
         f"opacity='.7'>{render_money(tick)}</text>"
-        for tick in map(_two_digits, up.ticks)
+        for tick in up.ticks()
     )
     return lines + below + beside
 
