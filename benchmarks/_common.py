@@ -75,8 +75,8 @@ def all_in(cluster: Cluster, workers: int) -> None:
 
 def revoke_one(cluster: Cluster) -> str:
     """Have a worker revoked, with its notice, of those whose VMs are not on their way out; its name."""
-    state = cluster.follow(lambda state: bool(_able(state)), 180)
-    if state is None:
+    state = cluster.follow(lambda state: bool(_able(state)) or state.active_run is None, 180)
+    if state is None or not _able(state):
         raise SystemExit("no worker trains that could be revoked")
     lost = _able(state)[0]
     cluster.revoke(lost)

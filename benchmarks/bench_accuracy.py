@@ -12,11 +12,13 @@ from transient_magics.client import Cluster, Declaration
 
 STEPS = 600
 WORKERS = 3
+PACE = 0.15
+"""So that a run goes on while VMs boot, and does not only lose workers."""
 
 
 def accuracy(cluster: Cluster, revocations: int) -> float:
     """One run's accuracy on the held-out digits; workers are revoked at equal distances."""
-    run = start(cluster, steps=STEPS)
+    run = start(cluster, steps=STEPS, pace_seconds=PACE)
     for number in range(revocations):
         run.reach(STEPS * (number + 1) // (revocations + 1), 180)
         revoke_one(cluster)
