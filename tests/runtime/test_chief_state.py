@@ -46,6 +46,16 @@ def kinds(done: Iterable[Any]) -> list[str]:
     return [item.kind for item in done if isinstance(item, events.Emit)]
 
 
+def restarted() -> Story:
+    """Of a chief that was restarted while a worker trained, with a checkpoint of step 40."""
+    first = Story()
+    first(events.Prepared(0))
+    first.joins(1, "worker-1")
+    second = Story(kept=first.state.to_dict())
+    second(events.Prepared(40))
+    return second
+
+
 def test_a_worker_counts_from_its_first_gradient_on():
     story = Story()
     story(events.Prepared(0))
@@ -87,31 +97,19 @@ def test_what_dead_workers_leave_on_the_parameter_servers_is_released_but_not_of
 
 
 def test_a_restarted_chief_releases_those_that_it_never_hears_of():
-    first = Story()
-    first(events.Prepared(0))
-    first.joins(1, "worker-1")
-    second = Story(kept=first.state.to_dict())
-    second(events.Prepared(40))
+    second = restarted()
     second(events.Tick(), after=30)
     assert second.released() == [0]
 
 
 def test_a_worker_that_finds_the_restarted_chief_keeps_its_number_without_joining_twice():
-    first = Story()
-    first(events.Prepared(0))
-    first.joins(1, "worker-1")
-    second = Story(kept=first.state.to_dict())
-    second(events.Prepared(40))
+    second = restarted()
     assert second.joins(1, "worker-1", number=0)["number"] == 0
     assert second.emitted("worker.joined") == []
 
 
 def test_a_worker_that_a_restarted_chief_never_sees_again_is_lost():
-    first = Story()
-    first(events.Prepared(0))
-    first.joins(1, "worker-1")
-    second = Story(kept=first.state.to_dict())
-    second(events.Prepared(40))
+    second = restarted()
     second(events.Tick(), after=10)
     assert second.emitted("worker.left") == []
     second(events.Tick(), after=15)

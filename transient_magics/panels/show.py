@@ -15,7 +15,7 @@ from ..client.forecasts import ending
 from ..journal import ClusterState, bill
 from .curves import curves
 from .display import Display, Feed, Followed, known, live_view
-from .outlook import Forecasts, nothing
+from .outlook import Forecasts
 from .twin import html
 from .view import shown_run, view
 
@@ -39,7 +39,7 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None,
     if not has_front_end(shell):
         print(status(known(cluster), run))
         return
-    display = _display(cluster, run, feed, forecasts or (nothing if feed else ending))
+    display = _display(cluster, run, feed, forecasts)
     display.show(publisher(shell, display.display_id), page=_asked_by_page(shell))
 
 

@@ -123,7 +123,7 @@ def make_plan(
     notes: Sequence[str] = (),
 ) -> Plan:
     """Simulate it. `lost`: exactly so many workers are revoked, instead of by `lifetimes`. Raises PlanError."""
-    workers = sum(group.count for group in choice.groups)
+    workers = choice.workers
     if lost is not None and lost >= workers and not replaced:
         raise PlanError(f"{lost} revocations leave none of {workers} workers", where="revocations",
                         fix="Plan for fewer, or with replacements.")  # fmt: skip
@@ -150,9 +150,8 @@ def _hourly(choice: Choice, workload: Workload, speed: float) -> float:
 
 def _notes(choice: Choice, workload: Workload) -> list[str]:
     said = [*workload.notes]
-    workers = sum(group.count for group in choice.placed)
     if workload.synchronous:
-        counted = max(workers - workload.backup_workers, 1)
+        counted = max(choice.workers - workload.backup_workers, 1)
         said.append(f"A step is taken together and counts {counted} mini-batches; it waits for the slowest of them.")
     elif len({group.accelerator for group in choice.placed}) > 1:
         said.append(

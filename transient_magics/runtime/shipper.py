@@ -8,7 +8,6 @@ queued: the next to be shipped is the newest. What became of each is told as an 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..errors import TrainingError
 from .folder import RunFolder
+from .program import answer
 
 _TRIES, _FIRST_PAUSE = 5, 2.0
 _MOST_SECONDS = 3600.0
@@ -55,44 +55,28 @@ class Shipper:
 
     async def restore(self) -> None:
         """Have the bucket's newest good checkpoint in the run's folder, if none as new is there. TrainingError."""
-        answer = await self._program("restore")
-        for refused in answer.get("refused", ()):
+        restored = await self._program("restore")
+        for refused in restored.get("refused", ()):
             print(f"not restored: {refused}", file=sys.stderr, flush=True)
-        if "error" in answer:
-            raise TrainingError(answer["error"])
+        if "error" in restored:
+            raise TrainingError(restored["error"])
 
     async def _ship(self) -> None:
         for attempt in range(_TRIES):
-            answer = await self._program("ship")
-            if "error" not in answer:
-                if answer.get("step") is not None and answer["path"] != self._shipped:
-                    self._shipped = answer["path"]
-                    self._report("train.shipped", {"run": self._run, **answer})
+            shipped = await self._program("ship")
+            if "error" not in shipped:
+                if shipped.get("step") is not None and shipped["path"] != self._shipped:
+                    self._shipped = shipped["path"]
+                    self._report("train.shipped", {"run": self._run, **shipped})
                 return
-            print(f"not shipped: {answer['error']}", file=sys.stderr, flush=True)
+            print(f"not shipped: {shipped['error']}", file=sys.stderr, flush=True)
             if attempt == 0:
-                self._report("train.unshipped", {"run": self._run, "reason": answer["error"]})
+                self._report("train.unshipped", {"run": self._run, "reason": shipped["error"]})
                 if not self._due.is_set():
                     self._settled.set()  # nobody waits for the other attempts: the controller brings it home meanwhile
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
 
     async def _program(self, do: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", f"{__package__}.shipping", do, "--run", str(self._folder.path)]
         self._folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self._folder.logs / "shipping.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
-            )
-            try:
-                async with asyncio.timeout(_MOST_SECONDS):
-                    output, _ = await process.communicate()
-            except TimeoutError:
-                return {"error": f"it took more than {_MOST_SECONDS:.0f} s"}
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-        try:
-            return json.loads(output.splitlines()[-1])
-        except (IndexError, ValueError):
-            return {"error": f"the program ended with code {process.returncode}"}
+        log = self._folder.logs / "shipping.log"
+        return await answer("shipping", do, "--run", str(self._folder.path), log=log, limit=_MOST_SECONDS)
