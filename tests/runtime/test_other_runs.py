@@ -52,6 +52,7 @@ TEXT = {
     "damping": "staleness",
     "checkpoint_steps": None,
     "checkpoint_auto": True,
+    "ps_shards": None,
 }
 
 

@@ -39,11 +39,21 @@ def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
     tf = tensorflow()
 
     setter = tf.train.replica_device_setter(ps_tasks=servers, worker_device=worker_device, ps_strategy=BySize(servers))
-    cut = None
+    cut = whole = None
     if min(servers, shards) > 1:
-        cut = tf.min_max_variable_partitioner(max_partitions=shards, axis=0, min_slice_size=1 << 20)
-    with tf.device(setter), tf.variable_scope(tf.get_variable_scope(), partitioner=cut):
+        cut, whole = tf.min_max_variable_partitioner(max_partitions=shards, axis=0, min_slice_size=1 << 20), _whole
+    with tf.device(setter), tf.variable_scope(tf.get_variable_scope(), partitioner=cut, custom_getter=whole):
         yield
+
+
+def _whole(getter: Any, name: str, shape: Any = None, dtype: Any = None, partitioner: Any = None, **given: Any) -> Any:
+    """Get a variable, uncut where one part is all that its partitioner would make.
+
+    TensorFlow fails to cut one without any rows, of which Tensor2Tensor has some: it divides every vocabulary by 16.
+    """
+    if partitioner and shape is not None and max(partitioner(shape=tensorflow().TensorShape(shape), dtype=dtype)) == 1:
+        partitioner = None
+    return getter(name, shape=shape, dtype=dtype, partitioner=partitioner, **given)
 
 
 def ready_flag() -> Any:
