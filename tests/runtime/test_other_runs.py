@@ -52,7 +52,7 @@ TEXT = {
     "damping": "staleness",
     "checkpoint_steps": None,
     "checkpoint_auto": True,
-    "ps_shards": None,
+    "ps_shards": 2,
 }
 
 

@@ -74,6 +74,12 @@ def model_fn(features, labels, mode):
     return answer
 """
 )
+# 5 MiB, of which TensorFlow's lookup takes odd rows from one part and even ones from the other.
+TABLE = MODEL_FN.replace(
+    'pixels @ tf.get_variable("weights", [64, 10])',
+    'tf.reduce_sum(tf.nn.embedding_lookup(tf.get_variable("weights", [131072, 10], initializer=tf.zeros_initializer), '
+    "tf.cast(pixels * 16, tf.int32) + 2011 * tf.range(64)), 1)",
+)
 SERVING = """
 import sys
 sys.modules["keras"] = sys.modules["transient_magics"] = None
@@ -136,8 +142,11 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
     assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)
 
 
-def test_a_model_fn_is_trained_synchronously_and_answers_by_name(room: MachineRoom, tmp_path: Path) -> None:
-    metrics = finish(room, MODEL_FN, 1, train_steps=200, mode="sync")
+@pytest.mark.parametrize(("cell", "servers"), [(MODEL_FN, 1), (TABLE, 2)])
+def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
+    room: MachineRoom, tmp_path: Path, cell: str, servers: int
+) -> None:
+    metrics = finish(room, cell, servers, train_steps=200, mode="sync", ps_shards=servers)
     assert metrics["accuracy"] > 0.85
     images, truth = digits()
     numpy.savez(tmp_path / "inputs.npz", image=images)

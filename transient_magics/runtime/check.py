@@ -37,7 +37,7 @@ def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
             if directory not in str(error):
                 raise
             return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
-    return {"model": check_graph(trainable)}
+    return {"model": check_graph(trainable, spec.ps_shards)}
 
 
 def answer(folder: RunFolder) -> dict[str, Any]:

@@ -102,10 +102,11 @@ class Checkpoints:
     def saver(self, step: int) -> Any:
         """A Saver of those of the default graph's variables that the checkpoint of `step` holds."""
         from .graph_mode import tensorflow
+        from .placement import place_in_checkpoint
 
         tf = tensorflow()
         known = tf.train.load_checkpoint(str(self.prefix(step))).get_variable_to_shape_map()
-        return tf.train.Saver([variable for variable in tf.global_variables() if variable.op.name in known])
+        return tf.train.Saver([each for each in tf.global_variables() if place_in_checkpoint(each)[0] in known])
 
     def read(self, step: int) -> dict[str, Any]:
         """All values of one checkpoint."""

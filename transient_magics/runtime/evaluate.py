@@ -41,7 +41,8 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
         trainable.prepare()
         pipeline = trainable.evaluation_pipeline()
         iterator = tf.data.make_initializable_iterator(pipeline.dataset)
-        built = trainable.evaluation_graph(iterator.get_next())
+        with placement.cut(spec.ps_shards):
+            built = trainable.evaluation_graph(iterator.get_next())
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])

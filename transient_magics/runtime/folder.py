@@ -35,7 +35,7 @@ class RunSpec:
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600
     checkpoint_auto: bool = False
-    ps_shards: int | None = 1
+    ps_shards: int = 1
     mode: str = "async"
     backup_workers: int = 0
     batching: str = "uniform"

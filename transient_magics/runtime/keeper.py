@@ -74,7 +74,7 @@ class Keeper:
         with self._graph.as_default():
             self._trainable.prepare()
             ready = placement.ready_flag()
-            with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards or servers):
+            with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards):
                 features, sync = self._trainable.placeholders(), self._spec.mode == "sync"
                 built = training_graph(self._trainable, features, self._spec.wire, sync, self._spec.damped)
                 if built.accumulators:  # the optimizer's own variables are the chief's then
@@ -206,12 +206,4 @@ def _assignment(tf: Any, variable: Any) -> tuple[Any, Any, str, Any]:
     it.
     """
     placeholder = tf.placeholder(variable.dtype.base_dtype, variable.shape)
-    operation = variable.assign(placeholder, read_value=False)
-    information = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
-    if information is None:
-        return operation, placeholder, variable.op.name, None
-    part = tuple(
-        slice(start, start + length)
-        for start, length in zip(information.var_offset, information.var_shape, strict=True)
-    )
-    return operation, placeholder, information.full_name, part
+    return variable.assign(placeholder, read_value=False), placeholder, *placement.place_in_checkpoint(variable)

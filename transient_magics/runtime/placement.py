@@ -32,17 +32,25 @@ class BySize:
 
 @contextlib.contextmanager
 def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
-    """Inside, variables go to the parameter servers and the rest to `worker_device`.
-
-    Large variables are cut in `shards`.
-    """
+    """Inside, variables go to the parameter servers, cut in `shards`, and the rest to `worker_device`."""
     tf = tensorflow()
 
     setter = tf.train.replica_device_setter(ps_tasks=servers, worker_device=worker_device, ps_strategy=BySize(servers))
-    cut = whole = None
-    if min(servers, shards) > 1:
-        cut, whole = tf.min_max_variable_partitioner(max_partitions=shards, axis=0, min_slice_size=1 << 20), _whole
-    with tf.device(setter), tf.variable_scope(tf.get_variable_scope(), partitioner=cut, custom_getter=whole):
+    with tf.device(setter), cut(shards):
+        yield
+
+
+@contextlib.contextmanager
+def cut(shards: int) -> Iterator[None]:
+    """Inside, large variables are cut along their first dimension in up to `shards` parts of at least 1 MiB.
+
+    Wherever a run's model is built, whatever for: tf.nn.embedding_lookup finds other rows in a table that is whole.
+    """
+    tf = tensorflow()
+
+    parts = tf.min_max_variable_partitioner(max_partitions=shards, axis=0, min_slice_size=1 << 20)
+    given = {"partitioner": parts, "custom_getter": _whole} if shards > 1 else {}
+    with tf.variable_scope(tf.get_variable_scope(), **given):
         yield
 
 
@@ -51,9 +59,20 @@ def _whole(getter: Any, name: str, shape: Any = None, dtype: Any = None, partiti
 
     TensorFlow fails to cut one without any rows, of which Tensor2Tensor has some: it divides every vocabulary by 16.
     """
-    if partitioner and shape is not None and max(partitioner(shape=tensorflow().TensorShape(shape), dtype=dtype)) == 1:
-        partitioner = None
+    if partitioner and shape is not None:
+        full = tensorflow().TensorShape(shape)
+        if not full.rank or max(partitioner(shape=full, dtype=dtype)) == 1:
+            partitioner = None
     return getter(name, shape=shape, dtype=dtype, partitioner=partitioner, **given)
+
+
+def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
+    """The name of a variable in a checkpoint, and the slices of that value which it is; None: all of it."""
+    whole = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
+    if whole is None:
+        return variable.op.name, None
+    spans = zip(whole.var_offset, whole.var_shape, strict=True)
+    return whole.full_name, tuple(slice(start, start + length) for start, length in spans)
 
 
 def ready_flag() -> Any:

@@ -46,7 +46,8 @@ def restored(
     tf = tensorflow()
     with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
-        built = trainable.serving_graph(given)
+        with placement.cut(spec.ps_shards):
+            built = trainable.serving_graph(given)
         _refuse_other_model(tf, checkpoints.prefix(step))
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
@@ -103,7 +104,8 @@ def _prepare(trainable: Trainable, spec: RunSpec, nothing: str) -> None:
 def _refuse_other_model(tf: Any, prefix: Path) -> None:
     """What the checkpoint does not hold would be random numbers, and nobody would see it in the answers."""
     known = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-    missing = [variable.op.name for variable in tf.trainable_variables() if variable.op.name not in known]
+    names = (placement.place_in_checkpoint(variable)[0] for variable in tf.trainable_variables())
+    missing = [name for name in names if name not in known]
     if missing:
         what = f"the checkpoint does not hold the model's {missing[0]}"
         raise TrainingError(what + (f" and {len(missing) - 1} more" if missing[1:] else ""), where=prefix.name)

@@ -40,7 +40,7 @@ class TrainSpec:
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600.0
     checkpoint_auto: bool = False
-    ps_shards: int = 0
+    ps_shards: int = 1
     mode: str = "async"
     backup_workers: int = 0
     batching: str = "uniform"

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph_mode import tensorflow
+from ..placement import cut
 from ..trainable import Objective, Pairs, Trainable
 from .accumulate import Accumulators
 from .count import count
@@ -107,12 +108,13 @@ def pushed(objective: Objective, accumulators: Accumulators, wire: str) -> Any:
     return tf.group(accumulators.push(_sent(objective.pairs, objective.weight, wire), objective.weight), *updates)
 
 
-def check_graph(trainable: Trainable) -> dict[str, float]:
+def check_graph(trainable: Trainable, shards: int = 1) -> dict[str, float]:
     """Build one training step on placeholders, and throw it away; its size (count.py). Raises what the model raises."""
     with tensorflow().Graph().as_default() as graph:
         trainable.prepare()
         features = trainable.placeholders()
-        training_graph(trainable, features)
+        with cut(shards):
+            training_graph(trainable, features)
     return count(graph, features)
 
 

@@ -65,7 +65,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     tf = tensorflow()
 
     ready = placement.ready_flag()
-    with placement.placed(device, servers, spec.ps_shards or servers):
+    with placement.placed(device, servers, spec.ps_shards):
         built = training_graph(trainable, features, spec.wire, spec.mode == "sync", spec.damped)
         missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
     with tf.device(f"{device}/cpu:0"):
