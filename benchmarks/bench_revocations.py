@@ -1,10 +1,12 @@
 """Three paced workers, one of them revoked every minute: steps made, as a share of what the living could have made.
 
 Ours goes on with the others and takes the replacement in. The two peers: TensorFlow 2's ParameterServerStrategy, whose
-worker is killed and started again at the same address as soon as our replacement had its VM; and ours as a
-system would use it that restarts the job from a checkpoint at every change of workers, saved just before.
+worker is killed and started again at the same address as soon as our replacement had its VM; and ours as a system would
+use it that restarts the job from a checkpoint at every change of workers, saved just before: when a VM is gone, and
+when its replacement is there (once, where that is there before).
 
-What a living worker could make is what it made before the first revocation, so that nobody's pace favours him.
+VMs take longer to boot than the notice lasts; on Compute Engine they take longer still. What a living worker could
+make is what it made before the first revocation, so that nobody's pace favours him.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from _coordinator import Coordinator
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.journal import metrics
+from transient_magics.journal import ClusterState, metrics
 
 WORKERS = 3
 PACE = 0.25
 EVERY = 60.0
 NOTICE = 30.0
+BOOT = "36s"
 
 
 def steps_of(run: Run) -> int:
@@ -60,26 +63,35 @@ def elastic(minutes: int) -> tuple[float, float]:
 
 
 def restarting(minutes: int) -> float:
-    """The job is stopped with a checkpoint when a VM goes, and continued from there with its replacement."""
+    """The job is stopped with a checkpoint when a VM goes or comes, and continued from there with those who are left."""
     with own_home():
         cluster, run = declared()
         rate, began, _ = undisturbed(run)
-        before, first = 0, steps_of(run)
+        first = steps_of(run)
         for _ in range(minutes):
             at = time.time()
             lost = revoke_one(cluster)
             cluster.follow(lambda state, lost=lost: state.vms[lost].ended_at > 0, NOTICE + 30)
-            run.stop()
-            run.wait(60)
-            stopped = run.state.step
-            cluster.follow(lambda state: sum(vm.state == "ready" for vm in state.living) > WORKERS, 60)
-            run = start(cluster, pace_seconds=PACE, resume=run.name)
-            before += stopped - first
-            first = stopped
+            run = continued(cluster, run)
+            if ready(cluster.state) < WORKERS:
+                cluster.follow(lambda state: ready(state) == WORKERS, 60)
+                run = continued(cluster, run)
             time.sleep(max(0.0, at + EVERY - time.time()))
         ended = time.time()
-        last = max(steps_of(run), first)  # it may not have made a step since it was started again
-        return (before + last - first) / (rate * alive(cluster, began, ended))
+        last = max(steps_of(run), run.state.step)  # it may not have made a step since it was started again
+        return (last - first) / (rate * alive(cluster, began, ended))
+
+
+def continued(cluster: Cluster, run: Run) -> Run:
+    """The run stopped with a checkpoint, and started again from there."""
+    run.stop()
+    run.wait(60)
+    return start(cluster, pace_seconds=PACE, resume=run.name)
+
+
+def ready(state: ClusterState) -> int:
+    """How many workers' VMs could train."""
+    return sum(vm.role == "worker" and vm.state == "ready" for vm in state.living)
 
 
 def coordinator(minutes: int, boot: float) -> float:
@@ -96,10 +108,10 @@ def coordinator(minutes: int, boot: float) -> float:
             for number in range(minutes):
                 time.sleep(NOTICE)
                 peer.kill(f"worker-{number % WORKERS}")
-                time.sleep(boot)
+                time.sleep(away := max(0.0, boot - NOTICE))
                 peer.start_process(f"worker-{number % WORKERS}")
-                time.sleep(EVERY - NOTICE - boot)
-            lived = WORKERS * (time.time() - began) - minutes * boot
+                time.sleep(EVERY - NOTICE - away)
+            lived = WORKERS * (time.time() - began) - minutes * away
             return (peer.steps() - first) / (rate * lived)
         finally:
             peer.end()
@@ -108,6 +120,8 @@ def coordinator(minutes: int, boot: float) -> float:
 def declared() -> tuple[Cluster, Run]:
     """A cluster whose workers all train."""
     cluster = client.declare(Declaration(f"k80x{WORKERS}", name="bench", max_workers=64))
+    cluster.wait(120)
+    cluster.weather(boot=BOOT)
     run = start(cluster, pace_seconds=PACE)
     all_in(cluster, WORKERS)
     time.sleep(10)
