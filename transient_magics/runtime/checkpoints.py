@@ -65,18 +65,20 @@ class Checkpoints:
         """Let `save` write the checkpoint of `step`, then point the state file to it and drop the oldest."""
         started = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
-        try:
-            save(str(self.prefix(step)))
-        except BaseException:
-            for path in self.files(step):  # a part of a checkpoint only takes the room that the next one needs
-                path.unlink(missing_ok=True)
-            raise
+        if step not in self.steps():  # what there is is good; to write it again could only spoil it
+            try:
+                save(str(self.prefix(step)))
+            except BaseException:
+                for path in self.files(step):  # a part of a checkpoint only takes the room that the next one needs
+                    path.unlink(missing_ok=True)
+                raise
         size = sum(path.stat().st_size for path in self.files(step))
-        kept = self.steps()[: self._keep]
+        others = [each for each in self.steps() if each != step]  # higher ones, after an older one was restored
+        kept = sorted([step, *others[: self._keep - 1]], reverse=True)
         lines = [f'model_checkpoint_path: "{self.prefix(step).name}"']
         lines += [f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"' for kept_step in reversed(kept)]
         write_atomically(self._folder / "checkpoint", "\n".join(lines) + "\n")
-        for old in self.steps()[self._keep :]:
+        for old in set(others) - set(kept):
             for path in self.files(old):
                 path.unlink(missing_ok=True)
         return Saved(step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size)
@@ -85,12 +87,17 @@ class Checkpoints:
         """Step and values of the newest checkpoint that can be read whole; None if there is none at all.
 
         Every value is read (TensorFlow checks its sum), so what is returned is what will be restored. A broken one is
-        set aside as `broken-...`; if all are broken the run must not silently start from nothing, so that raises.
+        set aside as `broken-...`; if all are broken the run must not silently start from nothing, so that raises, then
+        and ever after. So does what is no fault of the file: too little memory, too many open files.
         """
-        broken = []
+        from .graph_mode import tensorflow
+
+        broken = [path.name.removeprefix("broken-") for path in sorted(self._folder.glob("broken-*.index"))]
         for step in self.steps():
             try:
                 return step, self.read(step)
+            except (MemoryError, OSError, tensorflow().errors.ResourceExhaustedError):
+                raise
             except Exception as error:  # noqa: BLE001 - TensorFlow reports a damaged file with many kinds of errors
                 broken.append(f"model.ckpt-{step}: {str(error).splitlines()[0][:120]}")
                 for path in self.files(step):

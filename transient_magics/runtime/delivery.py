@@ -50,7 +50,10 @@ async def received(reader: asyncio.StreamReader, told: Mapping[str, Any], run: P
     files of the same names. Raises OSError or ValueError for anything less than all of them.
     """
     with tempfile.TemporaryDirectory(prefix="delivered-", dir=run) as place:
-        yield [await _receive(reader, file, int(told["step"]), Path(place)) for file in told["files"]]
+        paths = [await _receive(reader, file, int(told["step"]), Path(place)) for file in told["files"]]
+        if not any(path.suffix == ".index" for path in paths):
+            raise ValueError("it is no checkpoint without its index")
+        yield paths
 
 
 async def _receive(reader: asyncio.StreamReader, file: Mapping[str, Any], step: int, folder: Path) -> Path:

@@ -1,0 +1,64 @@
+"""Which files of checkpoints stay and which go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT
+from transient_magics.runtime.checkpoints import Checkpoints
+
+BROKEN = """
+import sys
+from pathlib import Path
+from transient_magics.errors import TrainingError
+from transient_magics.runtime.checkpoints import Checkpoints
+
+for _ in range(2):
+    try:
+        print(Checkpoints(Path(sys.argv[1])).newest())
+    except TrainingError as error:
+        print(error)
+"""
+
+
+def save(prefix: str) -> None:
+    for ending in (".data-00000-of-00001", ".index"):
+        Path(prefix + ending).write_text("values")
+
+
+def test_what_was_just_written_stays_though_older_steps_have_higher_numbers(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (40, 84, 120, 81):
+        saved = checkpoints.write(step, save)
+        assert saved.bytes == 12
+    assert checkpoints.steps() == [120, 81]
+    assert 'model_checkpoint_path: "model.ckpt-81"' in (tmp_path / "checkpoint").read_text()
+
+
+def test_a_good_checkpoint_is_not_spoiled_by_writing_it_again(tmp_path: Path):
+    def full(prefix: str) -> None:
+        Path(f"{prefix}.index").write_text("a part")
+        raise OSError("no space left on device")
+
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(40, save)
+    assert checkpoints.write(40, full).bytes == 12
+    with pytest.raises(OSError, match="no space"):
+        checkpoints.write(41, full)
+    assert checkpoints.steps() == [40]
+    assert (tmp_path / "model.ckpt-40.index").read_text() == "values"
+
+
+@pytest.mark.training
+def test_a_run_whose_checkpoints_are_all_broken_never_starts_from_nothing(tmp_path: Path):
+    save(str(tmp_path / "model.ckpt-40"))
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, str(tmp_path)], capture_output=True, check=True, cwd=PROJECT, text=True
+    )
+    first, second = done.stdout.splitlines()
+    assert "no checkpoint of the run can be read" in first
+    assert "no checkpoint of the run can be read" in second
