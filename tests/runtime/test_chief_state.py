@@ -316,7 +316,7 @@ def test_the_same_error_three_times_fails_the_run_and_user_code_at_once(fatal: b
     times = 1 if fatal else 3
     for _ in range(times):
         assert story.emitted("train.failed") == []
-        story(events.Trouble("cell line 3: NameError: x", fatal))
+        story(events.Trouble(1, "cell line 3: NameError: x", fatal))
     assert story.emitted("train.failed") == [{"run": "run-1", "step": 0, "reason": "cell line 3: NameError: x"}]
     assert story.done[-1] == events.Finish(65)
 

@@ -243,6 +243,9 @@ class Chief:
             await self._shipper.settled()
         if self._farewell:
             self._lines.write(*self._farewell)
+        while self._lines.waiting:  # whoever pays for the VMs must hear the end: a full disk is waited for
+            await asyncio.sleep(_TICK)
+            self._lines.flush()
         self._keep()
         if not self._finished.done():
             self._finished.set_result(code)
@@ -316,7 +319,7 @@ class Chief:
             case "leaving":
                 self._happened(events.Leaving(connection, str(message.get("reason"))))
             case "trouble":
-                self._happened(events.Trouble(str(message.get("reason")), bool(message.get("fatal"))))
+                self._happened(events.Trouble(connection, str(message.get("reason")), bool(message.get("fatal"))))
             case _:
                 self._happened(events.Heard(connection))
 

@@ -59,6 +59,7 @@ class Disconnected:
 class Trouble:
     """A worker cannot go on. `fatal`: it would be the same everywhere (user code)."""
 
+    connection: int
     reason: str
     fatal: bool = False
 

@@ -78,6 +78,7 @@ class Member:
     heard: float
     active: bool = False
     lost: bool = False
+    stepped: bool = False
     accelerator: str = ""
     speed: float = 0.0
 
@@ -194,9 +195,10 @@ class ChiefState:
                 return self._leave(self._of(connection), reason, now)
             case Disconnected(connection):
                 return self._leave(self._of(connection), "lost", now)
-            case Trouble(reason, fatal):
+            case Trouble(connection, reason, fatal):
                 self._troubles[reason] += 1
-                return self._fail(reason) if fatal or self._troubles[reason] >= SAME_ERRORS else []
+                alone = not any(member.active and member.connection != connection for member in self.members.values())
+                return self._fail(reason) if fatal or (alone and self._troubles[reason] >= SAME_ERRORS) else []
             case Prepared(step, batch):
                 return [*self._prepared(step, now), *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
@@ -267,10 +269,10 @@ class ChiefState:
             if self._full():
                 del self.members[member.number]
                 return [Tell(connection, {"do": "leave", "reason": "told to leave"})]
-            member.lost, stepping = False, True
+            member.lost, stepping = False, stepping or member.stepped
         if not stepping or member.active:
             return []
-        member.active = True
+        member.active = member.stepped = True
         self._progress.begin(self.step, now)
         joined = self._membership("worker.joined", member)
         return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
@@ -364,6 +366,8 @@ class ChiefState:
             return [*done, Finish(DONE)]
         if self.phase is Phase.FINISHING and why != "final":
             return [*done, *self._all_left(now)]
+        if why == "final" and event.step < self.plan.train_steps:
+            return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
         if (why == "final" or self._evaluation_due) and not self._evaluating:
             self._evaluating, self._evaluation_due = True, False
             return [*done, Evaluate(event.step)]

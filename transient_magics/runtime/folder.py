@@ -7,6 +7,7 @@ that a reader following it never sees two writers' lines mixed.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -128,6 +129,11 @@ class Lines:
         self._waiting.append({"time": time.time_ns(), "kind": kind, **values})
         self.flush()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether some could not be written yet."""
+        return bool(self._waiting)
+
     def flush(self) -> None:
         """Try again what waits."""
         while self._waiting:
@@ -147,7 +153,8 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
         size = os.fstat(handle).st_size
         if size and os.pread(handle, 1, size - 1) != b"\n":
             text = b"\n" + text
-        os.write(handle, text)
+        if os.write(handle, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(handle)
 

@@ -26,7 +26,7 @@ _SLOW_UPDATE = 120_000
 
 
 class Rounds(threading.Thread):
-    """Ends one round after the other, in a session of its own, up to the last step of the run."""
+    """Ends one round after the other, in a session of its own, for as long as its process lives."""
 
     def __init__(self, keeper: Keeper, spec: RunSpec, failed: Callable[[BaseException], object]) -> None:
         super().__init__(daemon=True, name="rounds")
@@ -42,7 +42,6 @@ class Rounds(threading.Thread):
             try:
                 session = self._keeper.another_session()
                 self._end_rounds(session)
-                return
             except lost as error:  # another parameter server went away; the keeper restores it
                 log(f"the round is lost: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
             except Exception as error:  # noqa: BLE001 - the optimizer may raise anything; it becomes train.failed
@@ -61,7 +60,7 @@ class Rounds(threading.Thread):
         with keeper.still:
             accumulators.open(session)
         step, began, looks = 0, time.monotonic(), Looks()
-        while step < spec.train_steps:
+        while True:  # up to the last step, and beyond: another parameter server may be lost with it
             with keeper.still:
                 number, step, complete = look()
                 enough = needed(self.live, spec.backup_workers)
