@@ -159,6 +159,19 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     assert answers["scores"].shape == (len(images), 10)
 
 
+def test_examples_that_cannot_be_read_fail_the_run_with_the_reason(room: MachineRoom) -> None:
+    room.start_agent("ps-0")
+    room.start_agent("worker-1")
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    bad = MODEL_FN.replace(".shuffle(1500)", ".map(lambda image, label: (image, tf2.gather([0, 1, 2], label)))")
+    for name in ("ps-0", "worker-1"):
+        room.put(name, OWN, bad)
+        room.say(name, assignment(name, [server], chief))
+    failed = Story(room).wait(120, "the failure", "train.failed")
+    assert failed["reason"].startswith("the examples cannot be read: InvalidArgumentError: ")
+    assert "is not in [0, 3)" in failed["reason"]
+
+
 @pytest.mark.parametrize(
     ("cell", "said"),
     [

@@ -8,10 +8,12 @@ in the next session.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+from . import placement
 from .batching import LARGEST
 from .graph_mode import tensorflow
 from .regroup import Regrouped
@@ -20,6 +22,8 @@ from .trainable import Pipeline
 _BLOCK = 4
 """Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 % of 25 ms)."""
 _PAUSE = 0.5
+_LOST_WITHIN = 15.0
+"""Seconds until a lost session has been noticed by the step too."""
 
 
 class Examples:
@@ -36,9 +40,12 @@ class Examples:
         self._start_reading, self._values = iterator.initializer, iterator.get_next()
         self._regrouped = Regrouped(batch) if pipeline.batched and uneven else None
         self._enqueue: Any = None
+        self._close: Any = None
         self._wanted: Any = None
         self.features: dict[str, Any] = self._placeholders() if self._regrouped else self._queue(number, batch)
         self._ended = threading.Event()
+        self.failure: BaseException | None = None
+        """Why no examples come any more; steps then fail with OutOfRangeError, or with this."""
 
     def start(self, session: Any) -> None:
         """Read from the beginning, for as long as this session lives or until `stop`."""
@@ -72,6 +79,7 @@ class Examples:
         capacity = 4 if given.batched else max(2 * _BLOCK, LARGEST) * batch
         queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
         picked = {name: self._values[name] for name in names}
+        self._close = queue.close(cancel_pending_enqueues=True)
         if not given.batched:
             self._enqueue = queue.enqueue_many(picked)
             self._wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
@@ -83,12 +91,17 @@ class Examples:
         return dict(features)
 
     def _fill_queue(self, session: Any, ended: threading.Event) -> None:
-        call = session.make_callable(self._enqueue)
-        while not ended.is_set():
-            try:
+        errors = tensorflow().errors
+        try:
+            call = session.make_callable(self._enqueue)
+            while not ended.is_set():
                 call()
-            except (tensorflow().errors.OpError, RuntimeError):  # the session was lost or closed
+        except (errors.OpError, RuntimeError) as error:
+            if self._lost(error, ended):
                 return
+            self.failure = error
+            with contextlib.suppress(errors.OpError, RuntimeError):  # it is lost as well, and so is the step
+                session.run(self._close)
 
     def _regroup(self, session: Any, ended: threading.Event) -> None:
         assert self._regrouped is not None
@@ -99,8 +112,16 @@ class Examples:
                 while not ended.is_set() and not self._regrouped.add(batch, _PAUSE):
                     pass
         except (tensorflow().errors.OpError, RuntimeError) as error:
-            if not ended.is_set():
-                self._regrouped.fail(error)
+            if not self._lost(error, ended):
+                self.failure = error
+                self._regrouped.fail(tensorflow().errors.OutOfRangeError(None, None, str(error)))
+
+    def _lost(self, error: BaseException, ended: threading.Event) -> bool:
+        """Whether it was the session that failed, and not what reads the examples.
+
+        Some errors could be either. A lost session ends the step too, which is then the end of this one.
+        """
+        return ended.wait(_LOST_WITHIN if isinstance(error, placement.transient_errors()) else 0)
 
 
 def _in_blocks(examples: Any, batch: int) -> Any:

@@ -8,6 +8,7 @@ TensorFlow.
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 import traceback
 import types
@@ -18,6 +19,8 @@ from ..errors import CellError, TrainingError, TransientError
 FILE_NAME = "cell"
 MODULE_NAME = "transient_cell"
 _INNER = ("tensorflow", "tf_keras", "keras")
+_PREFACE = re.compile(r"From /job:\S+|\d+ root error\(s\) found\.|Graph execution error:|")
+"""Lines of TensorFlow's that come before what it has to say. The first holds the number of the worker."""
 
 
 def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
@@ -52,10 +55,11 @@ def cell_line(error: BaseException, line_offset: int) -> int | None:
 
 
 def sentence(error: BaseException, limit: int = 300) -> str:
-    """`error` in one line: its kind and the first line of what it says."""
+    """`error` in one line: its kind and the first line of what it says, the same from every worker."""
     if isinstance(error, TransientError):
         return str(error)
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    lines = map(str.strip, str(error).splitlines())
+    text = next((line for line in lines if not _PREFACE.fullmatch(line)), "")
     if isinstance(error, SyntaxError):
         text = error.msg
     kind = type(error).__name__

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..errors import TrainingError
 from . import placement
 from .batching import SMALLEST, MiniBatch
 from .checkpoints import Checkpoints, Saved
@@ -70,6 +71,7 @@ class Training:
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._watch.lap("graph (read)" if shared else "graph")
+        self._moved()
 
     def _read(self, number: int) -> WorkerGraph | None:
         """The graph that the chief had written, on this worker's examples; None if there is none that fits."""
@@ -104,7 +106,7 @@ class Training:
     def run(self) -> None:
         """Step until the end of the run, through as many sessions as it takes."""
         self._pace.start()
-        lost = placement.transient_errors()
+        lost, ended = placement.transient_errors(), tensorflow().errors.OutOfRangeError
         pause = 0.2
         while not self.stop.is_set():
             session = self._open()
@@ -114,6 +116,9 @@ class Training:
                     self._step_until_told(session)
             except lost as error:
                 log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+            except ended as error:
+                why = sentence(self._examples.failure or error)
+                raise TrainingError(f"the examples cannot be read: {why}") from error
             finally:
                 self._examples.stop()
                 placement.close(session)
@@ -126,12 +131,15 @@ class Training:
         return tf.Session(self._server.target, graph=self._graph, config=self._config)
 
     def _wait_until_ready(self, session: Any) -> bool:
-        """Wait until the chief has initialised or restored everything; False if we are to stop meanwhile."""
+        """Wait until the chief has initialised or restored everything; False if we are to stop meanwhile.
+
+        That nothing is missing is no sign of life: the step may fail in one session after the other.
+        """
         while not self.stop.is_set():
             missing = session.run(self._built.missing)
-            self.alive = time.monotonic()
             if not len(missing):
                 break
+            self._moved()
             self.stop.wait(0.1)
         else:
             return False
@@ -143,10 +151,14 @@ class Training:
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
         exhausted = tensorflow().errors.ResourceExhaustedError
-        finished, last = time.monotonic(), 0
+        finished, last, refused = time.monotonic(), 0, None
         while not self.stop.is_set():
             started = time.monotonic()
-            size, share = self._batch.next(self._link.batch)
+            given = self._link.batch
+            size, share = self._batch.next(given)
+            if given and given[0] > size and given != refused:  # a chief may have forgotten what fits
+                refused = given
+                self._link.exhausted(size)
             if size != last:  # a line of metrics is about one size
                 self._link.report()
                 last = size
