@@ -73,7 +73,7 @@ class Keeper:
         servers = len(self._assignment.ps)
         with self._graph.as_default():
             self._trainable.prepare()
-            ready = placement.ready_flag()
+            ready = placement.ready_flag(self._spec.name)
             with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards):
                 features, sync = self._trainable.placeholders(), self._spec.mode == "sync"
                 built = training_graph(self._trainable, features, self._spec.wire, sync, self._spec.damped)
@@ -84,8 +84,10 @@ class Keeper:
                 self._step = tf.identity(built.global_step.read_value())
                 self._uninitialised = tf.report_uninitialized_variables([ready, *tf.global_variables()])
                 self._initialise = tf.global_variables_initializer()
-                self._saver = tf.train.Saver(tf.global_variables(), max_to_keep=0)
+                self._saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
                 self._assign = [_assignment(tf, variable) for variable in tf.global_variables()]
+            (writing,) = [each for each in self._graph.get_operations() if each.type == "SaveV2"]
+            self._written = list(writing.inputs[3:])  # after the file, the names and the slices
             self._ready = ready.initializer
             self._not_ready = tf.raw_ops.DestroyResourceOp(resource=ready.handle, ignore_lookup_error=True)
             self._graph.finalize()
@@ -179,11 +181,18 @@ class Keeper:
         return int(self._session.run(self._step))
 
     def _save(self) -> Saved:
-        def write(prefix: str) -> None:
-            self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
+        """Write the variables as they are; of synchronous training as they were at once, that no round need wait."""
+        values: list[Any] = []
+        with self.still:
+            step = self._read_step()
+            if self.accumulators is not None:
+                values = self._session.run(self._written)
+        feeds = dict(zip(self._written, values, strict=False))
 
-        with self.still, self._graph.as_default():  # outside of a graph a Saver would look for eager variables
-            return self._checkpoints.write(self._read_step(), write)
+        def write(prefix: str) -> None:
+            self._session.run(self._saver.save_tensor_name, {self._saver.filename_tensor_name: prefix, **feeds})
+
+        return self._checkpoints.write(step, write)
 
 
 def start_server(assignment: Assignment, threads: int) -> str:

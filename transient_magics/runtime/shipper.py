@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import TrainingError
+from .checkpoints import Checkpoints
 from .folder import RunFolder
 from .program import answer
 
@@ -54,11 +55,21 @@ class Shipper:
             print(f"the last checkpoint was not shipped within {_LAST_SECONDS:.0f} s", file=sys.stderr, flush=True)
 
     async def restore(self) -> None:
-        """Have the bucket's newest good checkpoint in the run's folder, if none as new is there. TrainingError."""
-        restored = await self._program("restore")
-        for refused in restored.get("refused", ()):
-            print(f"not restored: {refused}", file=sys.stderr, flush=True)
-        if "error" in restored:
+        """Have the bucket's newest good checkpoint in the run's folder, if none as new is there.
+
+        Where the bucket does not answer the run goes on from what is here. Raises TrainingError if that is nothing.
+        """
+        restored: dict[str, Any] = {}
+        for attempt in range(_TRIES):
+            restored = await self._program("restore")
+            for refused in restored.get("refused", ()):
+                print(f"not restored: {refused}", file=sys.stderr, flush=True)
+            if "error" not in restored:
+                return
+            print(f"not restored: {restored['error']}", file=sys.stderr, flush=True)
+            if attempt < _TRIES - 1:
+                await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
+        if not Checkpoints(self._folder.checkpoints).steps():
             raise TrainingError(restored["error"])
 
     async def _ship(self) -> None:
