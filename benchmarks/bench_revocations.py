@@ -63,7 +63,7 @@ def elastic(minutes: int) -> tuple[float, float]:
 
 
 def restarting(minutes: int) -> float:
-    """The job is stopped with a checkpoint when a VM goes or comes, and continued from there with those who are left."""
+    """The job is stopped with a checkpoint when a VM goes or comes, and continued with those who are left."""
     with own_home():
         cluster, run = declared()
         rate, began, _ = undisturbed(run)

@@ -28,7 +28,8 @@ with tf.Graph().as_default() as graph, placement.placed("/job:worker/task:7", 3,
     for layer in range(12):
         tf.get_variable(f"layer_{layer}", [100 * layer + 1, 50], tf.float32, tf.zeros_initializer())
     other = tf.constant(0.0)
-told = [[*placement.place_in_checkpoint(each), each.device, each.shape.as_list()] for each in graph.get_collection("variables")]
+variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+told = [[*placement.place_in_checkpoint(each), each.device, each.shape.as_list()] for each in variables]
 print(json.dumps({"variables": told, "other": other.device}, default=lambda part: [part.start, part.stop]))
 """
 

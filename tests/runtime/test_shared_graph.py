@@ -90,7 +90,7 @@ def test_it_is_the_graph_that_the_worker_would_have_built(tmp_path: Path, mode: 
     own = found["read"]["handles"].pop("transient_gradient_sum")
     assert own == "/job:worker/task:7/device:CPU:0", "it is no part of the model"
     assert set(found["read"]["handles"].values()) == {"/job:ps/task:0"}
-    assert {"weights", "more", "global_step", "transient_ready"} <= set(found["read"]["handles"])
+    assert {"weights", "more", "global_step", "transient_ready_run-1"} <= set(found["read"]["handles"])
     assert "/job:worker/task:7" in found["read"]["devices"]
     assert "1.15.0" in found["other"], "a graph of another TensorFlow is not used"
 

@@ -75,15 +75,16 @@ def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
     return whole.full_name, tuple(slice(start, start + length) for start, length in spans)
 
 
-def ready_flag() -> Any:
+def ready_flag(run: str) -> Any:
     """A variable on ps/0 that exists only while all others hold what they should.
 
     The chief makes it last, after initialising or restoring, and destroys it before it restores. Workers step only
-    while it exists; without it they would train on values that the chief is still replacing.
+    while it exists; without it they would train on values that the chief is still replacing. It bears the name of the
+    run: a worker that an earlier one left behind finds none.
     """
     tf = tensorflow()
     with tf.device("/job:ps/task:0"):
-        return tf.Variable(True, trainable=False, collections=[], name="transient_ready", use_resource=True)
+        return tf.Variable(True, trainable=False, collections=[], name=f"transient_ready_{run}", use_resource=True)
 
 
 def worker_device(number: int) -> str:

@@ -64,7 +64,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     """Build the step on `features` in the default graph, for the worker at `device`, after `trainable.prepare`."""
     tf = tensorflow()
 
-    ready = placement.ready_flag()
+    ready = placement.ready_flag(spec.name)
     with placement.placed(device, servers, spec.ps_shards):
         built = training_graph(trainable, features, spec.wire, spec.mode == "sync", spec.damped)
         missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
