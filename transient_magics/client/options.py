@@ -216,7 +216,8 @@ def _train() -> tuple[Option, ...]:
         flag("--step-time", "with --batching dynamic: what a step is taken to last: affine, a fixed part and one for "
               "each example; or proportional to its examples, as published (affine)",
               **one_of("--step-time", ("affine", "proportional"))),
-        flag("--lr-policy", "which n divides the learning rate, as 1/sqrt(n); with --mode sync active is 1 (active)",
+        flag("--lr-policy", "the n of the learning rate's 1/sqrt(n): active: the workers that train (with "
+              "--mode sync: 1); slots: --max-workers; fixed: 1 (active)",
               **one_of("--lr-policy", ("active", "slots", "fixed"))),
         flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate (none)",
               **one_of("--damping", ("none", "staleness"))),
