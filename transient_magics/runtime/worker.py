@@ -23,7 +23,7 @@ from .meter import Stopwatch
 from .protocol import DONE, FAILED, STUCK, host_and_port
 from .role import Role, log
 from .usercode import told
-from .worker_link import ChiefLink
+from .worker_link import CHIEF_GONE, ChiefLink
 
 _LAST_STEP = 4.0
 """Seconds that the step in flight may still take after SIGTERM."""
@@ -106,7 +106,7 @@ class Worker:
                 except queue.Empty:
                     break
         self._link.leave(reason)
-        self._role.end(DONE)
+        self._role.end(STUCK if reason == CHIEF_GONE else DONE)  # it may come back: so does this worker
 
     def _fail(self) -> NoReturn:
         error = told(self._failure or RuntimeError("training ended"), self._role.spec.line_offset)

@@ -20,6 +20,7 @@ from .protocol import decode, encode, host_and_port
 
 _EVERY = 1.0
 _WITHOUT_CHIEF = 900.0
+CHIEF_GONE = "the chief is gone"
 
 
 class ChiefLink:
@@ -36,7 +37,7 @@ class ChiefLink:
         self.connected = threading.Event()
         self.numbered = threading.Event()
         self.told: str | None = None
-        """Why to end: "finished" or "told to leave"; None while training goes on."""
+        """Why to end: "finished", "told to leave" or that the chief is gone; None while training goes on."""
         self.on_told: Callable[[], None] = lambda: None
         self.take_metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._stepping: dict[str, Any] | None = None
@@ -94,7 +95,7 @@ class ChiefLink:
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
         if not self._closed:
-            self._tell("the chief is gone")
+            self._tell(CHIEF_GONE)
 
     def _talk(self) -> None:
         """One connection, until it ends."""
@@ -145,6 +146,8 @@ class ChiefLink:
                 self._tell("finished")
             case "leave":
                 self._tell(str(message.get("reason") or "told to leave"))
+            case None if message.get("ok") is False:  # the chief of another run, where ours was
+                self._tell("told to leave")
 
     def _tell(self, reason: str) -> None:
         self.told = self.told or reason
