@@ -19,9 +19,10 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from ..graph_mode import tensorflow
+from . import contrib
 
 _OPTIONAL = (
     # tf-keras and tf-slim import these if they are there, to recognise their types, for one metric, or to turn images.
@@ -63,6 +64,7 @@ def _build(tf: Any) -> None:
     tf.disable_v2_behavior()
     tf.enable_resource_variables()
     _moved_names()
+    _initialized_values()
     _estimator(tf)
     _addons(tf)
     _models_package()
@@ -70,7 +72,7 @@ def _build(tf: Any) -> None:
     _argument_names()
     _lazy("tensorflow_probability", "scipy.signal")
     _no_unicode_scans()
-    _contrib(tf)
+    contrib.supply(tf)
 
 
 @contextlib.contextmanager
@@ -134,6 +136,17 @@ def _moved_names() -> None:
     ):
         if not hasattr(module, name):
             setattr(module, name, value)
+
+
+def _initialized_values() -> None:
+    """Only the old kind of variable still says what it is initialized with.
+
+    T2T sets up moving averages with it (transformer_nat).
+    """
+    from tensorflow.python.ops import resource_variable_ops, variable_v1
+
+    variables: Any = resource_variable_ops.BaseResourceVariable
+    variables.initialized_value = variable_v1.VariableV1.initialized_value
 
 
 def _estimator(tf: Any) -> None:
@@ -228,6 +241,8 @@ def _models_package() -> None:
     package.__path__ = [os.path.join(root, "models")]
     package.__spec__ = importlib.machinery.ModuleSpec("tensor2tensor.models", None, is_package=True)
     sys.modules.setdefault("tensor2tensor.models", package)
+    # Where transformer_vae_flow_prior looks for its operations.
+    sys.modules["tensor2tensor.research.models"] = importlib.import_module("tensor2tensor.models.research")
 
 
 def _numpy_names() -> None:
@@ -268,7 +283,7 @@ class _Later(types.ModuleType):
             self.__path__ = specification.submodule_search_locations
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or self._begun:
+        if (name.startswith("__") and name != "__version__") or self._begun:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         self._begun = True
         self._loader.exec_module(self)
@@ -347,37 +362,3 @@ def _no_unicode_scans() -> None:
             return found
 
     sys.meta_path.insert(0, Finder())
-
-
-class _ContribLayers:
-    """tf.contrib.layers as far as it lives on in tf-slim, with the optimizer classes that T2T registers by name."""
-
-    def __init__(self, slim: Any, classes: dict[str, Any]) -> None:
-        self._slim, self.OPTIMIZER_CLS_NAMES, self.optimize_loss = slim, classes, slim.optimize_loss
-
-    def __getattr__(self, name: str) -> Any:
-        for place in (self._slim.layers, self._slim):
-            if hasattr(place, name):
-                return getattr(place, name)
-        raise AttributeError(f"tf.contrib.layers.{name} does not exist on current TensorFlow")
-
-
-def _contrib(tf: Any) -> None:
-    """T2T's own stand-ins for tf.contrib know no optimizers (`sgd`, `rms_prop` would be missing), no layers, no
-    argument scopes (which glow needs) and no recurrent cells (which neural_stack needs); tf-slim and TensorFlow have
-    them.
-    """
-    from tensor2tensor.utils import contrib
-
-    classes = {
-        "Adagrad": tf.train.AdagradOptimizer,
-        "Ftrl": tf.train.FtrlOptimizer,
-        "RMSProp": tf.train.RMSPropOptimizer,
-        "SGD": tf.train.GradientDescentOptimizer,
-    }
-    slim, framework = contrib.slim(), cast(Any, contrib.framework())
-    layers = _ContribLayers(slim, classes)
-    framework.arg_scope, framework.add_arg_scope = slim.arg_scope, slim.add_arg_scope
-    contrib.layers = lambda: layers
-    contrib.framework = lambda msg="": framework
-    contrib.rnn = lambda: tf.nn.rnn_cell

@@ -13,7 +13,7 @@ import importlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ def index() -> dict[tuple[str, str], str]:
 def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
     """Run the cell and find what the run names. Raises CellError or DeclarationError."""
     bridges.cross()
+    _look_up_all()
     run_cell(folder.cell, folder.include, spec.line_offset)
     model = find("model", spec.model)
     hparams = _hparams(spec, data_directory)
@@ -94,8 +95,27 @@ def find(kind: str, name: str) -> Any:
     return stores[kind][name]
 
 
+def _look_up_all() -> None:
+    """Let models name other models and sets (distillation its teacher and student): T2T would have imported them."""
+    from tensor2tensor.utils import registry
+
+    def look_up(kind: str, store: Any, name: str) -> Any:
+        if name not in store and (module := index().get((kind, name))):
+            importlib.import_module(module)
+        return store[name]
+
+    registry.model = partial(look_up, "model", registry.Registries.models)
+    registry.hparams = partial(look_up, "hparams", registry.Registries.hparams)
+
+
 def _hparams(spec: RunSpec, data_directory: str) -> Any:
     hparams = find("hparams", spec.hparams_set)
+    # Some sets only assign what they should add (sliced_gan its bottleneck_bits). T2T copies no more than was added.
+    for name, value in list(vars(hparams).items()):
+        empty = isinstance(value, list | tuple) and not value  # which T2T does not let anyone add
+        if not (name.startswith("_") or name in hparams or empty):
+            delattr(hparams, name)
+            hparams.add_hparam(name, value)
     if spec.hparams:
         known = hparams.values()
         for name in re.findall(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=", spec.hparams):
