@@ -107,11 +107,12 @@ def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_d
     def of(worker: str) -> list[dict[str, Any]]:
         return [line for line in story.metrics() if line["worker"] == worker and line["time"] > joined + 1.5e9]
 
-    until(lambda: sum(line["steps"] for line in of("worker-1")[1:]) >= 30, 120, "30 steps of the fast one")
+    until(lambda: sum(line["steps"] for line in of("worker-1")[1:]) >= 60, 120, "60 steps of the fast one")
     fast, slow = of("worker-1"), of("worker-2")
     made = fast[-1]["step"] - fast[0]["step"]
     assert made == sum(line["steps"] for line in fast[1:]), "every step has the gradient of the fast one"
-    assert sum(line["steps"] for line in slow) < made / 5
+    # Of its six gradients and more; one counts only if the fast one stood still for a second.
+    assert sum(line["steps"] for line in slow) <= 2
     assert set(room.pids("worker-2")) == {"worker-2"}, "it trains all the same"
     assert not story.events("worker.left")
 
