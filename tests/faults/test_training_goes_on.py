@@ -66,7 +66,8 @@ def test_a_resize_takes_a_worker_from_the_run_and_brings_one_to_it(patient: Pati
     patient.until(lambda state: sum(vm.role == "worker" for vm in state.living) == 2, "two VMs of workers")
     patient.whole(2)
     (gone,) = before - set(patient.workers())
-    assert [each.worker for each in patient.since(mark, events.WorkerLeft)] == [gone]  # type: ignore[attr-defined]
+    left = [(each.worker, each.reason) for each in patient.since(mark, events.WorkerLeft)]  # type: ignore[attr-defined]
+    assert left == [(gone, "told to leave")]
     assert not patient.since(mark, events.WorkerReplaced)
     patient.goes_on()
 
