@@ -42,6 +42,14 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     saving = room.pids("worker-1")["worker-1"]
     os.kill(saving, signal.SIGSTOP)
     first = story.wait(60, "the other one saves", "train.checkpoint", worker="worker-2")
+    folder = room.run_folder("ps-0")
+
+    def whole(saved: dict[str, Any]) -> None:
+        files = sorted(folder.glob(f"{saved['path']}.*"))
+        assert [path.suffix for path in files] == [".data-00000-of-00001", ".index"]
+        assert sum(path.stat().st_size for path in files) == saved["bytes"]
+
+    whole(first)
 
     # Its successor is another VM's process; then it thaws, and is told to leave: what it brings comes too late.
     room.start_agent("successor")
@@ -68,11 +76,7 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
         "worker-2"
     }
     assert first["step"] + 10 <= second["step"]
-    folder = room.run_folder("ps-0")
-    for line in (first, second):
-        files = sorted(folder.glob(f"{line['path']}.*"))
-        assert [path.suffix for path in files] == [".data-00000-of-00001", ".index"]
-        assert sum(path.stat().st_size for path in files) == line["bytes"]
+    whole(second)
 
     # What it saved is what the run goes on from.
     os.kill(json.loads((folder / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
