@@ -1,48 +1,139 @@
-"""While one of three paced workers is killed or frozen: the others' longest gap between steps, against the usual."""
+"""Faults beside which training goes on: what one that hits a worker costs the others, and a dead parameter server all.
+
+One of three paced workers is killed, frozen, or cut off from the network; the others' step times meanwhile are set
+against those of all in the undisturbed time before. Then the parameter server is killed: seconds until every worker
+steps again, and steps lost.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
-from _common import all_in, own_home, process, quantile, say, train
+from _black_hole import black_hole
+from _common import all_in, own_home, process, quantile, rows_between, say, start
 
-from transient_magics.client import Run
-from transient_magics.journal import metrics
+from transient_magics import client
+from transient_magics.client import Cluster, Declaration, Run
+from transient_magics.journal import events
+
+WORKERS, HURT = 3, "worker-1"
+CHECKPOINT_STEPS = 300
+
+Fault = Callable[[Cluster], AbstractContextManager[None]]
 
 
-def gaps(run: Run, since: float, until: float, without: str = "") -> list[float]:
-    """The longest gap between two steps of each worker and second, in seconds."""
-    rows = metrics.read(run.directory / "metrics.jsonl")
-    return [row["gap_seconds"] for row in rows if since <= row["time"] / 1e9 <= until and row["worker"] != without]
+def step_times(run: Run, since: float, until: float, without: str = "") -> list[float]:
+    """Seconds of each step. Of a second's steps the longest is known; the others count as equally long."""
+    found: list[float] = []
+    for row in rows_between(run, since, until):
+        if row["worker"] != without:
+            longest, others = row["gap_seconds"], row["steps"] - 1
+            rest = row["compute_seconds"] + row["wait_seconds"] - longest
+            found += [longest, *[min(longest, max(0.0, rest) / others)] * others] if others else [longest]
+    return found
+
+
+@contextlib.contextmanager
+def killed(cluster: Cluster) -> Iterator[None]:
+    """The worker's process gets kill -9, once; its agent starts another."""
+    os.kill(process(cluster, HURT, "worker"), signal.SIGKILL)
+    yield
+
+
+@contextlib.contextmanager
+def frozen(cluster: Cluster) -> Iterator[None]:
+    """The worker's process stands still."""
+    number = process(cluster, HURT, "worker")
+    os.kill(number, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGCONT)
+
+
+def cut_off(cluster: Cluster) -> AbstractContextManager[None]:
+    """The worker's VM has a black hole for a network."""
+    return black_hole(cluster, HURT, "worker")
+
+
+def hurt_a_worker(
+    cluster: Cluster, run: Run, name: str, fault: Fault, usual: list[float], quiet: float, watch: float
+) -> None:
+    """Print the others' 99th percentile; `usual` are the undisturbed times up to now, and grow by `quiet` seconds."""
+    began = time.time()
+    time.sleep(quiet)
+    usual += step_times(run, began, time.time())
+    at = time.time()
+    try:
+        with fault(cluster):
+            time.sleep(watch)
+            ended = time.time()
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        print(f"one worker {name}: cannot be done on this machine ({error})", flush=True)
+        return
+    others = step_times(run, at, ended, without=HURT)
+    before, now = quantile(usual, 0.99), quantile(others, 0.99)
+    say("undisturbed: 99th percentile of the step time", before, "s")
+    say(f"one worker {name}: the others' 99th percentile", now, "s")
+    say(f"one worker {name}: ratio to the undisturbed", now / before, "", "<= 1.2")
+    say(f"one worker {name}: the others' longest step", max(others), "s")
+    all_in(cluster, WORKERS)
+    gone, back = (
+        next(event.at for event in cluster.events(kind) if event.at > at) for kind in ("worker.left", "worker.joined")
+    )
+    say(f"one worker {name}: counted as gone after", gone - at, "s")
+    healed, since = (at, "its death") if fault is killed else (ended, "its recovery")
+    say(f"one worker {name}: trains again, seconds from {since}", back - healed, "s")
+    time.sleep(5)
+
+
+def kill_the_server(cluster: Cluster, run: Run) -> None:
+    """Print how long it takes until every worker steps again, and what is lost."""
+    seen = len(cluster.events("train.checkpoint"))
+    cluster.follow(lambda _: len(cluster.events("train.checkpoint")) > seen, 60)
+    time.sleep(5)
+    starts, at = len(cluster.events("train.started")), time.time()
+    os.kill(process(cluster, "ps-0", "parameter_server"), signal.SIGKILL)
+    cluster.follow(lambda _: len(cluster.events("train.started")) > starts, 120)
+    started = cluster.events("train.started")[-1]
+    assert isinstance(started, events.TrainStarted)
+    first: dict[str, float] = {}
+    while len(first) < WORKERS and time.time() < at + 120:
+        time.sleep(0.2)
+        for row in rows_between(run, started.at, time.time()):
+            first.setdefault(row["worker"], row["time"] / 1e9)
+    made = max(row["step"] for row in rows_between(run, 0, at))
+    saved = [event.step for event in cluster.events("train.checkpoint")
+             if isinstance(event, events.TrainCheckpoint) and event.at < at][-1]  # fmt: skip
+    say("parameter server killed: it serves again after", started.at - at, "s")
+    say("parameter server killed: all workers step again after", max(first.values()) - at, "s")
+    say("parameter server killed: workers that step again", len(first), "", str(WORKERS))
+    say("parameter server killed: steps since the last checkpoint", made - saved, "", f"<= {CHECKPOINT_STEPS} + some")
+    say("parameter server killed: steps lost", made - started.step, "", "the same")
 
 
 def main() -> None:
     """Print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter observation")
-    watch = 15 if parser.parse_args().quick else 40
+    quiet, watch = (12, 12) if parser.parse_args().quick else (40, 20)
     with own_home():
-        cluster, run = train(3, pace=0.15)
+        cluster = client.declare(Declaration(f"k80x{WORKERS}", name="bench", max_workers=4 * WORKERS))
+        run = start(cluster, pace_seconds=0.15, checkpoint_steps=CHECKPOINT_STEPS, checkpoint_seconds=None)
+        all_in(cluster, WORKERS)
         time.sleep(15)
-        began = time.time()
-        time.sleep(watch)
-        usual = quantile(gaps(run, began, time.time()), 0.99)
-        say("usual: 99th percentile of the longest gap in a second", usual, "s")
-        for name, number in (("killed", signal.SIGKILL), ("frozen", signal.SIGSTOP)):
-            hurt = process(cluster, "worker-1", "worker")
-            at = time.time()
-            os.kill(hurt, number)
-            time.sleep(12)
-            longest = max(gaps(run, at - 0.5, at + 12, without="worker-1"))
-            say(f"one worker {name}: the others' longest gap", longest, "s")
-            say(f"one worker {name}: ratio to the usual", longest / usual, "", "< 1.5")
-            if number == signal.SIGSTOP:
-                os.kill(hurt, signal.SIGCONT)
-            all_in(cluster, 3)
-            time.sleep(10)
+        usual: list[float] = []
+        for name, fault in (("killed", killed), ("frozen", frozen), ("cut off", cut_off)):
+            hurt_a_worker(cluster, run, name, fault, usual, quiet, watch)
+        kill_the_server(cluster, run)
 
 
 if __name__ == "__main__":

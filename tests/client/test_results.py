@@ -24,7 +24,10 @@ from transient_magics.runtime import serve
 
 START = 1_700_000_000 * 10**9
 GRADIENTS = ["gradient_squared", "gradient_signal", "gradient_noise"]
-COLUMNS = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", *GRADIENTS]
+COLUMNS = [
+    "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
+    "compute_seconds", "wait_seconds", "learning_rate_divisor", *GRADIENTS,
+]  # fmt: skip
 MEASURED = dict(zip(GRADIENTS, (5.0, 1.0, 128.0), strict=True))
 READER = """
 import json, sys
@@ -44,7 +47,8 @@ print(json.dumps(found))
 def row(worker: str, second: float, step: int, **values: Any) -> dict[str, Any]:
     return {
         "time": START + int(second * 1e9), "worker": worker, "step": step, "steps": 5, "samples": 160, "loss": 1 / step,
-        "batch_size": 32, "compute_seconds": 0.4, "wait_seconds": 0.6, "gap_seconds": 0.3, "staleness": 1.5, **values,
+        "batch_size": 32, "compute_seconds": 0.4, "wait_seconds": 0.6, "gap_seconds": 0.3, "staleness": 1.5,
+        "learning_rate_divisor": 1.414214, **values,
     }  # fmt: skip
 
 
@@ -76,7 +80,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
         (12, events.TrainProgress(run="run-0", step=70, loss=7.0)),
         (13, events.VmRevoked(vm="worker-1", signal="notice")),
     )
-    measure(found, row("worker-0", 11, 8), row("worker-1", 11.5, 10, **MEASURED), row("worker-0", 13, 15, loss=None))
+    other = {"steps": 4, "samples": 128, "compute_seconds": 1.0, "wait_seconds": 0.2, "learning_rate_divisor": 1.0}
+    measure(found, row("worker-0", 11, 8), row("worker-1", 11.5, 10, **MEASURED))
+    measure(found, row("worker-0", 13, 15, loss=None, **other))
     return found
 
 
@@ -95,10 +101,14 @@ def test_the_history_is_a_table_of_what_the_workers_measured(run: client.Run) ->
     history = run.history()
     assert list(history.columns) == COLUMNS
     assert list(history.worker) == ["worker-0", "worker-1", "worker-0"]
-    assert list(history.steps_per_second) == [5.0, 5.0, 2.5], "the first by the seconds its steps took"
+    assert list(history.steps_per_second) == [5.0, 5.0, 2.0], "the first by the seconds its steps took"
     assert str(history.time.dtype).endswith("UTC]")
     assert history.time[0].timestamp() == START / 1e9 + 11
     assert history.loss.isna().tolist() == [False, False, True]
+    counted = history[["steps", "samples", "compute_seconds", "wait_seconds", "learning_rate_divisor"]]
+    assert counted.to_numpy().tolist() == [
+        [5, 160, 0.4, 0.6, 1.414214], [5, 160, 0.4, 0.6, 1.414214], [4, 128, 1.0, 0.2, 1.0],
+    ]  # fmt: skip
     assert history[GRADIENTS].dropna().to_numpy().tolist() == [list(MEASURED.values())]
 
 
@@ -131,8 +141,13 @@ def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: c
         (11, 10, 2.0), (15, 90, 0.5),
     ]  # fmt: skip
     assert [each[1:3] + each[4:] for each in found if each[0] == "worker-0" and each[3] == "steps_per_second"] == [
-        (11, 8, 5.0), (13, 15, 2.5), (14, 20, 5.0),
+        (11, 8, 5.0), (13, 15, 2.0), (14, 20, 5.0),
     ]  # fmt: skip
+    second = {tag: pytest.approx(value) for owner, at, _, tag, value in found if (owner, at) == ("worker-0", 13)}
+    assert second == {
+        "steps_per_second": 2.0, "samples_per_second": 64.0, "compute_seconds_per_step": 0.25, "staleness": 1.5,
+        "wait_seconds_per_step": 0.05, "batch_size": 32.0, "learning_rate_divisor": 1.0,
+    }  # fmt: skip
     assert ("worker-1", 11.5, 10, "staleness", 1.5) in found
     assert ("evaluation", 17, 90, "accuracy", 0.75) in found
     (revoked,) = [each for each in found if each[3] == "events/vm.revoked"]

@@ -180,14 +180,18 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def training(home: Path, tiny_wheel: Path) -> Iterator[Patient]:
-    """Three workers that train for ever, with a package that has to be installed on every VM.
+def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
+    """Three workers that train for ever, with a package that has to be installed on every VM, and a module of our own.
 
     They keep a core busy, and so end with the module.
     """
+    layers = tmp_path_factory.mktemp("modules") / "own_layers.py"
+    layers.write_text("SIZES = [1, 1, 1]\n")
+    cell = CELL.replace("= [1, 1, 1]", "= own_layers.SIZES")
     cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
     run = client.train(
-        source=f"{CELL}\nimport tiny_package\n", pip=(str(tiny_wheel),), cluster=cluster,
+        source=f"import own_layers\nimport tiny_package\n{cell}", include=(str(layers),), pip=(str(tiny_wheel),),
+        cluster=cluster,
         model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
     )  # fmt: skip

@@ -47,6 +47,41 @@ def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patie
     assert find_spec("tiny_package") is None
 
 
+def test_a_module_that_is_sent_along_is_what_every_vm_trains_with(patient: Patient) -> None:
+    assert patient.run
+    assert "= own_layers.SIZES" in (patient.run.directory / "cell.py").read_text()
+    for vm in ("ps-0", *patient.workers()):
+        found = patient.home(vm).rglob("own_layers.py")
+        assert [path.relative_to(patient.home(vm)).parts[:4] for path in found] == [
+            ("transient", "runs", patient.run.name, "include")
+        ]
+    assert find_spec("own_layers") is None
+
+
+def test_a_resize_takes_a_worker_from_the_run_and_brings_one_to_it(patient: Patient) -> None:
+    assert patient.run
+    first = mark = patient.mark()
+    before = set(patient.workers())
+    patient.cluster.resize("k80x2")
+    patient.until(lambda state: sum(vm.role == "worker" for vm in state.living) == 2, "two VMs of workers")
+    patient.whole(2)
+    (gone,) = before - set(patient.workers())
+    left = [(each.worker, each.reason) for each in patient.since(mark, events.WorkerLeft)]  # type: ignore[attr-defined]
+    assert left == [(gone, "told to leave")]
+    assert not patient.since(mark, events.WorkerReplaced)
+    patient.goes_on()
+
+    mark = patient.mark()
+    patient.cluster.resize("k80x3")
+    joined = patient.event(mark, events.WorkerJoined).worker  # type: ignore[attr-defined]
+    patient.whole()
+    assert set(patient.workers()) == before - {gone} | {joined}
+    patient.goes_on()
+    rows = patient.run.history()
+    assert rows.steps[rows.worker == joined].sum() > 0
+    assert not patient.since(first, events.TrainStarted), "nothing was restarted"
+
+
 def test_it_is_saved_and_evaluated_when_asked_for(patient: Patient) -> None:
     assert patient.run
     mark = patient.mark()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.test_chief_state import Story
 from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.barrier import Looks, needed, rate_divisor
+from transient_magics.runtime.barrier import Looks, needed
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,6 @@ def looked(looks: Looks, seconds: float) -> list[float]:
     while times[-1] < seconds:
         times.append(times[-1] + looks.pause(times[-1]))
     return times
-
-
-def test_only_slots_divides_the_rate_of_a_synchronous_update():
-    assert [rate_divisor(policy, 9) for policy in ("active", "slots", "fixed")] == [1.0, 3.0, 1.0]
 
 
 def test_a_step_waits_for_those_that_train_and_can_be_heard():

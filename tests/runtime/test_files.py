@@ -75,6 +75,19 @@ def test_only_the_last_checkpoints_are_kept_and_the_state_file_is_relative(tmp_p
     ]
 
 
+def test_a_checkpoint_that_is_held_is_not_dropped_before_it_is_let_go(tmp_path: Path):
+    def write(step: int) -> list[int]:
+        Checkpoints(tmp_path, keep=2).write(step, lambda prefix: Path(f"{prefix}.index").touch())
+        return Checkpoints(tmp_path).steps()
+
+    write(0)
+    with Checkpoints(tmp_path).held(0), Checkpoints(tmp_path).held(0):
+        assert [write(step) for step in (1, 2, 3)] == [[1, 0], [2, 1, 0], [3, 2, 0]]
+    assert write(4) == [4, 3]
+    with Checkpoints(tmp_path).held(0):
+        assert write(5) == [5, 4], "there is nothing to hold any more"
+
+
 def test_half_made_records_are_made_again_and_finished_ones_are_not(tmp_path: Path):
     made: list[int] = []
 

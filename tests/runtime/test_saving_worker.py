@@ -1,4 +1,5 @@
-"""A real run with --chief worker: who saves freezes, is killed, and another goes on; then the parameter server dies."""
+"""A real run with --chief worker: who saves freezes and another goes on, also when it thaws after it was replaced; then
+the parameter server dies."""
 
 from __future__ import annotations
 
@@ -39,17 +40,43 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
 
     # It freezes; a checkpoint becomes due, and it is asked for it, before its silence is noticed.
     saving = room.pids("worker-1")["worker-1"]
-    room.kill_agent("worker-1")
     os.kill(saving, signal.SIGSTOP)
     first = story.wait(60, "the other one saves", "train.checkpoint", worker="worker-2")
-    os.kill(saving, signal.SIGKILL)
-    second = story.wait(60, "and again", "train.checkpoint", worker="worker-2")
-    assert first["step"] + 10 <= second["step"]
     folder = room.run_folder("ps-0")
-    for line in (first, second):
-        files = sorted(folder.glob(f"{line['path']}.*"))
+
+    def whole(saved: dict[str, Any]) -> None:
+        files = sorted(folder.glob(f"{saved['path']}.*"))
         assert [path.suffix for path in files] == [".data-00000-of-00001", ".index"]
-        assert sum(path.stat().st_size for path in files) == line["bytes"]
+        assert sum(path.stat().st_size for path in files) == saved["bytes"]
+
+    whole(first)
+
+    # Its successor is another VM's process; then it thaws, and is told to leave: what it brings comes too late.
+    room.start_agent("successor")
+    room.put("successor", DECLARED, DIGITS)
+    room.say("successor", assignment("worker-1", [server], chief))
+    numbers = lambda: [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-1"]  # noqa: E731
+    assert until(lambda: numbers()[1:], 60, "its successor joins") == [2]
+    assert room.pids("worker-1") == {"worker-1": saving}
+    os.kill(saving, signal.SIGCONT)
+    exited = until(lambda: room.reports("worker-1", "process.exited"), 20, "the end of the thawed one")[0]
+    assert (exited["name"], exited["code"]) == ("worker-1", 0)
+    log = (room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
+    assert "leaving: told to leave" in log
+    left = [(line["number"], line["reason"]) for line in story.events("worker.left")]
+    assert left == [(0, "lost")]
+    gone = story.metrics()[-1]["time"]
+
+    def steps(worker: str) -> int:
+        return sum(line["steps"] for line in story.metrics() if line["worker"] == worker and line["time"] > gone)
+
+    until(lambda: steps("worker-1") > 10 and steps("worker-2") > 10, 30, "the two that are left train")
+    second = story.wait(60, "and again", "train.checkpoint", worker="worker-2")
+    assert {line["worker"] for line in story.events("train.checkpoint") if line["step"] >= first["step"]} == {
+        "worker-2"
+    }
+    assert first["step"] + 10 <= second["step"]
+    whole(second)
 
     # What it saved is what the run goes on from.
     os.kill(json.loads((folder / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
@@ -60,7 +87,8 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     story.wait(60, "it saves on", "train.checkpoint", worker="worker-2")
 
     # With nobody left to do it, the chief does.
-    room.say("worker-2", {"do": "stop", "run": "run-1"})
+    for name in ("worker-2", "successor"):
+        room.say(name, {"do": "stop", "run": "run-1"})
     alone = len(story.events("train.checkpoint"))
     room.say("ps-0", {"do": "save", "run": "run-1"})
     until(lambda: len(story.events("train.checkpoint")) > alone, 40, "the chief saves")

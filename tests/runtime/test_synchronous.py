@@ -91,6 +91,32 @@ def play(room: MachineRoom) -> Story:
     return story
 
 
+def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_do_not_count(room: MachineRoom):
+    story = Story(room)
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    paces = {"worker-1": 0.1, "worker-2": 1.0}
+    for name in ("ps-0", *paces):
+        room.start_agent(name)
+        declared = {**SYNC, "backup_workers": 1, "checkpoint_steps": 10_000, "pace_seconds": paces.get(name)}
+        room.put(name, declared, DIGITS)
+        room.say(name, assignment(name, [server], chief))
+    for name in paces:
+        story.wait(120, f"{name} joined", "worker.joined", worker=name)
+    joined = max(line["time"] for line in story.events("worker.joined"))
+
+    def of(worker: str) -> list[dict[str, Any]]:
+        return [line for line in story.metrics() if line["worker"] == worker and line["time"] > joined + 1.5e9]
+
+    until(lambda: sum(line["steps"] for line in of("worker-1")[1:]) >= 60, 120, "60 steps of the fast one")
+    fast, slow = of("worker-1"), of("worker-2")
+    made = fast[-1]["step"] - fast[0]["step"]
+    assert made == sum(line["steps"] for line in fast[1:]), "every step has the gradient of the fast one"
+    # Of its six gradients and more; one counts only if the fast one stood still for a second.
+    assert sum(line["steps"] for line in slow) <= 2
+    assert set(room.pids("worker-2")) == {"worker-2"}, "it trains all the same"
+    assert not story.events("worker.left")
+
+
 def between(story: Story, since: str, to: str, worker: str = "") -> list[dict[str, Any]]:
     found = [line for line in story.metrics() if story.marks[since] < line["time"] < story.marks[to]]
     return [line for line in found if not worker or line["worker"] == worker]

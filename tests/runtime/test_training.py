@@ -145,10 +145,15 @@ def play(room: MachineRoom) -> Story:
     frozen = room.pids("worker-2")["worker-2"]
     story.marks["frozen"] = time.time_ns()
     os.kill(frozen, signal.SIGSTOP)
-    story.wait(12, "the frozen worker is lost", "worker.left", worker="worker-2", reason="lost")
+    lost = story.wait(12, "the frozen worker is lost", "worker.left", worker="worker-2", reason="lost")["time"]
+    alone = lambda: [line for line in story.metrics() if line["time"] > lost + 2e9]  # noqa: E731
+    story.marks["alone"] = until(alone, 12, "the other one trains alone")
     os.kill(frozen, signal.SIGCONT)
     story.wait(12, "the thawed worker is back", "worker.joined", worker="worker-2")
-    story.marks["thawed"] = time.time_ns()
+    story.marks["thawed"] = back = time.time_ns()
+    again = lambda: [line for line in story.metrics() if line["time"] > back + 1.5e9]  # noqa: E731
+    until(lambda: len({line["worker"] for line in again()}) == 2, 12, "both train")
+    story.marks["both again"] = again()
 
     # The parameter server dies, and its newest checkpoint is damaged; every agent dies too.
     for name in ("ps-0", "worker-1", "worker-2"):
@@ -175,7 +180,9 @@ def play(room: MachineRoom) -> Story:
 
     # One worker is revoked, the other killed; the successor of that one is not paced, and ends the run.
     story.marks["flipped"] = room.preempt("worker-1")
-    story.wait(10, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
+    revoked = story.wait(10, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")["time"]
+    left = lambda: [line for line in story.metrics() if line["time"] > revoked + 2e9]  # noqa: E731
+    story.marks["after the revocation"] = until(left, 12, "the one that is left trains")
     graph = room.run_folder("ps-0") / "graphs" / "cpu.graph"
     until(graph.exists, 60, "the graph for those who join later")
     room.put("worker-2", {**DECLARED, "pace_seconds": None}, DIGITS)
@@ -217,6 +224,19 @@ def test_an_evaluation_that_fails_is_told_and_harms_nothing(story: Story):
     assert after
     assert after[0] > failed["step"], "training went on"
     assert len(story.events("train.evaluated")) == 1, "the next one was evaluated"
+
+
+def test_the_learning_rate_follows_those_who_train(story: Story):
+    def divisors(rows: list[dict[str, Any]]) -> set[tuple[str, float]]:
+        return {(line["worker"], line["learning_rate_divisor"]) for line in rows}
+
+    both = {("worker-1", 1.414214), ("worker-2", 1.414214)}
+    begin, end = (story.marks[name]["time"] for name in ("slow", "recovered"))
+    assert divisors([line for line in story.metrics() if begin < line["time"] < end]) == both
+    assert divisors(story.marks["alone"]) == {("worker-1", 1.0)}
+    # Back again: from a while after it joined until the parameter server died.
+    assert divisors(story.marks["both again"]) == both
+    assert divisors(story.marks["after the revocation"]) == {("worker-2", 1.0)}
 
 
 def test_checkpoints_are_few_and_the_state_file_names_the_last(story: Story):
@@ -293,6 +313,7 @@ def test_progress_is_sparse_and_metrics_are_per_second(story: Story):
         "wait_seconds",
         "gap_seconds",
         "staleness",
+        "learning_rate_divisor",
     }
     assert 0 < line["gap_seconds"] < 60
     assert line["batch_size"] == 32

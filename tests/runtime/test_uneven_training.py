@@ -22,6 +22,7 @@ pytestmark = pytest.mark.training
 PACES = {"worker-1": 0.2, "worker-2": 0.4, "worker-3": 0.2}
 TOKENS = 256
 SYNCHRONOUS = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic", "hparams": "num_hidden_layers=1"}
+SYNCHRONOUS |= {"checkpoint_auto": False, "checkpoint_seconds": 3600}  # nothing is due while the story lasts
 SMALL = {**DECLARATION, "batching": "dynamic", "model": "small_memory"}
 SMALL_MEMORY = '''
 
@@ -88,7 +89,7 @@ def imbalance(told: dict[str, int]) -> float:
 
 @pytest.fixture(scope="module")
 def text(shared_room: MachineRoom) -> Story:
-    """Synchronous steps of a transformer on text: two unequal workers; then a death, two joins and a notice."""
+    """Synchronous steps of a transformer on text: two unequal workers; then a death, two joins and two notices."""
     story = begin(shared_room, "run-1", REVERSE, ("worker-1", "worker-2"), SYNCHRONOUS)
     room, marks = shared_room, story.marks
 
@@ -126,6 +127,11 @@ def text(shared_room: MachineRoom) -> Story:
     marks["after a notice"] = settled(2)
     step = story.metrics()[-1]["step"]
     until(lambda: story.metrics()[-1]["step"] > step + 2, 60, "steps of those who are left")
+
+    marks["saved before"], marks["step at the notice"] = story.events("train.checkpoint"), story.metrics()[-1]["step"]
+    room.preempt("ps-0")
+    marks["noticed"] = until(lambda: room.reports("ps-0", "vm.preemption_notice"), 10, "the notice")[0]
+    marks["saved"] = until(lambda: story.events("train.checkpoint")[1:], 30, "a checkpoint")[0]
     for name in ("ps-0", *PACES):
         room.say(name, {"do": "stop", "run": "run-1"})
     until(lambda: not room.pids("ps-0"), 30, "the end")
@@ -158,6 +164,14 @@ def test_the_global_batch_stays_through_a_death_joins_and_a_notice(text: Story) 
     assert text.marks["after a death"] == {"worker-1": 2 * TOKENS}
     assert set(text.marks["after two joins"]) == set(PACES)
     assert set(text.marks["after a notice"]) == {"worker-2", "worker-3"}
+
+
+def test_a_notice_on_the_vm_of_the_chief_saves_at_once(text: Story) -> None:
+    marks = text.marks
+    assert [line["step"] for line in marks["saved before"]] == [0], "nothing else was due"
+    assert marks["saved"]["step"] >= marks["step at the notice"] > 0
+    assert marks["saved"]["time"] > marks["noticed"]["time"]
+    assert list(text.room.run_folder("ps-0").glob(f"{marks['saved']['path']}.index"))
 
 
 def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(tmp_path: Path) -> None:

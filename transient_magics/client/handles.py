@@ -252,16 +252,24 @@ class Run:
         commands.send(self.cluster.directory, {"do": "save", "run": self.name})
 
     def history(self) -> pandas.DataFrame:
-        """The per-second metrics as a DataFrame: time, worker, step, loss, steps_per_second, batch_size, staleness.
+        """The metrics as a DataFrame, a row per worker and second.
 
-        Rows in which gradients were measured have their squared norms too (journal.metrics.GRADIENTS), others NaN.
-        When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is kept by the minute,
-        as averages.
+        Columns: time (UTC), worker, step (global, after the row's last one), loss, steps_per_second, batch_size
+        (examples; of uneven mini-batches of text tokens), staleness (other workers' steps while one was computed);
+        since the worker's row before: steps, samples (examples), compute_seconds and wait_seconds (of all those steps);
+        learning_rate_divisor, by which --lr-policy divided the rate of the row's last step. Rows in which gradients
+        were measured have their squared norms too (journal.metrics.GRADIENTS), others NaN.
+
+        When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is kept by the minute:
+        steps, samples and seconds are those of the minute, the others its averages.
         """
         import pandas
 
         rows = metrics.read(self.directory / "metrics.jsonl")
-        columns = ["time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", *metrics.GRADIENTS]
+        columns = [
+            "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
+            "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.GRADIENTS,
+        ]  # fmt: skip
         frame = pandas.DataFrame(rows, columns=[name for name in columns if name != "steps_per_second"])
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         frame["steps_per_second"] = pandas.array(metrics.speeds(rows), dtype="float64")

@@ -1,9 +1,9 @@
 """A run's metrics and events for TensorBoard: `%tensorboard --logdir FOLDER`.
 
 Below the folder each curve's owner has an event file of its own: `cluster` (loss, steps and samples per second,
-workers, and what happened, as texts), each worker (per second: loss, steps per second, batch size, staleness; now and
-then its gradients' norms), and `evaluation`. Nothing is measured here: all of it is read from the run's metrics and the
-cluster's journal.
+workers, and what happened, as texts), each worker (every second: loss, steps and samples per second, seconds of
+computing and of waiting per step, batch size, staleness, the divisor of the learning rate; now and then its gradients'
+norms), and `evaluation`. Nothing is measured here: all of it is read from the run's metrics and the cluster's journal.
 `written.json` says how far they have been written, so that a further call appends what is new; it counts the bytes
 too, so that a call that was interrupted leaves nothing twice. (TensorBoard shows ten texts of a kind unless started
 with `--samples_per_plugin text=1000`.)
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FILE = "events.out.tfevents.{:010d}.transient-magics"
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
-_CURVES = ("loss", "steps_per_second", "batch_size", "staleness", *metrics.GRADIENTS)
+_CURVES = ("loss", "batch_size", "staleness", "learning_rate_divisor", *metrics.GRADIENTS)
 
 Records = dict[str, list[bytes]]
 
@@ -90,8 +90,17 @@ def _workers(run: Run, written: _Written, records: Records) -> None:
         if at <= written.workers.get(worker, 0) or not _SAFE.fullmatch(worker):
             continue
         written.workers[worker] = at
-        curves = {name: row.get(name) for name in _CURVES} | {"steps_per_second": speed}
-        records.setdefault(worker, []).extend(_scalars(at / 1e9, row["step"], curves))
+        records.setdefault(worker, []).extend(_scalars(at / 1e9, row["step"], _measured(row, speed)))
+
+
+def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
+    """The curves of a worker. Counts and seconds are divided: a row may be of a second or, later, of a minute."""
+    curves = {name: row.get(name) for name in _CURVES} | {"steps_per_second": speed}
+    if steps := row.get("steps"):
+        samples, computing, waiting = (row.get(name) or 0.0 for name in ("samples", "compute_seconds", "wait_seconds"))
+        curves |= {"compute_seconds_per_step": computing / steps, "wait_seconds_per_step": waiting / steps}
+        curves["samples_per_second"] = None if speed is None else speed * samples / steps
+    return curves
 
 
 def _journal(run: Run, written: _Written, records: Records) -> None:

@@ -275,10 +275,15 @@ class Fleet:
 
     async def _delete(self, vm: VmState, reason: str) -> None:
         await self._tasks.finished(vm.name, timeout=600)
+        link = self._links.get(vm.name) if vm.role == WORKER else None
+        if link:
+            await link.dismiss()
         with self._login.minded():
             try:
                 await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
             except CloudError:
+                if link:
+                    link.recall()
                 await asyncio.sleep(_FIRST_WAIT)  # it is decided upon again at once
                 raise
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))

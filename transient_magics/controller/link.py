@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ AGENT_SOCKET, AGENT_LINES = "transient/agent.sock", "transient/agent.jsonl"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
+_DISMISS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Link:
         self._expected: tuple[str, str, bool] | None = None
         self._work: Work | None = None
         self._finished_runs: list[str] = []
+        self._dismissed = False
         self._work_changed = asyncio.Event()
         self._pushed: set[str] = set()
 
@@ -83,12 +85,14 @@ class Link:
 
         `own`: the run's model is not one of Tensor2Tensor's.
         """
-        if self._expected != (run, role, own):
+        if self._expected != (run, role, own) and not self._dismissed:
             self._expected = run, role, own
             self._work_changed.set()
 
     def assign(self, work: Work) -> None:
         """Have the agent do this, now and after every restart of the agent or the connection."""
+        if self._dismissed:
+            return
         if self._work is None or self._work.assignment != work.assignment:
             self._work = work
             self._work_changed.set()
@@ -99,6 +103,18 @@ class Link:
             self._expected = self._work = None
             self._finished_runs.append(run)
             self._work_changed.set()
+
+    async def dismiss(self) -> None:
+        """Have the agent end its work, with the step in flight, and give it no other: the VM is about to be deleted."""
+        self._dismissed = True
+        work, self._work, self._expected = self._work, None, None
+        if work and self.answering:
+            with suppress(RemoteError, TrainingError, OSError):
+                await self.ask({"do": "stop", "run": work.assignment["run"]}, timeout=_DISMISS_SECONDS)
+
+    def recall(self) -> None:
+        """It is not deleted after all: it may be given work again."""
+        self._dismissed = False
 
     async def ask(self, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
         """One request to the agent and its answer. Raises RemoteError or TrainingError (the agent said no)."""

@@ -2,10 +2,10 @@
 
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
 uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
-steps), `staleness`. Now and then it has what GRADIENTS names: the mean squared norm of the worker's gradients, and its
-two parts, the squared norm of the gradient of all data and the variance of one example's (both without bias, so the
-first is below zero at times). A worker writes some 17 MB of them a day: when the run is over `compact` merges all but
-its last hour into a line per worker and minute.
+steps), `staleness`, `learning_rate_divisor` (of the last step). Now and then it has what GRADIENTS names: the mean
+squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of all data and the variance
+of one example's (both without bias, so the first is below zero at times). A worker writes some 17 MB of them a day:
+when the run is over `compact` merges all but its last hour into a line per worker and minute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
-_MEANS = ("loss", "staleness", "batch_size")
+_MEANS = ("loss", "staleness", "batch_size", "learning_rate_divisor")
 _LARGE = 32 * 2**20
 _TAIL_BYTES = 2**16
 _SAMPLES = 512

@@ -6,8 +6,6 @@ the next one, and no step waits for somebody who is gone. Nothing here knows Ten
 
 from __future__ import annotations
 
-import math
-
 _SHORTEST, _LONGEST = 0.001, 0.05
 _SHARE = 0.1
 
@@ -39,12 +37,3 @@ class Looks:
     def happened(self, waited: float) -> None:
         """It happened after `waited` seconds."""
         self._usual += 0.2 * (waited - self._usual)
-
-
-def rate_divisor(policy: str, slots: int) -> float:
-    """What divides the learning rate of one synchronous update.
-
-    `active` divides by one: an asynchronous rate falls with the workers because each of them applies its own update,
-    a synchronous step applies one, whoever took part. `slots` keeps to the declared number in both modes.
-    """
-    return math.sqrt(max(1, slots)) if policy == "slots" else 1.0

@@ -7,9 +7,11 @@ servers TensorFlow's restore would look for the files on each of them, but they 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,9 +81,33 @@ class Checkpoints:
         lines += [f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"' for kept_step in reversed(kept)]
         write_atomically(self._folder / "checkpoint", "\n".join(lines) + "\n")
         for old in set(others) - set(kept):
-            for path in self.files(old):
-                path.unlink(missing_ok=True)
+            if not self._is_held(old):
+                for path in self.files(old):
+                    path.unlink(missing_ok=True)
         return Saved(step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size)
+
+    @contextlib.contextmanager
+    def held(self, step: int) -> Iterator[None]:
+        """As long as it lasts, nobody's `write` drops the checkpoint of `step`."""
+        try:
+            index = self._index(step).open("rb")
+        except FileNotFoundError:  # dropped already: whoever reads it will say so
+            yield
+            return
+        with index:
+            fcntl.flock(index, fcntl.LOCK_SH)  # it ends with the process, however that ends
+            yield
+
+    def _is_held(self, step: int) -> bool:
+        with self._index(step).open("rb") as index:
+            try:
+                fcntl.flock(index, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def _index(self, step: int) -> Path:
+        return self._folder / f"model.ckpt-{step}.index"
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
         """Step and values of the newest checkpoint that can be read whole; None if there is none at all.

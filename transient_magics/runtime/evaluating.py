@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .checkpoints import Checkpoints
 from .chief_events import EvaluationDone
 from .folder import RunFolder
 from .program import answer
@@ -13,7 +14,9 @@ _LONGEST = 900.0
 async def evaluate(folder: RunFolder, step: int) -> EvaluationDone:
     """Evaluate the checkpoint of `step`; whatever goes wrong is the reason in the answer."""
     wanted = ("--run", str(folder.path), "--step", str(step))
-    said = await answer("evaluate", *wanted, log=folder.logs / "evaluate.log", limit=_LONGEST, name="metrics")
+    log_file = folder.logs / "evaluate.log"
+    with Checkpoints(folder.checkpoints).held(step):  # the next ones may be written faster than a process starts
+        said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics")
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
     return EvaluationDone(step, said.get("metrics", {}), reason)

@@ -27,9 +27,18 @@ class Meter:
         """A slow average of a step's seconds; what counts as stuck depends on it."""
 
     def add(
-        self, step: int, loss: float, samples: int, batch: int, compute: float, wait: float, staleness: int
+        self,
+        step: int,
+        loss: float,
+        samples: int,
+        batch: int,
+        compute: float,
+        wait: float,
+        staleness: int,
+        divisor: float,
     ) -> None:
-        """One step: the global step after it, its loss, examples, mini-batch, seconds of computing and of waiting."""
+        """One step: the global step after it, its loss, examples, mini-batch, seconds of computing and of waiting, and
+        what its learning rate was divided by."""
         with self._lock:
             now = time.monotonic()
             if self.steps:
@@ -38,7 +47,7 @@ class Meter:
             self.steps += 1
             self.usual = compute if not self.usual else 0.9 * self.usual + 0.1 * compute
             self._steps += 1
-            self._step, self._batch = step, batch
+            self._step, self._batch, self._divisor = step, batch, divisor
             self._samples += samples
             self._loss += loss
             self._compute += compute
@@ -68,6 +77,7 @@ class Meter:
                 "wait_seconds": round(self._wait, 6),
                 "gap_seconds": round(self._gap, 6),
                 "staleness": round(self._staleness / self._steps, 2),
+                "learning_rate_divisor": round(self._divisor, 6),
             }
             for name in ("squared", "signal", "noise") if self._gradients else ():
                 mean = sum(getattr(each, name) for each in self._gradients) / len(self._gradients)
@@ -77,7 +87,7 @@ class Meter:
 
     def _clear(self) -> None:
         self._steps = self._step = self._samples = self._batch = self._staleness = 0
-        self._loss = self._compute = self._wait = self._gap = 0.0
+        self._loss = self._compute = self._wait = self._gap = self._divisor = 0.0
         self._gradients: list[Gradients] = []
 
 

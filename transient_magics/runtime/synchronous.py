@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import placement
-from .barrier import Looks, needed, rate_divisor
+from .barrier import Looks, needed
 from .folder import RunSpec
 from .graph.worker import WorkerGraph
 from .graph_mode import tensorflow
 from .keeper import Keeper
+from .learning_rate import divisor
 from .role import log
 
 _SLOW_UPDATE = 120_000
@@ -55,7 +56,7 @@ class Rounds(threading.Thread):
     def _end_rounds(self, session: Any) -> None:
         keeper, spec, accumulators = self._keeper, self._spec, self._keeper.accumulators
         options = tensorflow().RunOptions(timeout_in_ms=_SLOW_UPDATE)
-        divisor = {keeper.divisor: rate_divisor(spec.lr_policy, spec.max_workers)}
+        by = divisor(spec.lr_policy, synchronous=True, active=0, slots=spec.max_workers)
         look = session.make_callable([*accumulators.position, accumulators.complete])
         with keeper.still:
             accumulators.open(session)
@@ -65,7 +66,7 @@ class Rounds(threading.Thread):
                 number, step, complete = look()
                 enough = needed(self.live, spec.backup_workers)
                 if complete >= enough and step < spec.train_steps:
-                    feeds = {accumulators.round: number, accumulators.needed: enough, **divisor}
+                    feeds = {accumulators.round: number, accumulators.needed: enough, keeper.divisor: by}
                     step = session.run(accumulators.update, feeds, options=options)
                     looks.happened(time.monotonic() - began)
                     began = time.monotonic()

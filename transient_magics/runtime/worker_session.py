@@ -22,6 +22,7 @@ from .examples import Examples
 from .folder import RunFolder, RunSpec
 from .graph.worker import WorkerGraph, build, read
 from .graph_mode import has_gpu, tensorflow
+from .learning_rate import divisor
 from .meter import Meter, Stopwatch
 from .noise import NoiseProbe
 from .pace import Pace
@@ -165,6 +166,7 @@ class Training:
             pace, waited, counted, weight = self._pace.of(size / self._batch.declared), 0.0, True, 0.0
             try:
                 feeds = self._feeds(size, share)
+                rate_divisor = feeds[self._built.divisor]
                 if self._turn is None:
                     loss, before, after, examples, weight, _ = session.run(self._fetches, feeds)
                 else:
@@ -189,7 +191,8 @@ class Training:
             staleness = max(0, int(after) - 1 - int(before)) if self._turn is None else 0
             waited += started - finished
             batch = int(examples) if spec.batching == "uniform" else size
-            meter.add(int(after), float(loss), int(examples), batch, now - finished - waited, waited, staleness)
+            computed = now - finished - waited
+            meter.add(int(after), float(loss), int(examples), batch, computed, waited, staleness, rate_divisor)
             finished = now
             if first:
                 self._noise.begin(meter.usual)
@@ -254,12 +257,8 @@ class Training:
         self.alive = time.monotonic()
 
     def _rate_divisor(self) -> float:
-        match self._spec.lr_policy:
-            case "active" if self._spec.mode == "async":
-                return math.sqrt(max(1, self._link.active))
-            case "slots":
-                return math.sqrt(max(1, self._spec.max_workers))
-        return 1.0
+        spec, active = self._spec, self._link.active
+        return divisor(spec.lr_policy, synchronous=spec.mode == "sync", active=active, slots=spec.max_workers)
 
 
 def _free_port() -> int:

@@ -1,0 +1,93 @@
+"""What the learning rate is divided by, and that a step's update is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT
+from tests.runtime.test_shared_graph import CELL
+from tests.runtime.test_training import DECLARATION, DIGITS
+from transient_magics.runtime.learning_rate import divisor
+
+OWN = CELL.replace("PYTHON", "False").replace("AdamOptimizer", "GradientDescentOptimizer")
+
+# TensorFlow never comes into the process of the tests.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.graph.training import training_graph
+from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.trainable import define
+
+folder = RunFolder(Path(sys.argv[1]))
+trainable = define(folder, folder.spec(), str(folder.data))
+tf = tensorflow()
+with tf.Graph().as_default(), tf.Session() as session:
+    trainable.prepare()
+    features = trainable.placeholders()
+    built = training_graph(trainable, features)
+    random = np.random.default_rng(5)
+    shapes = {each: [size or 4 for size in each.shape.as_list()] for each in features.values()}
+    batch = {each: random.integers(0, 9, shape) if each.dtype.is_integer else random.normal(size=shape)
+             for each, shape in shapes.items()}
+    session.run(tf.global_variables_initializer())
+    first = session.run(tf.global_variables())
+    load = [variable.assign(value) for variable, value in zip(tf.global_variables(), first)]
+
+    def moved(by):
+        session.run(load)
+        session.run(built.step, {**batch, built.divisor: by})
+        changes = [after - before for after, before in zip(session.run(tf.trainable_variables()), start)]
+        return float(np.sqrt(sum(np.square(change).sum() for change in changes)))
+
+    start = session.run(tf.trainable_variables())
+    print(json.dumps([moved(1.0), moved(2.0), moved(4.0)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "synchronous", "divisors"),
+    [
+        ("active", False, [1.0, 1.0, 2.0]),
+        ("slots", False, [3.0, 3.0, 3.0]),
+        ("fixed", False, [1.0, 1.0, 1.0]),
+        ("active", True, [1.0, 1.0, 1.0]),
+        ("slots", True, [3.0, 3.0, 3.0]),
+        ("fixed", True, [1.0, 1.0, 1.0]),
+    ],
+)
+def test_the_divisor_follows_those_who_train_or_is_what_was_declared(
+    policy: str, synchronous: bool, divisors: list[float]
+):
+    found = [divisor(policy, synchronous=synchronous, active=active, slots=9) for active in (0, 1, 4)]
+    assert found == divisors
+
+
+def test_undeclared_slots_divide_by_one():
+    assert divisor("slots", synchronous=False, active=4, slots=0) == 1.0
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("cell", "changes"),
+    [(DIGITS, {"hparams": "learning_rate_warmup_steps=0"}), (OWN, {"model": "", "hparams_set": "", "problem": ""})],
+    ids=["tensor2tensor", "own"],
+)
+def test_a_step_moves_the_variables_by_the_divided_rate(tmp_path: Path, cell: str, changes: dict[str, Any]):
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}))
+    (tmp_path / "cell.py").write_text(cell)
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    whole, half, quarter = json.loads(done.stdout.splitlines()[-1])
+    assert whole > 0
+    assert half == pytest.approx(whole / 2, rel=1e-2)
+    assert quarter == pytest.approx(whole / 4, rel=1e-2)
