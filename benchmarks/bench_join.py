@@ -1,4 +1,7 @@
-"""A worker's way in, from SSH that answers to its first gradient; and all-ready against ipyparallel's engines."""
+"""A worker's way in, from SSH that answers to its first gradient; and all-ready against ipyparallel's engines.
+
+Beside it a plain script's way from its start to its first gradient (_plain.py), on the same model and data.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +100,19 @@ def way_in(names: tuple[str, str, str]) -> None:
         say("  to the first gradient", joined - said["process.started"], "s")
         print(f"  {first_gradient(run, 'worker-2')}", flush=True)
         say(f"{names[1]}, SSH answers to the first gradient on a new VM", joined - answers, "s", "<= 4, transformer 6")
+        run.stop()
+        run.wait(60)
+        folder = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name
+        plain = plain_script(folder)
+        say(f"{names[1]}, a plain script to its first gradient", plain, "s")
+        say("ours over the plain script", (joined - answers) / plain, "", "<= 0.2")
+
+
+def plain_script(folder: Path) -> float:
+    """Seconds from its start to its first gradient, with the declaration and the data of a run."""
+    began = time.time()
+    script = [sys.executable, str(Path(__file__).with_name("_plain.py")), str(folder)]
+    return float(subprocess.run(script, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]) - began
 
 
 def first_gradient(run: Run, worker: str) -> str:

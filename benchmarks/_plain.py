@@ -1,0 +1,57 @@
+"""What a plain script does up to its first gradient: `python _plain.py RUN_FOLDER` prints when it was applied.
+
+It imports all of Tensor2Tensor's models, builds its graph with AutoGraph on, as TensorFlow has it, and has its
+variables on a parameter server in the same process. Nothing that makes our workers start faster is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+import sys
+import time
+from pathlib import Path
+
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.t2t import bridges
+
+
+def main(folder: RunFolder) -> None:
+    """Train one step of the run whose declaration and data are in `folder`."""
+    for saving in ("_lazy", "_no_unicode_scans"):
+        setattr(bridges, saving, lambda *_: None)
+    for around in ("_hidden", "_no_collection"):
+        setattr(bridges, around, lambda *_: contextlib.nullcontext())
+    bridges.autograph_off = lambda: lambda function: function
+    tf = bridges.cross()
+    models = importlib.import_module("tensor2tensor.models")
+    for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}.", onerror=print):
+        with contextlib.suppress(Exception):  # some need packages that nobody has any more
+            importlib.import_module(module.name)
+
+    from transient_magics.runtime.graph.training import training_graph
+    from transient_magics.runtime.trainable import define
+
+    spec = folder.spec()
+    trainable = define(folder, spec, str(folder.data))
+    addresses = {"ps": ["127.0.0.1:2290"], "worker": ["127.0.0.1:2291"]}
+    servers = [tf.train.Server(addresses, job_name=role, task_index=0) for role in addresses]
+    with tf.Graph().as_default():
+        trainable.prepare()
+        with tf.device("/job:worker/task:0/cpu:0"):
+            pipeline = trainable.training_pipeline(0)
+            data = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(trainable.batch)
+            iterator = tf.data.make_initializable_iterator(data.prefetch(4))
+        with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device="/job:worker/task:0")):
+            built = training_graph(trainable, dict(iterator.get_next()))
+            begin = tf.global_variables_initializer()
+        with tf.Session(servers[1].target) as session:
+            session.run(begin)
+            session.run(iterator.initializer, pipeline.feeds)
+            session.run([built.objective.loss, built.step], {built.divisor: 1.0})
+            print(time.time(), flush=True)
+
+
+if __name__ == "__main__":
+    main(RunFolder(Path(sys.argv[1])))
