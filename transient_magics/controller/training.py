@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from ..cloud import CloudStorage
@@ -93,15 +94,14 @@ class Training:
         addresses = [f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT}" for slot in range(servers)]
         common = {"run": self.name, "ps": addresses, "chief": f"{by_slot[0].address}:{CHIEF_PORT}"}
         for slot, vm in by_slot.items():
-            files = self._files(with_results=slot == 0)
             role = {"role": "ps", "name": vm.name, "index": slot, "address": vm.address}
-            self._assign(vm.name, Work({**common, **role}, files))
+            self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=slot == 0)))
         self._chief = by_slot[0].name
         self._chief_known.set()
         for vm in ready:
             if vm.role == WORKER and vm.state == "ready":
                 role = {"role": "worker", "name": vm.name, "address": vm.address}
-                self._assign(vm.name, Work({**common, **role}, self._files(with_results=False)))
+                self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=False)))
 
     async def conduct(self) -> None:
         """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
