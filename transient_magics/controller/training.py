@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,10 @@ _LAST_SAVE_SECONDS = 20.0
 _SHIP_SECONDS = 120.0
 _INTO_BUCKET_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 1.0
+_TRY_AGAIN_SECONDS = 2.0
+_MOST_GIVEN_UP = 3
+"""So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
+_CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
 
 
 class Training:
@@ -123,7 +127,7 @@ class Training:
         self._record(last)
 
     async def save(self) -> None:
-        """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError after 20 s."""
+        """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError."""
         self._saved.clear()
         await self.ask_chief("save")
         async with asyncio.timeout(_LAST_SAVE_SECONDS):
@@ -171,6 +175,8 @@ class Training:
         self._changed()
 
     async def _follow_chief(self) -> None:
+        await self._chief_known.wait()
+        await self._chief_connection()  # what is here was brought there, if the chief is on another VM than before
         (self.folder / "events.jsonl").unlink(missing_ok=True)  # written anew from the first line on
         async for line in self._lines("events.jsonl", 0):
             try:
@@ -232,7 +238,7 @@ class Training:
             yield line
 
     async def _chief_connection(self) -> Connection:
-        """The connection to the chief's VM, waiting for it, and for another VM that takes its place meanwhile."""
+        """The connection to the chief's VM, waiting until that, or a VM that takes its place meanwhile, has the run."""
         while True:
             link = self._link(self._chief) if self._chief else None
             if link is None:
@@ -240,7 +246,7 @@ class Training:
                 continue
             try:
                 async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
-                    return await link.connection()
+                    return await link.connection(self.name)
             except TimeoutError:
                 continue  # the link may be one of a VM that is gone
 
@@ -254,13 +260,18 @@ class Training:
                 await self._ship()
             except (RemoteError, OSError) as error:
                 log.warning("%s: a checkpoint is not home yet: %s", self.name, error)
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
                 self._to_ship.set()
 
     async def _ship(self) -> None:
-        """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same."""
+        """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same.
+
+        Nothing is dropped here while there is none as new on the chief's VM. Raises RemoteError or OSError, also when
+        no VM holds the run within two minutes.
+        """
+        async with asyncio.timeout(_SHIP_SECONDS):
+            connection = await self._chief_connection()
         async with self._shipping:
-            connection = await self._chief_link().connection()
             there, here = f"transient/runs/{self.name}/checkpoints", self.folder / "checkpoints"
             here.mkdir(exist_ok=True, mode=0o700)
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
@@ -272,6 +283,8 @@ class Training:
             ]
             for name in sorted(new, key=lambda name: (name == "checkpoint", name.endswith(".index"))):
                 await connection.get(f"{there}/{name}", here / name)
+            if _newest(sizes) < _newest(path.name for path in here.iterdir()):
+                return
             for path in here.iterdir():
                 if path.name not in sizes:
                     path.unlink()
@@ -279,10 +292,11 @@ class Training:
     async def _bring_home(self) -> None:
         """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone."""
         try:
+            self._chief_link()  # nothing is waited for where the VM is gone: the next one has only what is here
             async with asyncio.timeout(_SHIP_SECONDS):
                 if self._by_hand or self._shipped_step < self._saved_step:
                     await self._ship()
-                connection = await self._chief_link().connection()
+                connection = await self._chief_connection()
                 await connection.get(f"transient/runs/{self.name}/metrics.jsonl", self.folder / "metrics.jsonl")
         except (RemoteError, OSError) as error:
             log.warning("%s: not everything is home: %s", self.name, error)
@@ -322,6 +336,11 @@ class Training:
 def _safe(line: str) -> bool:
     """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]* \d+", line) is not None and ".tmp" not in line
+
+
+def _newest(names: Iterable[str]) -> int:
+    """The step of the newest checkpoint among files of these names, -1 if there is none."""
+    return max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
 
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
