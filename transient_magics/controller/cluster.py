@@ -242,8 +242,11 @@ class Controller:
                     )
             case "process.gave_up":
                 training = self._trainings.get(str(line.get("run")))
-                if training and line.get("role") == "ps":
-                    training.fail(f"The parameter server keeps ending: {line.get('tail', '')}".strip())
+                if training and state.living:
+                    said = str(line.get("said"))
+                    log.warning("%s: its process keeps ending: %s", vm, said)
+                    if training.give_up(vm, str(line.get("role")), said) and self._fleet:
+                        self._fleet.delete(state, f"its worker keeps ending: {said}")
             case _:
                 log.info("%s: %s", vm, line)
 

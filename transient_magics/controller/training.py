@@ -80,6 +80,7 @@ class Training:
         self._shipping = asyncio.Lock()
         self._saved = asyncio.Event()
         self._shipped = asyncio.Event()
+        self._given_up: set[str] = set()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
     def give(self, vms: list[VmState], servers: int) -> None:
@@ -157,6 +158,18 @@ class Training:
         """End the run as failed; `reason` is one sentence."""
         self._end(events.TrainFailed(run=self.name, reason=reason))
 
+    def give_up(self, vm: str, role: str, said: str) -> bool:
+        """The process on `vm` keeps ending, `said` being its last words: whether another VM may do better.
+
+        Not instead of a parameter server, whose end is that of the run, nor when several workers in a row do not train.
+        """
+        self._given_up.add(vm)
+        if role == PARAMETER_SERVER:
+            self.fail(f"The parameter server on {vm} keeps ending: {said}")
+        elif len(self._given_up) >= _MOST_GIVEN_UP:
+            self.fail(f"Workers keep ending, the last one on {vm}: {said}")
+        return not self._over.done()
+
     def _end(self, event: Event) -> None:
         if not self._over.done():
             self._over.set_result(event)
@@ -208,6 +221,8 @@ class Training:
                 self._by_hand = True
                 self._shipped.set()
                 self._to_ship.set()
+            case events.TrainProgress() if event.steps_per_second > 0:
+                self._given_up.clear()
             case events.TrainEvaluated():
                 self._results.metrics = dict(event.metrics)
 
