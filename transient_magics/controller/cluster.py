@@ -193,9 +193,10 @@ class Controller:
         """Stop what still trains, its last checkpoint brought home if it can be had."""
         for run in list(self._state.runs.values()):
             if training := self._trainings.get(run.name):
-                await training.stop(run)
+                await training.stop(lambda name=run.name: self._state.runs[name])
                 await self._tasks.finished(f"run {run.name}", _END_OF_RUN_SECONDS)
-            if not self._state.runs[run.name].over:
+            run = self._state.runs[run.name]
+            if not run.over:
                 self._recorder.record(
                     events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
                 )
@@ -336,7 +337,7 @@ class Controller:
         if run is None:
             raise ClusterError(f"{self._declared.name} has no run {name}")
         if training := self._trainings.get(name):
-            self._tasks.do(f"stop {name}", lambda: training.stop(run))
+            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self._state.runs[name]))
         elif not run.over:
             self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 

@@ -140,17 +140,19 @@ class Training:
         """Have the chief `save` or `evaluate` now. Raises RemoteError."""
         await self._chief_link().ask({"do": what, "run": self.name})
 
-    async def stop(self, run: RunState) -> None:
-        """End the run where it stands (`run`), with a last checkpoint brought home if it can be had."""
-        if run.phase == "running":
+    async def stop(self, state: Callable[[], RunState]) -> None:
+        """End the run where it stands (what `state` says), with a last checkpoint brought home if it can be had."""
+        if state().phase == "running":
             try:
                 await self.save()
             except (RemoteError, TrainingError, OSError) as error:
                 log.warning("%s: no last checkpoint: %s", self.name, error)
+        run = state()  # with what was just saved
+        step = max(run.step, run.checkpoint_step or 0)  # progress is told only now and then
         seconds = time.time() - run.started_at if run.started_at else 0.0
         self._end(
             events.TrainFinished(
-                run=self.name, step=run.step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
+                run=self.name, step=step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
             )
         )
 
