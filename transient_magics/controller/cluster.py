@@ -237,10 +237,11 @@ class Controller:
                 if state.living and state.state != "leaving":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=int(line.get("time", 0))))
             case "vm.traffic":
-                if state.living and self._state.spec and state.zone in self._state.spec.transfer_prices:
-                    self._recorder.record(
-                        events.VmTraffic(vm=vm, sent=int(line.get("sent", 0)), received=int(line.get("received", 0)))
-                    )
+                told = int(line.get("time", 0))  # when it was counted; each controller reads all lines of its agents
+                priced = self._state.spec and state.zone in self._state.spec.transfer_prices
+                if state.living and priced and told / 1e9 > state.traffic_at:
+                    sent, received = int(line.get("sent", 0)), int(line.get("received", 0))
+                    self._recorder.record(events.VmTraffic(vm=vm, sent=sent, received=received, time=told))
             case "process.gave_up":
                 training = self._trainings.get(str(line.get("run")))
                 if training and state.living:
