@@ -224,8 +224,8 @@ class Controller:
         async def conduct() -> None:
             try:
                 await training.conduct()
+                fleet.release(run.name)  # not when this is cancelled: then the run goes on, under another controller
             finally:
-                fleet.release(run.name)
                 self._trainings.pop(run.name, None)
 
         self._tasks.do(f"run {run.name}", conduct)

@@ -114,8 +114,8 @@ class Training:
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._check()),
-                tasks.create_task(self._follow_chief()),
-                tasks.create_task(self._follow_metrics()),
+                tasks.create_task(self._again_and_again(self._follow_chief)),
+                tasks.create_task(self._again_and_again(self._follow_metrics)),
                 tasks.create_task(self._ship_always()),
             ]
             last = await self._over
@@ -183,11 +183,30 @@ class Training:
             except TrainingError as error:
                 self.fail(str(error))
                 return
-            if self._to_build and (reason := await check(self.folder)):
+            except OSError as error:
+                self.fail(f"The packages could not be gathered: {error}")
+                return
+            if self._to_build and (reason := await self._reason_against()):
                 self.fail(reason)
                 return
         self._checked = True
         self._changed()
+
+    async def _reason_against(self) -> str:
+        try:
+            return await check(self.folder)
+        except OSError as error:  # as for want of memory: that says nothing about the run
+            log.warning("%s: not checked: %s", self.name, error)
+            return ""
+
+    async def _again_and_again(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Until it ends by itself, whatever the network or the disk does to it."""
+        while True:
+            try:
+                return await follow()
+            except (RemoteError, OSError) as error:
+                log.warning("%s: %s", self.name, error)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
     async def _follow_chief(self) -> None:
         await self._chief_known.wait()
