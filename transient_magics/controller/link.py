@@ -186,6 +186,7 @@ class Link:
             finally:
                 self._agent_answers.clear()
                 writer.close()
+            await asyncio.sleep(_FIRST_PAUSE)  # the VM may have no room for the files of the run
 
     async def _watch_agent(self) -> None:
         """A question every second: the quickest sign of an agent that died or hangs."""
