@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from transient_magics import client, places
+from transient_magics import client, emulator, places
 from transient_magics.journal import ClusterState, Event, events
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
@@ -76,8 +76,7 @@ class Patient:
 
     def controller(self) -> int:
         """The process number of the controller."""
-        (number,) = processes("transient_magics.controller", f" {self.cluster.name} ".rstrip())[-1:]
-        return number
+        return int((self.cluster.directory / "controller.lock").read_text())
 
     def emulator(self) -> int:
         """The process number of the emulator."""
@@ -118,6 +117,29 @@ class Patient:
             lambda state: state.active_run and len(state.active_run.workers) == workers, f"{workers} workers", 150
         )
 
+    def server(self) -> str:
+        """The VM of the parameter server."""
+        (name,) = [vm.name for vm in self.cluster.state.living if vm.role == "ps"]
+        return name
+
+    def saved_at_home(self) -> int:
+        """The step of the newest checkpoint on this machine, -1 if there is none."""
+        assert self.run
+        names = (path.stem for path in (self.run.directory / "checkpoints").glob("model.ckpt-*.index"))
+        return max((int(name.rpartition("-")[2]) for name in names), default=-1)
+
+    def has_the_chiefs_metrics(self) -> Path:
+        """See that the metrics here are what the chief wrote, no line lost or doubled; the chief's file."""
+        assert self.run
+        here = (self.run.directory / "metrics.jsonl").read_bytes()
+        place = self.home(self.server()) / "transient" / "runs" / self.run.name / "metrics.jsonl"
+        there = place.read_bytes()
+        assert here
+        assert there.startswith(here), "not what the chief wrote"
+        lines = there.splitlines()
+        assert len(lines) == len(set(lines)), "the chief's lines are doubled"
+        return place
+
     def goes_on(self, seconds: float = 40.0) -> None:
         """See the training make steps from now on."""
         before = _step(self.cluster.state)
@@ -153,6 +175,20 @@ def _summary(cluster: client.Cluster) -> str:
         f"{state.phase}; {vms}; {run and (run.phase, run.step, sorted(run.workers), run.reason)}; {state.trouble}\n"
         + ("\n".join(line[:300] for line in log if "stamina" not in line))
     )
+
+
+def take_away(vm: str) -> None:
+    """Delete a VM behind the controller's back, as Compute Engine may lose one that is on demand."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    instances = compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.running()}
+    )
+    scopes = instances.aggregated_list(project="emulated-project")
+    found = next(each for _, scope in scopes for each in scope.instances if each.name == vm)
+    zone = found.zone.rpartition("/")[2]
+    instances.delete_unary(project="emulated-project", zone=zone, instance=vm)
 
 
 @pytest.fixture(scope="package")

@@ -8,25 +8,11 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tests.faults.conftest import CELL, Patient
-from transient_magics import client, emulator
+from tests.faults.conftest import CELL, Patient, take_away
+from transient_magics import client
 from transient_magics.journal import events
 
 pytestmark = pytest.mark.training
-
-
-def _take_away(vm: str) -> None:
-    """Delete a VM behind the controller's back, as Compute Engine may lose one that is on demand."""
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import compute_v1
-
-    instances = compute_v1.InstancesClient(
-        credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.running()}
-    )
-    scopes = instances.aggregated_list(project="emulated-project")
-    found = next(each for _, scope in scopes for each in scope.instances if each.name == vm)
-    zone = found.zone.rpartition("/")[2]
-    instances.delete_unary(project="emulated-project", zone=zone, instance=vm)
 
 
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
@@ -43,7 +29,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
             shipped = patient.event(shipped.seq, events.TrainShipped)
         assert not (run.directory / "checkpoints").exists(), "copied over SSH all the same"
         mark = patient.mark()
-        _take_away("stored-ps-0")
+        take_away("stored-ps-0")
         resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
         assert resumed >= shipped.step  # type: ignore[attr-defined]
         patient.event(mark, events.TrainShipped)

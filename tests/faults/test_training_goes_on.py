@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.faults.conftest import Patient, processes
+from tests.faults.conftest import Patient, processes, take_away
 from transient_magics.journal import ClusterState, events
 
 pytestmark = pytest.mark.training
@@ -105,6 +105,20 @@ def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Pat
     patient.goes_on()
 
 
+def test_a_lost_parameter_servers_vm_is_replaced_and_training_resumes_from_what_is_at_home(patient: Patient) -> None:
+    mark = patient.mark()
+    patient.until(lambda _: patient.saved_at_home() > 0, "a checkpoint at home")
+    saved, lost = patient.saved_at_home(), patient.server()
+    take_away(f"patient-{lost}")
+    resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    assert resumed >= saved
+    assert patient.server() != lost
+    patient.whole()
+    patient.goes_on()
+    patient.until(lambda _: patient.saved_at_home() > resumed, "a checkpoint of the new VM at home")
+    patient.has_the_chiefs_metrics()
+
+
 def test_while_google_accepts_no_credentials_training_goes_on(patient: Patient) -> None:
     mark = patient.mark()
     patient.cluster.weather(credentials="expired")
@@ -122,17 +136,19 @@ def test_a_killed_controller_is_revived_with_nothing_lost_and_nothing_doubled(pa
     before = {vm.name for vm in patient.cluster.state.living}
     mark = patient.mark()
     number = patient.controller()
+    written = patient.has_the_chiefs_metrics().stat().st_ino
     end = patient.cluster  # somebody follows the journal: that revives
     os.kill(number, signal.SIGKILL)
     recovered = patient.event(mark, events.ControllerRecovered)
     assert recovered.pid != number  # type: ignore[attr-defined]
     patient.goes_on()
-    time.sleep(2)
+    time.sleep(5)  # it has told every agent what to do by now
     history = end.events()
     assert {vm.name for vm in patient.cluster.state.living} == before
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
     told = [(event.kind, event.time) for event in history if event.kind.startswith(("train.", "worker."))]
     assert len(told) == len(set(told)), "an event is in the journal twice"
+    assert patient.has_the_chiefs_metrics().stat().st_ino == written, "the chief's file was replaced"
 
 
 def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient) -> None:

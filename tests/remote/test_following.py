@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from vms import Vm
 
-from transient_magics.errors import ConnectionLostError
+from transient_magics.errors import CommandError, ConnectionLostError, RemoteError
 from transient_magics.remote import Connection, follow_across
 
 
@@ -157,6 +157,19 @@ async def test_following_ends_when_no_connection_can_be_had(vm: Vm, home: Path) 
         await connection.close()
         with pytest.raises(ConnectionRefusedError):
             await take(lines, 1)
+
+
+async def test_a_channel_that_is_refused_is_asked_for_again(connection: Connection, home: Path) -> None:
+    refusals = [RemoteError("worker-1 refused following events: too many sessions"), CommandError("tail is not found")]
+
+    async def connected() -> Connection:
+        if refusals:
+            raise refusals.pop()
+        return connection
+
+    (home / "events").write_bytes(b"begin\n")
+    async with aclosing(follow_across(connected, "events")) as lines:
+        assert await take(lines, 1) == [(6, b"begin")]
 
 
 async def test_a_cancelled_follower_cleans_up(connection: Connection, home: Path) -> None:

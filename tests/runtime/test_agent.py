@@ -129,6 +129,22 @@ def test_nobody_waits_for_a_run_that_is_over_or_an_agent_that_is_dead(room: Mach
     room.start_agent("vm")
 
 
+def test_what_is_left_of_an_earlier_run_ends_when_another_one_is_assigned(room: MachineRoom):
+    room.start_agent("vm")
+    for run in ("run-1", "run-2"):
+        room.put("vm", {**DECLARATION, "name": run}, "")
+    room.say("vm", worker(free_ports(1)))
+    earlier = until(lambda: room.pids("vm"), 5, "a process")["worker-1"]
+    room.say("vm", {**WARM, "run": "run-0"})
+    assert until(lambda: waiting(room), 5, "a process that waits")
+    assert room.say("vm", worker(free_ports(1), "run-2")) == {"ok": True}
+    with pytest.raises(ProcessLookupError):
+        os.kill(earlier, 0)
+    assert not waiting(room)
+    runs = lambda: [process["run"] for process in room.say("vm", {"do": "ping"})["processes"]]  # noqa: E731
+    assert until(runs, 5, "its successor") == ["run-2"]
+
+
 def test_a_frozen_process_is_ended_too(room: MachineRoom):
     room.start_agent("vm")
     room.put("vm", DECLARATION, "")

@@ -193,9 +193,10 @@ class Controller:
         """Stop what still trains, its last checkpoint brought home if it can be had."""
         for run in list(self._state.runs.values()):
             if training := self._trainings.get(run.name):
-                await training.stop(run)
+                await training.stop(lambda name=run.name: self._state.runs[name])
                 await self._tasks.finished(f"run {run.name}", _END_OF_RUN_SECONDS)
-            if not self._state.runs[run.name].over:
+            run = self._state.runs[run.name]
+            if not run.over:
                 self._recorder.record(
                     events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
                 )
@@ -223,8 +224,8 @@ class Controller:
         async def conduct() -> None:
             try:
                 await training.conduct()
+                fleet.release(run.name)  # not when this is cancelled: then the run goes on, under another controller
             finally:
-                fleet.release(run.name)
                 self._trainings.pop(run.name, None)
 
         self._tasks.do(f"run {run.name}", conduct)
@@ -236,14 +237,18 @@ class Controller:
                 if state.living and state.state != "leaving":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=int(line.get("time", 0))))
             case "vm.traffic":
-                if state.living and self._state.spec and state.zone in self._state.spec.transfer_prices:
-                    self._recorder.record(
-                        events.VmTraffic(vm=vm, sent=int(line.get("sent", 0)), received=int(line.get("received", 0)))
-                    )
+                told = int(line.get("time", 0))  # when it was counted; each controller reads all lines of its agents
+                priced = self._state.spec and state.zone in self._state.spec.transfer_prices
+                if state.living and priced and told / 1e9 > state.traffic_at:
+                    sent, received = int(line.get("sent", 0)), int(line.get("received", 0))
+                    self._recorder.record(events.VmTraffic(vm=vm, sent=sent, received=received, time=told))
             case "process.gave_up":
                 training = self._trainings.get(str(line.get("run")))
-                if training and line.get("role") == "ps":
-                    training.fail(f"The parameter server keeps ending: {line.get('tail', '')}".strip())
+                if training and state.living:
+                    said = str(line.get("said"))
+                    log.warning("%s: its process keeps ending: %s", vm, said)
+                    if training.give_up(vm, str(line.get("role")), said) and self._fleet:
+                        self._fleet.delete(state, f"its worker keeps ending: {said}")
             case _:
                 log.info("%s: %s", vm, line)
 
@@ -333,7 +338,7 @@ class Controller:
         if run is None:
             raise ClusterError(f"{self._declared.name} has no run {name}")
         if training := self._trainings.get(name):
-            self._tasks.do(f"stop {name}", lambda: training.stop(run))
+            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self._state.runs[name]))
         elif not run.over:
             self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 

@@ -12,9 +12,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,13 @@ _DISMISS_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Work:
-    """What a VM's agent should be doing: the assignment, and the files of the run that must be there before."""
+    """What a VM's agent should be doing: the assignment, and the files of the run that must be there before.
+
+    `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is one of them.
+    """
 
     assignment: Mapping[str, Any]
-    files: Mapping[str, bytes | Path] = field(default_factory=dict)
+    files: Callable[[], Mapping[str, bytes | Path]]
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,18 @@ class Link:
         self._finished_runs: list[str] = []
         self._dismissed = False
         self._work_changed = asyncio.Event()
-        self._pushed: set[str] = set()
+        self._held: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._heard = 0
 
     @property
     def answering(self) -> bool:
         """Whether the VM's agent answers now."""
         return self._agent_answers.is_set()
 
-    async def connection(self) -> Connection:
-        """The live connection, waiting for it where there is none."""
+    async def connection(self, run: str = "") -> Connection:
+        """The live connection, waiting for it where there is none and, with `run`, for that run's files on the VM."""
+        if run:
+            await self._held[run].wait()
         while True:
             await self._connected.wait()
             if self._connection and not self._connection.closed.is_set():
@@ -132,16 +139,14 @@ class Link:
         while True:
             began = time.monotonic()
             try:
-                async with self._open_connection(), asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._until_closed())
-                    tasks.create_task(self._follow_agent())
-                    tasks.create_task(self._keep_agent())
-            except* HostKeyError as group:
+                async with self._open_connection():
+                    await _until_one_fails(self._until_closed(), self._follow_agent(), self._keep_agent())
+            except HostKeyError as error:
                 # Never retried in a hurry: somebody else may answer at this address.
-                self._hooks.trouble(self.vm, str(group.exceptions[0]))
+                self._hooks.trouble(self.vm, str(error))
                 pause = _LONGEST_PAUSE
-            except* (RemoteError, OSError) as group:
-                log.info("%s: %s", self.vm, group.exceptions[0])
+            except (RemoteError, OSError) as error:
+                log.info("%s: %s", self.vm, error)
                 self._hooks.lost(self.vm)
             pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
@@ -167,7 +172,8 @@ class Link:
 
     async def _follow_agent(self) -> None:
         assert self._connection
-        async for _, line in self._connection.follow(AGENT_LINES, 0):
+        async for offset, line in self._connection.follow(AGENT_LINES, self._heard):
+            self._heard = offset
             try:
                 self._hooks.agent_line(self.vm, json.loads(line))
             except ValueError:
@@ -190,14 +196,13 @@ class Link:
             self._work_changed.set()
             self._hooks.ready(self.vm)
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._enforce_work())
-                    tasks.create_task(self._watch_agent())
-            except* (RemoteError, OSError) as group:
-                log.info("%s: the agent went away: %s", self.vm, group.exceptions[0])
+                await _until_one_fails(self._enforce_work(), self._watch_agent())
+            except (RemoteError, OSError) as error:
+                log.info("%s: the agent went away: %s", self.vm, error)
             finally:
                 self._agent_answers.clear()
                 writer.close()
+            await asyncio.sleep(_FIRST_PAUSE)  # the VM may have no room for the files of the run
 
     async def _watch_agent(self) -> None:
         """A question every second: the quickest sign of an agent that died or hangs."""
@@ -210,22 +215,30 @@ class Link:
             await self._work_changed.wait()
             self._work_changed.clear()
             while self._finished_runs:
-                await self.ask({"do": "stop", "run": self._finished_runs[0]}, timeout=30.0)
+                await self._tell({"do": "stop", "run": self._finished_runs[0]})
                 self._finished_runs.pop(0)
             if self._expected:
                 run, role, own = self._expected
-                await self._ask_for_work({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
+                await self._tell({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
             if self._work is None:
                 continue
-            work, connection = self._work, self._connection
-            assert connection
-            run = str(work.assignment["run"])
-            if run not in self._pushed:
-                await connection.put_files({f"transient/runs/{run}/{path}": data for path, data in work.files.items()})
-                self._pushed.add(run)
-            await self._ask_for_work({"do": "assign", **work.assignment})
+            work = self._work
+            await self._bring(str(work.assignment["run"]), work.files)
+            await self._tell({"do": "assign", **work.assignment})
 
-    async def _ask_for_work(self, request: Mapping[str, Any]) -> None:
+    async def _bring(self, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
+        """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written
+        there since then must not be replaced by what an earlier controller had of it."""
+        assert self._connection
+        folder = f"transient/runs/{run}"
+        if not self._held[run].is_set() and not await self._connection.exists(f"{folder}/run.json"):
+            found = dict(files())
+            declaration = {"run.json": found.pop("run.json")}
+            await self._connection.put_files(found, below=folder)
+            await self._connection.put_files(declaration, below=folder)
+        self._held[run].set()
+
+    async def _tell(self, request: Mapping[str, Any]) -> None:
         try:
             await self.ask(request, timeout=30.0)
         except TrainingError as error:  # as from a VM that is about to be taken away
@@ -274,3 +287,21 @@ class Link:
         if not answer.get("ok"):
             raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
         return answer
+
+
+async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:
+    """All of it at once. Raises the error of the one that fails, after the others have ended.
+
+    Not by a task group, which forgets that it was cancelled when a task of it fails at that moment: the link of a VM
+    that goes is cancelled while its connection breaks.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()):
+            raise error

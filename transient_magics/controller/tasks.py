@@ -56,6 +56,9 @@ class Tasks:
     async def _guarded(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await work()
-        except (TransientError, OSError) as error:
+        except* (TransientError, OSError) as group:  # as work that has tasks of its own raises them
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
             log.warning("%s: %s", key, error)
             self._failed(key, str(error))

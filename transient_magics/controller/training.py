@@ -16,8 +16,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from ..cloud import CloudStorage
@@ -38,6 +39,10 @@ _LAST_SAVE_SECONDS = 20.0
 _SHIP_SECONDS = 120.0
 _INTO_BUCKET_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 1.0
+_TRY_AGAIN_SECONDS = 2.0
+_MOST_GIVEN_UP = 3
+"""So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
+_CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
 
 
 class Training:
@@ -75,6 +80,7 @@ class Training:
         self._shipping = asyncio.Lock()
         self._saved = asyncio.Event()
         self._shipped = asyncio.Event()
+        self._given_up: set[str] = set()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
     def give(self, vms: list[VmState], servers: int) -> None:
@@ -93,15 +99,14 @@ class Training:
         addresses = [f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT}" for slot in range(servers)]
         common = {"run": self.name, "ps": addresses, "chief": f"{by_slot[0].address}:{CHIEF_PORT}"}
         for slot, vm in by_slot.items():
-            files = self._files(with_results=slot == 0)
             role = {"role": "ps", "name": vm.name, "index": slot, "address": vm.address}
-            self._assign(vm.name, Work({**common, **role}, files))
+            self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=slot == 0)))
         self._chief = by_slot[0].name
         self._chief_known.set()
         for vm in ready:
             if vm.role == WORKER and vm.state == "ready":
                 role = {"role": "worker", "name": vm.name, "address": vm.address}
-                self._assign(vm.name, Work({**common, **role}, self._files(with_results=False)))
+                self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=False)))
 
     async def conduct(self) -> None:
         """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
@@ -109,8 +114,8 @@ class Training:
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._check()),
-                tasks.create_task(self._follow_chief()),
-                tasks.create_task(self._follow_metrics()),
+                tasks.create_task(self._again_and_again(self._follow_chief)),
+                tasks.create_task(self._again_and_again(self._follow_metrics)),
                 tasks.create_task(self._ship_always()),
             ]
             last = await self._over
@@ -123,7 +128,7 @@ class Training:
         self._record(last)
 
     async def save(self) -> None:
-        """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError after 20 s."""
+        """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError."""
         self._saved.clear()
         await self.ask_chief("save")
         async with asyncio.timeout(_LAST_SAVE_SECONDS):
@@ -135,23 +140,37 @@ class Training:
         """Have the chief `save` or `evaluate` now. Raises RemoteError."""
         await self._chief_link().ask({"do": what, "run": self.name})
 
-    async def stop(self, run: RunState) -> None:
-        """End the run where it stands (`run`), with a last checkpoint brought home if it can be had."""
-        if run.phase == "running":
+    async def stop(self, state: Callable[[], RunState]) -> None:
+        """End the run where it stands (what `state` says), with a last checkpoint brought home if it can be had."""
+        if state().phase == "running":
             try:
                 await self.save()
             except (RemoteError, TrainingError, OSError) as error:
                 log.warning("%s: no last checkpoint: %s", self.name, error)
+        run = state()  # with what was just saved
+        step = max(run.step, run.checkpoint_step or 0)  # progress is told only now and then
         seconds = time.time() - run.started_at if run.started_at else 0.0
         self._end(
             events.TrainFinished(
-                run=self.name, step=run.step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
+                run=self.name, step=step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
             )
         )
 
     def fail(self, reason: str) -> None:
         """End the run as failed; `reason` is one sentence."""
         self._end(events.TrainFailed(run=self.name, reason=reason))
+
+    def give_up(self, vm: str, role: str, said: str) -> bool:
+        """The process on `vm` keeps ending, `said` being its last words: whether another VM may do better.
+
+        Not instead of a parameter server, whose end is that of the run, nor when several workers in a row do not train.
+        """
+        self._given_up.add(vm)
+        if role == PARAMETER_SERVER:
+            self.fail(f"The parameter server on {vm} keeps ending: {said}")
+        elif len(self._given_up) >= _MOST_GIVEN_UP:
+            self.fail(f"Workers keep ending, the last one on {vm}: {said}")
+        return not self._over.done()
 
     def _end(self, event: Event) -> None:
         if not self._over.done():
@@ -164,13 +183,34 @@ class Training:
             except TrainingError as error:
                 self.fail(str(error))
                 return
-            if self._to_build and (reason := await check(self.folder)):
+            except OSError as error:
+                self.fail(f"The packages could not be gathered: {error}")
+                return
+            if self._to_build and (reason := await self._reason_against()):
                 self.fail(reason)
                 return
         self._checked = True
         self._changed()
 
+    async def _reason_against(self) -> str:
+        try:
+            return await check(self.folder)
+        except OSError as error:  # as for want of memory: that says nothing about the run
+            log.warning("%s: not checked: %s", self.name, error)
+            return ""
+
+    async def _again_and_again(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Until it ends by itself, whatever the network or the disk does to it."""
+        while True:
+            try:
+                return await follow()
+            except (RemoteError, OSError) as error:
+                log.warning("%s: %s", self.name, error)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
     async def _follow_chief(self) -> None:
+        await self._chief_known.wait()
+        await self._chief_connection()  # what is here was brought there, if the chief is on another VM than before
         (self.folder / "events.jsonl").unlink(missing_ok=True)  # written anew from the first line on
         async for line in self._lines("events.jsonl", 0):
             try:
@@ -202,6 +242,8 @@ class Training:
                 self._by_hand = True
                 self._shipped.set()
                 self._to_ship.set()
+            case events.TrainProgress() if event.steps_per_second > 0:
+                self._given_up.clear()
             case events.TrainEvaluated():
                 self._results.metrics = dict(event.metrics)
 
@@ -232,7 +274,7 @@ class Training:
             yield line
 
     async def _chief_connection(self) -> Connection:
-        """The connection to the chief's VM, waiting for it, and for another VM that takes its place meanwhile."""
+        """The connection to the chief's VM, waiting until that, or a VM that takes its place meanwhile, has the run."""
         while True:
             link = self._link(self._chief) if self._chief else None
             if link is None:
@@ -240,7 +282,7 @@ class Training:
                 continue
             try:
                 async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
-                    return await link.connection()
+                    return await link.connection(self.name)
             except TimeoutError:
                 continue  # the link may be one of a VM that is gone
 
@@ -254,13 +296,18 @@ class Training:
                 await self._ship()
             except (RemoteError, OSError) as error:
                 log.warning("%s: a checkpoint is not home yet: %s", self.name, error)
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
                 self._to_ship.set()
 
     async def _ship(self) -> None:
-        """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same."""
+        """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same.
+
+        Nothing is dropped here while there is none as new on the chief's VM. Raises RemoteError or OSError, also when
+        no VM holds the run within two minutes.
+        """
+        async with asyncio.timeout(_SHIP_SECONDS):
+            connection = await self._chief_connection()
         async with self._shipping:
-            connection = await self._chief_link().connection()
             there, here = f"transient/runs/{self.name}/checkpoints", self.folder / "checkpoints"
             here.mkdir(exist_ok=True, mode=0o700)
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
@@ -272,6 +319,8 @@ class Training:
             ]
             for name in sorted(new, key=lambda name: (name == "checkpoint", name.endswith(".index"))):
                 await connection.get(f"{there}/{name}", here / name)
+            if _newest(sizes) < _newest(path.name for path in here.iterdir()):
+                return
             for path in here.iterdir():
                 if path.name not in sizes:
                     path.unlink()
@@ -279,10 +328,11 @@ class Training:
     async def _bring_home(self) -> None:
         """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone."""
         try:
+            self._chief_link()  # nothing is waited for where the VM is gone: the next one has only what is here
             async with asyncio.timeout(_SHIP_SECONDS):
                 if self._by_hand or self._shipped_step < self._saved_step:
                     await self._ship()
-                connection = await self._chief_link().connection()
+                connection = await self._chief_connection()
                 await connection.get(f"transient/runs/{self.name}/metrics.jsonl", self.folder / "metrics.jsonl")
         except (RemoteError, OSError) as error:
             log.warning("%s: not everything is home: %s", self.name, error)
@@ -322,6 +372,11 @@ class Training:
 def _safe(line: str) -> bool:
     """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
     return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]* \d+", line) is not None and ".tmp" not in line
+
+
+def _newest(names: Iterable[str]) -> int:
+    """The step of the newest checkpoint among files of these names, -1 if there is none."""
+    return max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
 
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from ..errors import CommandError, ConnectionLostError
+from ..errors import CommandError, HostKeyError, RemoteError
 from .failures import explained, lost
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
-_FAILURES = 20  # lost connections in a row, each within seconds, before following is given up
+_FAILURES = 20  # in a row, each within seconds, before following is given up
 _QUICK_SECONDS = 10.0
 
 # Says first from where it reads. Ends when its input does: that is how it is told to, and how it notices that nobody is
@@ -78,8 +78,9 @@ async def follow_across(
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Follow a file as `Connection.follow` does, over as many connections as it takes.
 
-    `connected` gives a live connection, waiting for one if it must, or raises what ends the following. Connections that
-    keep breaking at once end it too, with their ConnectionLostError.
+    `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that was lost, a channel
+    that was refused) are tried again; when they keep coming at once, the last one ends the following. Any other error
+    that `connected` raises ends it at once, and so does HostKeyError.
     """
     # A retry that hands out lines between its attempts: stamina's can only surround what returns.
     clock, failures = asyncio.get_running_loop().time, 0
@@ -90,7 +91,9 @@ async def follow_across(
             async with aclosing(connection.follow(path, offset)) as lines:
                 async for offset, line in lines:
                     yield offset, line
-        except (ConnectionLostError, CommandError):
+        except HostKeyError:
+            raise
+        except RemoteError:
             failures = failures + 1 if clock() - started < _QUICK_SECONDS else 1
             if failures >= _FAILURES:
                 raise

@@ -14,7 +14,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +128,7 @@ class Agent:
             case "assign":
                 await self._assign(Assignment.from_message(message))
             case "stop":
-                ending = [role for (run, _), role in self._roles.items() if run == message.get("run")]
-                self._end_standbys(str(message.get("run")))
-                await asyncio.gather(*(role.end() for role in ending))
-                self._roles = {key: role for key, role in self._roles.items() if role not in ending}
+                await self._end(lambda run: run == message.get("run"))
             case "save":
                 self._tell_chief(str(message.get("run")), signal.SIGUSR1)
             case "evaluate":
@@ -146,13 +143,20 @@ class Agent:
             return
         self._standbys[run, name] = Standby(role, name, RunFolder(self._root / "runs" / run), own=own)
 
-    def _end_standbys(self, run: str | None = None) -> None:
-        """End those of `run`, or all."""
-        for key in [key for key in self._standbys if run in (None, key[0])]:
+    def _end_standbys(self, over: Callable[[str], bool] = lambda run: True) -> None:
+        """End those of the runs that are `over`, or all."""
+        for key in [key for key in self._standbys if over(key[0])]:
             self._standbys.pop(key).end()
 
+    async def _end(self, over: Callable[[str], bool]) -> None:
+        """End what is done for the runs that are `over`."""
+        self._end_standbys(over)
+        ending = [role for (run, _), role in self._roles.items() if over(run)]
+        await asyncio.gather(*(role.end() for role in ending))
+        self._roles = {key: role for key, role in self._roles.items() if role not in ending}
+
     async def _assign(self, assignment: Assignment) -> None:
-        """Be this in the run.
+        """Be this in the run, and nothing in any other: a cluster trains one run at a time.
 
         The same again changes nothing, another place of the parameter servers restarts the role.
         """
@@ -160,6 +164,7 @@ class Agent:
             raise TransientError("this VM is about to be taken away")
         if not (self._root / "runs" / assignment.run / "run.json").is_file():
             raise TransientError(f"run.json of {assignment.run} has not been put here yet")
+        await self._end(lambda run: run != assignment.run)  # nobody may have been left to say that it is over
         known = self._roles.get((assignment.run, assignment.name))
         if known is not None:
             if known.assignment == assignment:

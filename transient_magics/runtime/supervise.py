@@ -2,8 +2,8 @@
 
 Each role has a pid file with its assignment, its pid and the kernel's start time of that pid, so that an agent
 started after the old one was killed finds the processes that still run and goes on watching them (a pidfd tells when
-any process ends, ours or not). What goes in are assignments, what comes out are `process.started` and
-`process.exited`.
+any process ends, ours or not). What goes in are assignments, what comes out are `process.started`, `process.exited`
+and, when a role has ended too often to be started again, `process.gave_up`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .folder import Lines, RunFolder, write_atomically
+from .folder import RunFolder, write_atomically
 from .protocol import DONE, FAILED, Assignment
 from .role import exit_file
 from .standby import Standby, log_file, spawn
@@ -28,7 +29,7 @@ _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
 _KILL_AFTER = {"ps": 15.0, "worker": 5.0}
 """Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers."""
-_TAIL = 2000
+_TAIL, _SAID = 2000, 200
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
 """What TensorFlow says at every start, whatever it is told."""
@@ -93,7 +94,7 @@ class RoleProcess:
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self._over()
-        self.pid_file.unlink(missing_ok=True)
+        self._forget()
 
     def let_go(self) -> None:
         """Stop watching, leave the process alone: a successor will adopt it."""
@@ -110,24 +111,30 @@ class RoleProcess:
     async def _supervise(self, adopt: Mapping[str, Any] | None) -> None:
         while self.wanted:
             started = time.monotonic()
-            if adopt is not None:
-                self.pid = int(adopt["pid"])
-            else:
-                self._spawn()
-            await self._until_it_ends(adopt)
+            try:
+                if adopt is not None:
+                    self.pid = int(adopt["pid"])
+                else:
+                    self._spawn()
+                await self._until_it_ends(adopt)
+                code, tail = self._code(), _tail(self.log)
+            except OSError as error:  # a full disk, or no memory for another process
+                self._kill_child()
+                code, tail = None, f"it could not be started: {error}"
             adopt = None
-            code = self._code()
             self.pid, self._child = None, None
             given = self.assignment
-            described = {"run": given.run, "role": given.role, "name": given.name, "code": code}
-            self._report("process.exited", {**described, "tail": _tail(self.log)})
+            described = {"run": given.run, "role": given.role, "name": given.name}
+            self._report("process.exited", {**described, "code": code, "tail": tail})
             if code in (DONE, FAILED) or not self.wanted:
-                self.pid_file.unlink(missing_ok=True)
+                self._forget()
                 return
             if time.monotonic() - started > _LONG_ENOUGH:
                 self._failures = 0
             if self._failures >= len(_PAUSES):
-                self._give_up()
+                said = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "without a word")
+                self._report("process.gave_up", {**described, "said": said[:_SAID]})
+                self._forget()
                 return
             pause = _PAUSES[self._failures]
             self._failures += 1
@@ -173,15 +180,15 @@ class RoleProcess:
         except (OSError, ValueError):
             return None
 
-    def _give_up(self) -> None:
-        """It ended again and again: without its parameter server a run has failed, and nobody else can say so."""
-        self.pid_file.unlink(missing_ok=True)
-        if self.assignment.role == "ps":
-            lines = [line for line in _tail(self.log).splitlines() if line.strip()]
-            said = lines[-1].strip()[:200] if lines else "without a word"
-            reason = f"{self.assignment.name} ended {len(_PAUSES) + 1} times: {said}"
-            failed = {"run": self.assignment.run, "step": 0, "reason": reason}
-            Lines(self.folder.events).write("train.failed", failed)
+    def _kill_child(self) -> None:
+        """A process that an agent after us would not find stands in the way of the next one."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def _forget(self) -> None:
+        with suppress(OSError):
+            self.pid_file.unlink()
 
 
 def recorded(root: Path) -> list[dict[str, Any]]:

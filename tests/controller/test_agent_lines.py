@@ -1,0 +1,83 @@
+"""What the controller makes of the lines of its agents, which each controller reads from the first on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from transient_magics.controller.cluster import Controller
+from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.training import Training
+from transient_magics.journal import Journal, events, read, replay
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+ZONE, AWAY = "us-west1-b", "us-east1-c"
+PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
+SPEC = ClusterSpec(
+    name="one", groups=(WorkerGroup("k80", 1),), zones=(ZONE, AWAY), prices={"k80": PRICE, "parameter-server": PRICE},
+    transfer_prices={AWAY: 0.01},
+)  # fmt: skip
+SECOND = 10**9
+
+
+@contextmanager
+def in_charge(directory: Path) -> Iterator[Controller]:
+    """A controller that has just taken charge of what the journal says."""
+    controller = Controller(directory)
+    with Journal(directory / "journal.jsonl") as journal:
+        controller._recorder = Recorder(journal, replay(read(journal.path)))
+        yield controller
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """The folder of a cluster with a worker far away from its parameter servers."""
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
+        journal.append(
+            events.VmRequested(
+                vm="worker-0", role="worker", slot=0, zone=AWAY, accelerator="k80", machine_type="n1-standard-4",
+                provisioning_model="spot", hourly=1.0, on_demand_hourly=3.0, time=SECOND,
+            )
+        )  # fmt: skip
+        journal.append(events.VmRunning(vm="worker-0", address="10.0.0.1", time=100 * SECOND))
+        journal.append(events.VmReady(vm="worker-0", time=110 * SECOND))
+    return tmp_path
+
+
+def test_traffic_is_counted_once_however_often_it_is_read(cluster: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"kind": "vm.traffic", "time": (100 + 10 * number) * SECOND, "sent": 1000 * number, "received": 0}
+        for number in range(1, 6)
+    ]
+    with in_charge(cluster) as controller:
+        for line in lines[:3]:
+            controller._agent_line("worker-0", line)
+    with in_charge(cluster) as later:
+        for line in lines:  # two of them were written while nobody was in charge
+            later._agent_line("worker-0", line)
+    history = read(cluster / "journal.jsonl")
+    assert sum(event.kind == "vm.traffic" for event in history) == 5
+    vm = replay(history).vms["worker-0"]
+    assert (vm.traffic_bytes, vm.traffic_rate) == (5000, 100.0)
+
+
+def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+    training = SimpleNamespace(give_up=lambda vm, role, said: not asked.append((vm, role, said)))
+    fleet = SimpleNamespace(delete=lambda vm, reason: asked.append((vm.name, reason)))
+    with in_charge(cluster) as controller:
+        controller._trainings["run-1"] = cast(Training, training)
+        controller._fleet = cast(Fleet, fleet)
+        for run in ("run-0", "run-1"):  # the first one is over
+            line = {"kind": "process.gave_up", "time": 1, "run": run, "role": "worker", "name": "worker-0"}
+            controller._agent_line("worker-0", {**line, "said": "Killed"})
+    assert asked == [("worker-0", "worker", "Killed"), ("worker-0", "its worker keeps ending: Killed")]

@@ -1,0 +1,119 @@
+"""A link over real SSH to a real agent: whoever connects, and however often, disturbs nothing that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.remote import ssh_server
+from tests.remote.vms import Vm
+from transient_magics.controller.link import Hooks, Link, Work
+from transient_magics.remote import Connection, generate_key
+
+PLACE = "127.0.0.1:1"
+WORKER = {"run": "run-1", "role": "worker", "name": "worker-1", "address": "127.0.0.1", "ps": [PLACE], "chief": PLACE}
+DECLARATION = {"name": "run-1", "train_steps": 1, "token": "t"}
+
+
+class Machine:
+    """A VM, and the links to it."""
+
+    def __init__(self, vm: Vm) -> None:
+        self.vm = vm
+        self.run = vm.home / "transient" / "runs" / "run-1"
+        self.lines: list[dict[str, Any]] = []
+        self.connections: list[Connection] = []
+
+    @asynccontextmanager
+    async def linked(self) -> AsyncIterator[Link]:
+        """A link, as a controller has it, until its end."""
+
+        async def connect() -> Connection:
+            self.connections.append(await self.vm.connect())
+            return self.connections[-1]
+
+        hooks = Hooks(lambda _: None, lambda _: None, lambda _, line: self.lines.append(line), lambda *_: None)
+        link = Link("worker-1", connect, hooks)
+        living = asyncio.create_task(link.run())
+        try:
+            yield link
+        finally:
+            living.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait_for(living, 30)
+
+    def heard(self, kind: str) -> int:
+        return sum(line["kind"] == kind for line in self.lines)
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not reached():  # noqa: ASYNC110 (a process of another program: no event comes from there)
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Machine]:
+    home, programs = tmp_path / "home", tmp_path / "bin"
+    home.mkdir()
+    programs.mkdir()
+    (programs / "transient-python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (programs / "transient-python").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    acceptor, host_key = await ssh_server.serve(home, generate_key(tmp_path / "key"))
+    yield Machine(Vm(home, tmp_path / "key", acceptor.get_port(), host_key))
+    acceptor.close()
+    for pid in (home / "transient").glob("agent.pid"):
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    for record in (home / "transient").glob("runs/*/logs/*.pid"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+
+
+def files(metrics: bytes) -> Mapping[str, bytes | Path]:
+    return {"run.json": json.dumps(DECLARATION).encode(), "metrics.jsonl": metrics, "include/a.py": b""}
+
+
+async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine: Machine) -> None:
+    async with machine.linked() as link:
+        link.expect("run-1", "worker", own=True)
+        link.assign(Work(WORKER, lambda: files(b"1\n")))
+        await link.connection("run-1")
+        await until(lambda: machine.heard("process.started"))
+    metrics = machine.run / "metrics.jsonl"
+    with metrics.open("ab") as file:
+        file.write(b"2\n")
+    written = metrics.stat().st_ino
+    async with machine.linked() as link:
+        link.expect("run-1", "worker", own=True)
+        link.assign(Work(WORKER, lambda: files(b"older\n")))
+        async with asyncio.timeout(60):
+            await link.connection("run-1")
+            running = (await link.ask({"do": "ping"}))["processes"]
+        assert (metrics.read_bytes(), metrics.stat().st_ino) == (b"1\n2\n", written)
+        assert [process["run"] for process in running] == ["run-1"]
+        link.release("run-1")
+        await until(lambda: machine.heard("process.exited"))
+
+
+async def test_what_the_agent_says_is_heard_once_over_many_connections(machine: Machine) -> None:
+    async with machine.linked() as link:
+        for connected in (1, 2, 3):
+            await until(lambda connected=connected: len(machine.connections) == connected and link.answering)
+            await until(lambda: machine.heard("agent.started"))
+            with (machine.vm.home / "transient" / "agent.jsonl").open("ab") as file:
+                file.write(json.dumps({"kind": "mark", "time": connected}).encode() + b"\n")
+            await until(lambda connected=connected: machine.heard("mark") >= connected)
+            await machine.connections[-1].close()  # the last time together with the link
+    assert [line["time"] for line in machine.lines if line["kind"] == "mark"] == [1, 2, 3]
+    assert machine.heard("agent.started") == 1

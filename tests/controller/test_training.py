@@ -1,0 +1,193 @@
+"""The conduct of a run against the files of its VMs, over real SSH; the agents answer as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.remote import ssh_server
+from tests.remote.vms import Vm
+from transient_magics.controller import training as conduct
+from transient_magics.controller.link import Link
+from transient_magics.controller.training import Training
+from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
+from transient_magics.remote import Connection, generate_key
+
+
+class Machine:
+    """A VM of a parameter server and, as far as the conduct of a run sees it, the link to it."""
+
+    def __init__(self, home: Path, connection: Connection) -> None:
+        self.run = home / "transient" / "runs" / "run-1"
+        self.run.mkdir(parents=True)
+        self.live = connection
+        self.holds_run = asyncio.Event()
+        self.asked: Callable[[], None] = lambda: None
+
+    def expect(self, run: str, role: str, *, own: bool) -> None:
+        pass
+
+    def assign(self, work: object) -> None:
+        pass
+
+    async def connection(self, run: str = "") -> Connection:
+        await self.holds_run.wait()
+        return self.live
+
+    async def ask(self, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
+        self.asked()
+        return {"ok": True}
+
+    def saves(self, step: int) -> None:
+        """What a chief does that saves."""
+        folder = self.run / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        for name in (f"model.ckpt-{step}.data-00000-of-00001", f"model.ckpt-{step}.index", "checkpoint"):
+            (folder / name).write_text(f"{step}")
+        line = {"time": time.time_ns(), "kind": "train.checkpoint", "run": "run-1", "step": step}
+        with (self.run / "events.jsonl").open("a") as file:
+            file.write(json.dumps({**line, "path": f"checkpoints/model.ckpt-{step}"}) + "\n")
+
+
+class Conducted:
+    """A run that trains, its conduct, and the journal that comes of it."""
+
+    def __init__(self, folder: Path, *, started: bool = True) -> None:
+        phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
+        run = RunState("run-1", 1000, {"model": "m"}, phase=phase, started_at=since, step=90)
+        self.state = ClusterState(runs={"run-1": run})
+        self.history: list[Event] = []
+        self.machines: dict[str, Machine] = {}
+        folder.mkdir(parents=True)
+        link = cast("Callable[[str], Link | None]", self.machines.get)
+        self.training = Training(run, folder, self.record, link, lambda: None)
+        self.home = folder / "checkpoints"
+        self.task = asyncio.create_task(self.training.conduct())
+
+    def record(self, event: Event) -> None:
+        self.history.append(event)
+        self.state = fold(self.state, event)
+
+    def on(self, vm: str, machine: Machine) -> None:
+        """The parameter server is there from now on."""
+        self.machines[vm] = machine
+        place = ("z", "", "m", "standard", 0.0, 0.0, "ready", "127.0.0.1")
+        self.training.give([VmState(vm, "ps", 0, *place)], 1)
+
+    def at_home(self) -> set[str]:
+        return {path.name for path in self.home.glob("*.index")}
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not reached():  # noqa: ASYNC110 (files on a VM: no event comes from there)
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[Machine]]]:
+    opened: list[tuple[Any, Connection]] = []
+
+    async def start(name: str) -> Machine:
+        home, key = tmp_path / name, tmp_path / "key"
+        home.mkdir()
+        acceptor, host_key = await ssh_server.serve(home, generate_key(key))
+        connection = await Vm(home, key, acceptor.get_port(), host_key).connect()
+        opened.append((acceptor, connection))
+        return Machine(home, connection)
+
+    yield start
+    for acceptor, connection in opened:
+        await connection.close()
+        acceptor.close()
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Conducted]:
+    conducted = Conducted(tmp_path / "runs" / "run-1")
+    yield conducted
+    conducted.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await conducted.task
+
+
+async def test_a_stopped_run_ends_with_what_it_saved_last(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    machine = await start("ps-0")
+    (machine.run / "metrics.jsonl").write_text("{}\n")
+    machine.holds_run.set()
+    machine.asked = lambda: machine.saves(140)
+    run.on("ps-0", machine)
+    await run.training.stop(lambda: run.state.runs["run-1"])
+    await asyncio.wait_for(run.task, 30)
+    ended = run.history[-1]
+    assert isinstance(ended, events.TrainFinished)
+    assert (ended.step, ended.checkpoint) == (140, "checkpoints/model.ckpt-140")
+    assert run.at_home() == {"model.ckpt-140.index"}
+
+
+async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come_too(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    first, second = await start("ps-0"), await start("ps-1")
+    first.holds_run.set()
+    first.saves(100)
+    run.on("ps-0", first)
+    await until(lambda: run.at_home() == {"model.ckpt-100.index"})
+
+    first.holds_run.clear()  # it is gone, and nobody has noticed yet
+    first.saves(120)
+    await until(lambda: run.state.runs["run-1"].checkpoint_step == 120)
+    await first.live.close()
+    run.on("ps-1", second)
+    second.saves(20)  # from the start, as where the run did not come to it
+    second.holds_run.set()
+    await until(lambda: "model.ckpt-20.index" in run.at_home())
+    assert "model.ckpt-100.index" in run.at_home()
+    second.saves(140)
+    await until(lambda: run.at_home() == {"model.ckpt-20.index", "model.ckpt-140.index"})
+
+
+async def test_a_machine_that_cannot_check_leaves_that_to_the_vms(
+    tmp_path: Path, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_memory(_: Path) -> str:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(conduct, "check", no_memory)
+    run = Conducted(tmp_path / "runs" / "run-1", started=False)
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.saves(100)
+    run.on("ps-0", machine)
+    await asyncio.sleep(0)
+    await until(lambda: run.task.done() or run.on("ps-0", machine) or run.at_home())
+    assert run.at_home() == {"model.ckpt-100.index"}
+    run.task.cancel()
+
+
+async def test_workers_that_keep_ending_are_the_runs_fault_unless_somebody_trains(run: Conducted) -> None:
+    training = run.training
+    assert training.give_up("worker-0", "worker", "Killed")
+    assert training.give_up("worker-1", "worker", "Killed")
+    assert not training.give_up("worker-2", "worker", "Killed")
+    await asyncio.wait_for(run.task, 30)
+    (failed,) = run.history
+    assert isinstance(failed, events.TrainFailed)
+    assert failed.reason == "Workers keep ending, the last one on worker-2: Killed"
+
+
+async def test_a_run_whose_parameter_server_keeps_ending_has_failed(run: Conducted) -> None:
+    assert not run.training.give_up("ps-1", "ps", "the disk is full")
+    await asyncio.wait_for(run.task, 30)
+    (failed,) = run.history
+    assert isinstance(failed, events.TrainFailed)
+    assert failed.reason == "The parameter server on ps-1 keeps ending: the disk is full"

@@ -1,0 +1,83 @@
+"""Supervision of one role, with real processes: what it does when they keep ending or cannot be started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transient_magics.runtime import supervise
+from transient_magics.runtime.protocol import Assignment
+from transient_magics.runtime.supervise import RoleProcess
+
+PLACE = "127.0.0.1:1"
+DECLARATION = {"name": "run-1", "train_steps": 1, "token": "t"}
+
+
+class Supervised:
+    """A worker that waits for a chief that never comes, and what is reported about it."""
+
+    def __init__(self, root: Path) -> None:
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        assignment = Assignment("run-1", "worker", "worker-1", "127.0.0.1", (PLACE,), PLACE)
+        self.role = RoleProcess(root, assignment, lambda kind, values: self.reports.append((kind, values)))
+        self.role.folder.logs.mkdir(parents=True)
+
+    def declare(self) -> None:
+        (self.role.folder.path / "run.json").write_text(json.dumps(DECLARATION))
+
+    async def until(self, kind: str) -> Mapping[str, Any]:
+        async with asyncio.timeout(60):
+            while True:
+                for each, values in self.reports:
+                    if each == kind:
+                        return values
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Supervised:
+    return Supervised(tmp_path)
+
+
+async def test_a_role_that_keeps_ending_is_given_up_and_said(
+    supervised: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_PAUSES", (0.0, 0.0))
+    supervised.role.start()  # without the run's declaration it cannot go on
+    told = await supervised.until("process.gave_up")
+    assert (told["run"], told["role"], told["name"]) == ("run-1", "worker", "worker-1")
+    assert "the declaration of the run cannot be read" in told["said"]
+    assert "\n" not in told["said"]
+    assert [kind for kind, _ in supervised.reports].count("process.exited") == 3
+    assert not supervised.role.pid_file.exists()
+
+
+async def test_a_role_that_cannot_be_started_is_tried_again_once_it_can(supervised: Supervised) -> None:
+    supervised.declare()
+    supervised.role.pid_file.mkdir()  # there is no writing to it
+    supervised.role.start()
+    told = await supervised.until("process.exited")
+    assert told["code"] is None
+    assert "could not be started" in told["tail"]
+    supervised.role.pid_file.rmdir()
+    running = (await supervised.until("process.started"))["pid"]
+    assert json.loads(supervised.role.pid_file.read_text())["pid"] == running == supervised.role.pid
+    await supervised.role.end()
+    assert not supervised.role.pid_file.exists()
+
+
+async def test_a_role_that_can_never_be_started_is_given_up_and_leaves_no_process(
+    supervised: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_PAUSES", (0.0,))
+    supervised.declare()
+    supervised.role.pid_file.mkdir()
+    supervised.role.start()
+    assert "could not be started" in (await supervised.until("process.gave_up"))["said"]
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if str(tmp_path).encode() in line]
