@@ -230,3 +230,4 @@ async def test_from_within_a_vm_compute_engine_answers_where_the_scopes_allow_it
         async with await cloud.ssh(name) as connection:
             said[name] = str((await connection.run("transient-python -", input=script)).stdout).splitlines()
     assert said == {"w0": ["403 True", "403 True", "403 False"], "w1": ["200", "200", "403 False"]}
+    await asyncio.to_thread(eventually, lambda: "w0" not in cloud.names())
