@@ -142,6 +142,13 @@ def test_the_relay_reaches_vms_only(cloud: Cloud) -> None:
             dial(relay, address, port)
 
 
+async def test_a_vm_that_goes_takes_nobody_elses_way_out_along(cloud: Cloud) -> None:
+    cloud.create("w0")
+    async with await cloud.ssh("w0") as connection:
+        neighbours = (await connection.run("grep 10.128.0.1 /proc/net/arp")).stdout
+        assert "42:01:0a:80:00:01" in str(neighbours), "the way out has an address of its own, not one of the VMs'"
+
+
 def test_nothing_is_left_of_a_deleted_vm(cloud: Cloud) -> None:
     state = cloud.running.state
     instance = cloud.create("w0", metadata={"startup-script": "sleep 1000 & setsid sleep 1000 & touch ~/file"})

@@ -69,6 +69,11 @@ class Command:
                 os.kill(self.group, number)
 
 
+def hardware_address(address: str) -> str:
+    """As on Compute Engine it follows from the IPv4 address, so a neighbour's memory stays true."""
+    return "42:01:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+
+
 class Machine:
     """A VM as processes. Not reusable after `power_off`."""
 
@@ -213,8 +218,7 @@ class Machine:
         assert self._first
         netlink.remove(self._cable)
         with contextlib.closing(_File(f"/proc/{self._first}/ns/net")) as namespace:
-            # As Compute Engine does: the hardware address follows from the address, so a neighbour's memory stays true.
-            hardware = "42:01:" + ":".join(f"{int(part):02x}" for part in self.plan.address.split("."))
+            hardware = hardware_address(self.plan.address)
             netlink.add_cable(
                 self._cable, BRIDGE, peer="eth0", hardware_address=hardware, namespace=namespace.descriptor
             )

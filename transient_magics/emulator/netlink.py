@@ -36,10 +36,15 @@ _MTU = struct.pack("I", 65_535)
 _numbers = itertools.count(1)
 
 
-def add_bridge(name: str) -> None:
-    """Make a bridge (a switch)."""
+def add_bridge(name: str, hardware_address: str) -> None:
+    """Make a bridge (a switch).
+
+    Without an address of its own it would take the lowest of its cables', and lose it with that cable: for up to a
+    minute its neighbours would send to nobody.
+    """
     info = attribute(_LINK_INFO, attribute(_INFO_KIND, b"bridge\0"))
-    _ask(_NEW_LINK, _CREATE | _EXCLUSIVE, _link() + attribute(_LINK_NAME, _text(name)) + info)
+    own = attribute(_LINK_ADDRESS, _hardware(hardware_address))
+    _ask(_NEW_LINK, _CREATE | _EXCLUSIVE, _link() + attribute(_LINK_NAME, _text(name)) + own + info)
 
 
 def add_cable(name: str, bridge: str, *, peer: str, hardware_address: str, namespace: int) -> None:
@@ -48,7 +53,7 @@ def add_cable(name: str, bridge: str, *, peer: str, hardware_address: str, names
         _link()
         + attribute(_LINK_NAME, _text(peer))
         + attribute(_LINK_MTU, _MTU)
-        + attribute(_LINK_ADDRESS, bytes.fromhex(hardware_address.replace(":", "")))
+        + attribute(_LINK_ADDRESS, _hardware(hardware_address))
         + attribute(_LINK_NAMESPACE, struct.pack("I", namespace))
     )
     data = attribute(_INFO_DATA, attribute(_VETH_PEER, other))
@@ -67,6 +72,10 @@ def add_address(link: str, address: str, prefix: int) -> None:
     packed = socket.inet_aton(address)
     head = struct.pack("BBBBi", socket.AF_INET, prefix, 0, 0, socket.if_nametoindex(link))
     _ask(_NEW_ADDRESS, _CREATE | _EXCLUSIVE, head + attribute(_LOCAL, packed) + attribute(_ADDRESS, packed))
+
+
+def _hardware(address: str) -> bytes:
+    return bytes.fromhex(address.replace(":", ""))
 
 
 def set_up(link: str) -> None:

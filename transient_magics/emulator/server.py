@@ -25,7 +25,7 @@ from .fleet import Fleet
 from .from_vm import FromVm
 from .guard import Guard
 from .isolation import Isolation
-from .machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX
+from .machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX, hardware_address
 from .operations import Operations
 from .relay import Relay
 from .rest import LARGEST_BODY
@@ -116,7 +116,7 @@ class _Emulator:
         if self._isolation is Isolation.NONE or self._settings.same_network:
             return self._settings.holder
         netlink.set_up("lo")
-        netlink.add_bridge(BRIDGE)
+        netlink.add_bridge(BRIDGE, hardware_address(BRIDGE_ADDRESS))
         netlink.add_address(BRIDGE, BRIDGE_ADDRESS, PREFIX)
         netlink.set_up(BRIDGE)
         process = isolation.hold()
