@@ -39,13 +39,15 @@ def train(
     pace: float | None = None,
     names: tuple[str, str, str] = ("resnet", "resnet_digits", "image_digits"),
     check: bool = False,
+    hparams: str = "",
 ) -> tuple[Cluster, Run]:
     """A cluster of that many workers, every one of them training; `names` are model, hparams set and problem."""
     cluster = client.declare(Declaration(f"k80x{workers}", name="bench", max_workers=4 * workers))
     model, hparams_set, problem = names
     run = start(
-        cluster, steps=steps, pace_seconds=pace, model=model, hparams_set=hparams_set, problem=problem, check=check
-    )
+        cluster, steps=steps, pace_seconds=pace, model=model, hparams_set=hparams_set, problem=problem, check=check,
+        hparams=hparams,
+    )  # fmt: skip
     all_in(cluster, workers)
     return cluster, run
 

@@ -23,7 +23,7 @@ from _common import all_in, own_home, process, say, train, vm_home
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
 
-PACE = 0.5
+PACE = 0.8
 """Seconds of a step, so that the two who train leave the cores to the one who comes."""
 MODELS = (
     ("resnet", "resnet_cifar_32", "image_digits"),
@@ -74,7 +74,8 @@ def way_in(names: tuple[str, str, str]) -> None:
     """Print the parts of a worker's start: of one that waited while the cell was checked, of one that is started again
     on its VM (the plain start), and of one on a VM that replaces another."""
     with own_home():
-        cluster, run = train(2, pace=PACE, names=names, check=True)
+        # It must last: the published rates may diverge here.
+        cluster, run = train(2, pace=PACE, names=names, check=True, hparams="learning_rate=0.0001")
         graph = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs" / "cpu.graph"
         _when(graph.exists)  # for those who join from now on
         print(f"{names[1]}, a worker that waited for the check: {first_gradient(run, 'worker-0')}", flush=True)

@@ -230,7 +230,8 @@ def bare_process(folder: Path, places: list[str], role: str, index: int) -> None
     if role == "ps":
         target.join()
     trainable = define(RunFolder(folder), spec, str(folder / f"data-{index}"))
-    trainable.generate(str(folder / f"data-{index}"), str(folder / f"tmp-{index}"))
+    if not trainable.has_records():
+        trainable.generate(str(folder / f"data-{index}"), str(folder / f"tmp-{index}"))
     with tf.Graph().as_default():
         trainable.prepare()
         with tf.device(f"/job:worker/task:{index}/cpu:0"):
@@ -251,7 +252,9 @@ def bare_process(folder: Path, places: list[str], role: str, index: int) -> None
             while len(session.run(missing)):
                 time.sleep(0.2)
             for step in range(10**9):
+                due = time.monotonic() + (spec.pace_seconds or 0.0)
                 session.run([built.objective.loss, built.step], {built.divisor: 1.0})
+                time.sleep(max(0.0, due - time.monotonic()))
                 os.pwrite(counter.fileno(), struct.pack("q", step + 1), 8 * index)
 
 
