@@ -46,11 +46,12 @@ def cut(shards: int) -> Iterator[None]:
 
     Wherever a run's model is built, whatever for: tf.nn.embedding_lookup finds other rows in a table that is whole.
     """
+    if shards < 2:
+        yield
+        return
     tf = tensorflow()
-
     parts = tf.min_max_variable_partitioner(max_partitions=shards, axis=0, min_slice_size=1 << 20)
-    given = {"partitioner": parts, "custom_getter": _whole} if shards > 1 else {}
-    with tf.variable_scope(tf.get_variable_scope(), **given):
+    with tf.variable_scope(tf.get_variable_scope(), partitioner=parts, custom_getter=_whole):
         yield
 
 

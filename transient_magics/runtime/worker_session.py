@@ -34,6 +34,9 @@ from .trainable import define, import_tensorflow
 from .usercode import sentence
 from .worker_link import ChiefLink
 
+_FRUITLESS = 3
+"""Sessions without a step that count as life all the same: a parameter server that comes back may lose some."""
+
 
 class Training:
     """One worker's part of a run. `run` returns when training is over or `stop` was set."""
@@ -46,6 +49,8 @@ class Training:
         self.meter = Meter(assignment.name)
         self.alive = time.monotonic()
         """When something last moved; the watchdog looks at it."""
+        self._fruitless = 0
+        """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
         self._trainable: Any = None
         self._batch = MiniBatch(SMALLEST)
@@ -134,13 +139,15 @@ class Training:
     def _wait_until_ready(self, session: Any) -> bool:
         """Wait until the chief has initialised or restored everything; False if we are to stop meanwhile.
 
-        That nothing is missing is no sign of life: the step may fail in one session after the other.
+        That is a sign of life, but not for ever: the step may fail in one session after the other.
         """
         while not self.stop.is_set():
-            missing = session.run(self._built.missing)
-            if not len(missing):
+            ready = not len(session.run(self._built.missing))
+            self._fruitless += ready
+            if not ready or self._fruitless <= _FRUITLESS:
+                self._moved()
+            if ready:
                 break
-            self._moved()
             self.stop.wait(0.1)
         else:
             return False
@@ -183,7 +190,7 @@ class Training:
             if self._turn is None and pace:
                 # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
-            self.alive = now = time.monotonic()
+            self.alive, self._fruitless = (now := time.monotonic()), 0
             if not counted:  # too late for its round, or lost with it; but from now on the others wait for this worker
                 self._link.stepping(None, 0)
                 continue
