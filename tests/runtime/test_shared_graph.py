@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.test_training import DECLARATION
+from tests.runtime.machine_room import free_ports
+from tests.runtime.test_other_runs import REVERSE
+from tests.runtime.test_training import DECLARATION, DIGITS
 
 pytestmark = pytest.mark.training
 
@@ -36,7 +38,8 @@ from pathlib import Path
 from transient_magics.errors import TrainingError
 from transient_magics.runtime import placement
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.graph.worker import build, read, written
+from transient_magics.runtime.graph.file import GraphFile, written
+from transient_magics.runtime.graph.worker import build
 from transient_magics.runtime.graph_mode import tensorflow
 from transient_magics.runtime.trainable import define
 
@@ -63,13 +66,65 @@ try:
 except TrainingError as error:
     print(json.dumps({"refused": str(error)}))
     sys.exit()
-other = content.replace(tf.__version__.encode(), b"1.15.0", 1)
+
+
+def read(content):
+    (folder.path / "a.graph").write_bytes(content)
+    return GraphFile.read(folder.path / "a.graph")
+
+
+other = read(content.replace(tf.__version__.encode(), b"1.15.0", 1))
 try:
-    refused = seen(lambda features: read(other, features, device))
+    refused = seen(lambda features: other.on(features, device))
 except TrainingError as error:
     refused = str(error)
+file = read(content)
 print(json.dumps({"built": seen(lambda features: build(trainable, features, spec, device, 1)),
-                  "read": seen(lambda features: read(content, features, device)), "other": refused}))
+                  "read": seen(lambda features: file.on(features, device)),
+                  "examples": file.has_examples, "other": refused}))
+"""
+
+
+WRITING = """
+import sys
+from pathlib import Path
+from transient_magics.runtime.data_files import make
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.graph.file import written
+from transient_magics.runtime.trainable import define
+
+folder = RunFolder(Path(sys.argv[1]))
+spec = folder.spec()
+trainable = define(folder, spec, str(folder.data))
+make(folder.data, lambda directory, temporary: trainable.generate(str(directory), str(temporary)))
+Path(sys.argv[2]).write_bytes(written(trainable, spec, 1))
+"""
+
+READING = """
+import json, sys
+from pathlib import Path
+from transient_magics.runtime.examples import Examples
+from transient_magics.runtime.graph.file import GraphFile
+from transient_magics.runtime.graph_mode import run_only, tensorflow
+
+file, told = GraphFile.read(Path(sys.argv[1])), {}
+run_only()
+tf = tensorflow()
+place = "/job:ps/task:0"  # the worker's part of the graph there, too: one server will do
+server = tf.train.Server({"ps": ["127.0.0.1:" + sys.argv[3]]}, job_name="ps", task_index=0)
+for number in (1, 2, 2):
+    with tf.Graph().as_default() as graph, tf.Session(server.target, graph=graph) as session:
+        _, source = file.with_examples(place, number, sys.argv[2])
+        files = [list(op.get_attr("value").string_val) for op in graph.get_operations()
+                  if op.type == "Const" and op.get_attr("value").string_val]
+        session.run(source.begin, source.feeds)
+        values = session.run(source.values)
+    told.setdefault(number, []).append([[name.decode() for name in names] for names in files if b"/data/" in names[0]])
+shapes = {name: [str(value.dtype), *value.shape] for name, value in values.items()}
+imported = [name for name in ("tensor2tensor", "tensorflow._api", "keras", "tf_keras") if name in sys.modules]
+whole = [tf.reduce_sum.__name__, tf.train.Saver.__name__, tf.errors.OpError is sys.modules["tensorflow"].errors.OpError]
+print(json.dumps({"batch": source.batch, "shapes": shapes, "wanted": source.wanted is not None,
+                  "features": sorted(source.features), "places": told, "imported": imported, "whole": whole}))
 """
 
 
@@ -77,10 +132,28 @@ def told(folder: Path, *, python: bool, mode: str = "async") -> dict[str, Any]:
     declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "mode": mode}
     (folder / "run.json").write_text(json.dumps(declared))
     (folder / "cell.py").write_text(CELL.replace("PYTHON", str(python)))
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    return json.loads(output(PROGRAM, folder).splitlines()[-1])
+
+
+def output(program: str, *arguments: Path | int) -> str:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
+
+
+def elsewhere(folder: Path, cell: str, **declared: Any) -> dict[str, Any]:
+    """What a worker finds in the graph that was written in one folder, with the records in another."""
+    there, here = folder / "there", folder / "here"
+    there.mkdir()
+    (there / "run.json").write_text(json.dumps({**DECLARATION, **declared}))
+    (there / "cell.py").write_text(cell)
+    output(WRITING, there, folder / "a.graph")
+    there.rename(here)
+    found = json.loads(output(READING, folder / "a.graph", here / "data", free_ports(1)[0]).splitlines()[-1])
+    for orders in found["places"].values():
+        assert all(place.startswith(f"{here}/data/") for places in orders for names in places for place in names)
+    return found
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
@@ -93,7 +166,44 @@ def test_it_is_the_graph_that_the_worker_would_have_built(tmp_path: Path, mode: 
     assert {"weights", "more", "global_step", "transient_ready_run-1"} <= set(found["read"]["handles"])
     assert "/job:worker/task:7" in found["read"]["devices"]
     assert "1.15.0" in found["other"], "a graph of another TensorFlow is not used"
+    assert not found["examples"], "what input_fn gives is every VM's own"
 
 
 def test_there_is_none_of_a_model_that_calls_python(tmp_path: Path):
     assert "PyFunc" in told(tmp_path, python=True)["refused"]
+
+
+def test_examples_of_one_shape_are_in_it_and_need_little_of_tensorflow(tmp_path: Path):
+    found = elsewhere(tmp_path, DIGITS)
+    assert found["batch"] == 32
+    assert found["shapes"] == {"inputs": ["float32", 32, 8, 8, 1], "targets": ["int32", 32, 1]}
+    assert found["wanted"], "a step can take any number of them"
+    assert found["imported"] == []
+    assert found["whole"] == ["reduce_sum_v1", "Saver", True], "the rest of TensorFlow comes when it is asked for"
+    (first,), (second, again) = found["places"]["1"], found["places"]["2"]
+    assert second == again != first, "every worker has an order of its own"
+    (files,), (others,) = first, second
+    assert sorted(files) == sorted(others)
+    assert len(files) == 4
+
+
+def test_batches_of_text_are_in_it(tmp_path: Path):
+    text = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits"}
+    found = elsewhere(tmp_path, REVERSE, **text, batching="dynamic")
+    assert {"inputs", "targets"} <= set(found["features"]), "regrouped ones are fed"
+    assert found["shapes"]["targets"][0] == "int32"
+    assert not found["imported"]
+
+
+def test_examples_that_python_makes_are_every_workers_own(tmp_path: Path):
+    cell = DIGITS.replace(
+        '        example["inputs"].set_shape([8, 8, 1])\n',
+        '        example["inputs"] = tf.py_func(np.copy, [example["inputs"]], example["inputs"].dtype)\n'
+        '        example["inputs"].set_shape([8, 8, 1])\n',
+    ).replace("import numpy as np", "import numpy as np, tensorflow.compat.v1 as tf")
+    (tmp_path / "run.json").write_text(json.dumps(DECLARATION))
+    (tmp_path / "cell.py").write_text(cell)
+    output(WRITING, tmp_path, tmp_path / "a.graph")
+    header = json.loads((tmp_path / "a.graph").read_bytes().partition(b"\n")[0])
+    assert header["examples"] is None
+    assert header["features"].keys() == {"inputs", "targets"}

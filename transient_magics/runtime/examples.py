@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import placement
@@ -26,30 +27,66 @@ _LOST_WITHIN = 15.0
 """Seconds until a lost session has been noticed by the step too."""
 
 
-class Examples:
-    """Built in the default graph, for the worker with this number and this declared mini-batch.
+@dataclass(frozen=True)
+class Source:
+    """Where a graph has its examples from.
 
-    `features` are the tensors of a step's features, `feeds` what a step of a size is fed with.
+    `features` are the tensors of a step's features, `batch` is the declared mini-batch. `begin` makes the iterator
+    start, fed with `feeds`, and `values` are the next that it has. A queue has `enqueue`, `close` and, where a step may
+    take any number, `wanted`. Without one the features are placeholders, for regrouped batches.
     """
 
-    def __init__(self, pipeline: Pipeline, number: int, batch: int, uneven: bool) -> None:
-        tf = tensorflow()
-        self._pipeline = pipeline
-        dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
-        iterator = tf.data.make_initializable_iterator(dataset)
-        self._start_reading, self._values = iterator.initializer, iterator.get_next()
-        self._regrouped = Regrouped(batch) if pipeline.batched and uneven else None
-        self._enqueue: Any = None
-        self._close: Any = None
-        self._wanted: Any = None
-        self.features: dict[str, Any] = self._placeholders() if self._regrouped else self._queue(number, batch)
+    features: Mapping[str, Any]
+    batch: int
+    begin: Any
+    values: Mapping[str, Any]
+    enqueue: Any = None
+    close: Any = None
+    wanted: Any = None
+    feeds: Mapping[Any, Any] = field(default_factory=dict)
+
+
+def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
+    """The examples of `pipeline` in the default graph; `batch` is declared. A queue is the only one of that `name`."""
+    tf = tensorflow()
+    dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
+    iterator = tf.data.make_initializable_iterator(dataset)
+    values, names = iterator.get_next(), sorted(pipeline.types)
+    if pipeline.batched and uneven:
+        held = {name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name) for name in names}
+        return Source(held, batch, iterator.initializer, values, feeds=pipeline.feeds)
+
+    types = [pipeline.types[name] for name in names]
+    shapes = None if pipeline.batched else [pipeline.shapes[name] for name in names]
+    capacity = 4 if pipeline.batched else max(2 * _BLOCK, LARGEST) * batch
+    queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=name)
+    picked = {name: values[name] for name in names}
+    close = queue.close(cancel_pending_enqueues=True)
+    if not pipeline.batched:
+        enqueue = queue.enqueue_many(picked)
+        wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
+        taken = dict(queue.dequeue_many(wanted))
+        return Source(taken, batch, iterator.initializer, values, enqueue, close, wanted, pipeline.feeds)
+    enqueue = queue.enqueue(picked)
+    features: Mapping[str, Any] = queue.dequeue()
+    for name in names:
+        features[name].set_shape(pipeline.shapes[name])
+    return Source(dict(features), batch, iterator.initializer, values, enqueue, close, feeds=pipeline.feeds)
+
+
+class Examples:
+    """The examples of a graph, for session after session; `feeds` is what a step of a size is fed with."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._regrouped = Regrouped(source.batch) if source.enqueue is None else None
         self._ended = threading.Event()
         self.failure: BaseException | None = None
         """Why no examples come any more; steps then fail with OutOfRangeError, or with this."""
 
     def start(self, session: Any) -> None:
         """Read from the beginning, for as long as this session lives or until `stop`."""
-        session.run(self._start_reading, self._pipeline.feeds)
+        session.run(self._source.begin, dict(self._source.feeds))
         self._ended = threading.Event()
         if self._regrouped is not None:
             self._regrouped.resume()
@@ -63,37 +100,15 @@ class Examples:
     def feeds(self, size: int) -> dict[Any, Any]:
         """What a step of `size` examples is fed with. Raises what reading them raised."""
         if self._regrouped is None:
-            return {self._wanted: size} if self._wanted is not None else {}
+            wanted = self._source.wanted
+            return {wanted: size} if wanted is not None else {}
         taken = self._regrouped.take(size)
-        return {placeholder: taken[name] for name, placeholder in self.features.items()}
-
-    def _placeholders(self) -> dict[str, Any]:
-        tf, given = tensorflow(), self._pipeline
-        return {name: tf.placeholder(given.types[name], shape, name=name) for name, shape in given.shapes.items()}
-
-    def _queue(self, number: int, batch: int) -> dict[str, Any]:
-        tf, given = tensorflow(), self._pipeline
-        names = sorted(given.types)
-        types = [given.types[name] for name in names]
-        shapes = None if given.batched else [given.shapes[name] for name in names]
-        capacity = 4 if given.batched else max(2 * _BLOCK, LARGEST) * batch
-        queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=f"examples_{number}")
-        picked = {name: self._values[name] for name in names}
-        self._close = queue.close(cancel_pending_enqueues=True)
-        if not given.batched:
-            self._enqueue = queue.enqueue_many(picked)
-            self._wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
-            return dict(queue.dequeue_many(self._wanted))
-        self._enqueue = queue.enqueue(picked)
-        features: Mapping[str, Any] = queue.dequeue()
-        for name in names:
-            features[name].set_shape(given.shapes[name])
-        return dict(features)
+        return {placeholder: taken[name] for name, placeholder in self._source.features.items()}
 
     def _fill_queue(self, session: Any, ended: threading.Event) -> None:
         errors = tensorflow().errors
         try:
-            call = session.make_callable(self._enqueue)
+            call = session.make_callable(self._source.enqueue)
             while not ended.is_set():
                 call()
         except (errors.OpError, RuntimeError) as error:
@@ -101,11 +116,11 @@ class Examples:
                 return
             self.failure = error
             with contextlib.suppress(errors.OpError, RuntimeError):  # it is lost as well, and so is the step
-                session.run(self._close)
+                session.run(self._source.close)
 
     def _regroup(self, session: Any, ended: threading.Event) -> None:
         assert self._regrouped is not None
-        call = session.make_callable(self._values)
+        call = session.make_callable(dict(self._source.values))
         try:
             while not ended.is_set():
                 batch = call()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from functools import cache
 from typing import Any
+
+from . import lean
 
 GPU = "TRANSIENT_GPU"
 """In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one has."""
@@ -24,12 +25,45 @@ def _finds_gpu() -> bool:
     return os.path.exists("/proc/driver/nvidia")
 
 
-@cache
+_in_use: Any = None
+
+
 def tensorflow() -> Any:
-    """`tensorflow.compat.v1`; imported and set up when it is first asked for."""
+    """`tensorflow.compat.v1`; imported and set up when it is first asked for. After `run_only` a part of it."""
+    global _in_use
+    if _in_use is None:
+        _prepare()
+        _in_use = _whole()
+    return _in_use
+
+
+def run_only() -> None:
+    """Have `tensorflow` return what runs graphs, which takes a third of the time to import, unless all is there.
+
+    Whatever else is asked of it, and `everything`, imports the rest. Raises ImportError or TrainingError.
+    """
+    global _in_use
+    if _in_use is None:
+        _prepare()
+        _in_use = lean.load(everything)
+
+
+def everything() -> Any:
+    """`tensorflow.compat.v1`, all of it: what builds graphs."""
+    global _in_use
+    if lean.stands_in():
+        lean.give_way()
+        _in_use = None
+    return tensorflow()
+
+
+def _prepare() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not _finds_gpu():
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
+
+
+def _whole() -> Any:
     tf = importlib.import_module("tensorflow.compat.v1")
     tf.logging.set_verbosity(tf.logging.ERROR)
     tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others

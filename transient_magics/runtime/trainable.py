@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .folder import RunFolder, RunSpec
-from .graph_mode import tensorflow
+from .graph_mode import everything
 from .packages import provide
 
 Pairs = Sequence[tuple[Any, Any]]
@@ -23,7 +23,8 @@ Pairs = Sequence[tuple[Any, Any]]
 class Pipeline:
     """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch already.
 
-    `feeds` are for the initializer of its iterator.
+    `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files there; empty where
+    it may be something else.
     """
 
     dataset: Any
@@ -31,6 +32,7 @@ class Pipeline:
     shapes: Mapping[str, Any]
     batched: bool
     feeds: Mapping[Any, Any] = field(default_factory=dict)
+    directory: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Trainable(Protocol):
 def import_tensorflow(spec: RunSpec) -> Any:
     """TensorFlow as the run needs it; the first that a process does with TensorFlow."""
     if not spec.model:
-        return tensorflow()
+        return everything()
     from .t2t.bridges import cross
 
     return cross()
@@ -124,7 +126,7 @@ def import_tensorflow(spec: RunSpec) -> Any:
 def preload(registered: bool) -> None:
     """Import what takes long, for a process that waits for a run of a `registered` model, or of the cell's own."""
     if not registered:
-        tensorflow()
+        everything()
         return
     from .t2t import bridges
 

@@ -27,6 +27,8 @@ from .worker_link import CHIEF_GONE, ChiefLink
 
 _LAST_STEP = 4.0
 """Seconds that the step in flight may still take after SIGTERM."""
+_GRAPH_WITHIN = 1.0
+"""Seconds that the import of TensorFlow waits for the run's graph, which decides how much of it is needed."""
 _STUCK_BEFORE_FIRST = 90.0
 _STUCK_AT_LEAST = 20.0
 _CRASHED = 1
@@ -76,6 +78,7 @@ class Worker:
 
             given = self._role
             training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)
+            copying.graphs.wait(_GRAPH_WITHIN)
             training.define()
             copying.wait()
             self._link.numbered.wait()
@@ -141,25 +144,30 @@ class Worker:
 
 
 class _Copying(threading.Thread):
-    """Copies the records, and the graph if there is one, while TensorFlow is imported."""
+    """Copies the graph, if there is one, and the records, while TensorFlow is imported."""
 
     def __init__(self, role: Role, link: ChiefLink) -> None:
         super().__init__(daemon=True, name="records")
         self._role, self._link = role, link
         self._error: BaseException | None = None
+        self.graphs = threading.Event()
+        """The graph is here, or none comes: what is imported depends on it."""
 
     def run(self) -> None:
         given = self._role
-        self._link.numbered.wait()  # the chief is there
-        if self._link.number is None:
-            return
-        chief, token = given.assignment.chief, given.spec.token
         try:
+            self._link.numbered.wait()  # the chief is there
+            if self._link.number is None:
+                return
+            chief, token = given.assignment.chief, given.spec.token
+            data_files.copy(chief, token, given.folder.graphs, "graphs")
+            self.graphs.set()
             if given.spec.data_dir is None:
                 data_files.copy(chief, token, given.folder.data)
-            data_files.copy(chief, token, given.folder.graphs, "graphs")
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for
             self._error = error
+        finally:
+            self.graphs.set()
 
     def wait(self) -> None:
         """Wait for the records; raises what went wrong."""

@@ -18,10 +18,11 @@ from . import placement
 from .batching import SMALLEST, MiniBatch
 from .checkpoints import Checkpoints, Saved
 from .delivery import deliver
-from .examples import Examples
+from .examples import Examples, Source, source
 from .folder import RunFolder, RunSpec
-from .graph.worker import WorkerGraph, build, read
-from .graph_mode import has_gpu, tensorflow
+from .graph.file import GraphFile
+from .graph.worker import WorkerGraph, build
+from .graph_mode import has_gpu, run_only, tensorflow
 from .learning_rate import divisor
 from .meter import Meter, Stopwatch
 from .noise import NoiseProbe
@@ -53,14 +54,16 @@ class Training:
         """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
         self._trainable: Any = None
-        self._batch = MiniBatch(SMALLEST)
+        self._file: GraphFile | None = None
 
     def define(self) -> None:
-        """Import TensorFlow and what the run names, and run the cell."""
-        import_tensorflow(self._spec)
-        self._watch.lap("tensorflow")
-        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
-        self._watch.lap("code")
+        """Import TensorFlow and what the run names, and run the cell; less where the run's graph can do without."""
+        self._file = self._graph_file()
+        if self._file and self._file.has_examples:
+            run_only()
+            self._watch.lap("tensorflow")
+        else:
+            self._define()
 
     def build(self, number: int) -> None:
         """Start this worker's server and build its graph under `number`."""
@@ -70,44 +73,69 @@ class Training:
         # A one-task cluster of a throw-away job: who else there is comes with the session, not with the server.
         self._server = tf.train.Server({"boot": [address]}, job_name="boot", task_index=0, config=config)
         self._config = placement.worker_config(self._assignment.ps, number, address, self._spec.threads)
-        shared = self._read(number)
-        built = shared or self._build(number)
+        self._number = number
+        self._build()
+
+    def _graph_file(self) -> GraphFile | None:
+        """The file with the graph that the chief had written; None if there is none that can be read."""
+        path = self._folder.graphs / graph_file(has_gpu())
+        try:
+            return GraphFile.read(path) if path.exists() else None
+        except (OSError, ValueError) as error:
+            log(f"the graph of the run cannot be read: {sentence(error)}")
+            return None
+
+    def _define(self) -> None:
+        import_tensorflow(self._spec)
+        self._watch.lap("tensorflow")
+        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
+        self._watch.lap("code")
+
+    def _build(self) -> None:
+        """Read the graph, or build it where there is none or it does not fit."""
+        shared = self._file is not None
+        try:
+            built, examples = self._read() if self._file else self._anew()
+        except Exception as error:
+            if not self._file:
+                raise
+            log(f"the graph of the run cannot be used, it is built anew: {sentence(error)}")
+            self._file, shared = None, False
+            built, examples = self._anew()
+        self._graph.finalize()
         self._fetches = [built.loss, built.before, built.after, built.examples, built.weight, built.step]
-        self._built, self._number = built, number
+        self._built, self._examples, self._batch = built, Examples(examples), MiniBatch(examples.batch)
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._watch.lap("graph (read)" if shared else "graph")
         self._moved()
 
-    def _read(self, number: int) -> WorkerGraph | None:
-        """The graph that the chief had written, on this worker's examples; None if there is none that fits."""
-        shared, device = self._folder.graphs / graph_file(has_gpu()), placement.worker_device(number)
-        if not shared.exists():
-            return None
-        try:
-            return self._on_examples(number, lambda features: read(shared.read_bytes(), features, device))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, the graph can be built
-            log(f"the graph of the run cannot be read, it is built anew: {sentence(error)}")
-            return None
+    def _read(self) -> tuple[WorkerGraph, Source]:
+        """The graph of the file, with its examples or with this worker's own."""
+        assert self._file
+        device, number = placement.worker_device(self._number), self._number
+        if not self._file.has_examples:
+            return self._on_examples(self._file.on)
+        self._graph = tensorflow().Graph()
+        with self._graph.as_default():
+            return self._file.with_examples(device, number, self._folder.data_directory(self._spec))
 
-    def _build(self, number: int) -> WorkerGraph:
-        spec, trainable, servers = self._spec, self._trainable, len(self._assignment.ps)
-        device = placement.worker_device(number)
-        return self._on_examples(number, lambda features: build(trainable, features, spec, device, servers))
+    def _anew(self) -> tuple[WorkerGraph, Source]:
+        spec, servers = self._spec, len(self._assignment.ps)
+        if self._trainable is None:
+            self._define()
+        return self._on_examples(lambda features, device: build(self._trainable, features, spec, device, servers))
 
-    def _on_examples(self, number: int, step: Callable[[Mapping[str, Any]], WorkerGraph]) -> WorkerGraph:
-        """A new graph with this worker's examples, and `step` on their features."""
-        tf = tensorflow()
+    def _on_examples(self, step: Callable[[Mapping[str, Any], str], WorkerGraph]) -> tuple[WorkerGraph, Source]:
+        """A new graph with this worker's examples, and `step` on their features, for its device."""
+        tf, device, number = tensorflow(), placement.worker_device(self._number), self._number
         self._graph = tf.Graph()
         with self._graph.as_default():
             self._trainable.prepare()
-            with tf.device(f"{placement.worker_device(number)}/cpu:0"):
-                self._batch = MiniBatch(max(self._trainable.batch, SMALLEST))
+            with tf.device(f"{device}/cpu:0"):
                 pipeline, uneven = self._trainable.training_pipeline(number), self._spec.batching != "uniform"
-                self._examples = Examples(pipeline, number, self._batch.declared, uneven)
-            built = step(self._examples.features)
-            self._graph.finalize()
-        return built
+                examples = source(pipeline, f"examples_{number}", max(self._trainable.batch, SMALLEST), uneven)
+            return step(examples.features, device), examples
 
     def run(self) -> None:
         """Step until the end of the run, through as many sessions as it takes."""
@@ -115,7 +143,7 @@ class Training:
         lost, ended = placement.transient_errors(), tensorflow().errors.OutOfRangeError
         pause = 0.2
         while not self.stop.is_set():
-            session = self._open()
+            session, anew = self._open(), False
             steps = self.meter.steps
             try:
                 if self._wait_until_ready(session):
@@ -124,10 +152,15 @@ class Training:
                 log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
             except ended as error:
                 why = sentence(self._examples.failure or error)
-                raise TrainingError(f"the examples cannot be read: {why}") from error
+                if not self._file or not self._file.has_examples:
+                    raise TrainingError(f"the examples cannot be read: {why}") from error
+                log(f"with the graph of the run the examples cannot be read, it is built anew: {why}")
+                self._file, anew = None, True
             finally:
                 self._examples.stop()
                 placement.close(session)
+            if anew:
+                self._build()
             pause = 0.2 if self.meter.steps > steps else min(pause * 1.6, 2.0)
             self.stop.wait(pause)
 

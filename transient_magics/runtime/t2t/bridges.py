@@ -21,7 +21,7 @@ from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
-from ..graph_mode import tensorflow
+from ..graph_mode import everything, tensorflow
 from . import contrib
 
 _OPTIONAL = (
@@ -45,7 +45,7 @@ def cross() -> Any:
     if _crossed:
         return tensorflow()
     with _no_collection(), _hidden(*_OPTIONAL):
-        tf = tensorflow()
+        tf = everything()
         _build(tf)
         _crossed = True
     return tf

@@ -31,8 +31,10 @@ def training_pipeline(definition: Definition, directory: str, order: int | None 
     )
     shapes = tf.data.get_output_shapes(examples)
     if problem.batch_size_means_tokens or not all(shape.is_fully_defined() for shape in shapes.values()):
-        return _pipeline(tf, _batches(definition, examples, directory, training=True).prefetch(2), batched=True)
-    return _pipeline(tf, examples.repeat().map(data_reader.cast_ints_to_int32), batched=False)
+        return _pipeline(
+            tf, _batches(definition, examples, directory, training=True).prefetch(2), directory, batched=True
+        )
+    return _pipeline(tf, examples.repeat().map(data_reader.cast_ints_to_int32), directory, batched=False)
 
 
 def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
@@ -41,7 +43,7 @@ def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
 
     problem, hparams = definition.problem, definition.hparams
     examples = problem.dataset(tf.estimator.ModeKeys.EVAL, data_dir=directory, num_threads=1, hparams=hparams)
-    return _pipeline(tf, _batches(definition, examples, directory, training=False).prefetch(2), batched=True)
+    return _pipeline(tf, _batches(definition, examples, directory, training=False).prefetch(2), directory, batched=True)
 
 
 def placeholders(definition: Definition) -> dict[str, Any]:
@@ -97,9 +99,10 @@ def _batches(definition: Definition, examples: Any, directory: str, training: bo
     )
 
 
-def _pipeline(tf: Any, dataset: Any, batched: bool) -> Pipeline:
+def _pipeline(tf: Any, dataset: Any, directory: str, *, batched: bool) -> Pipeline:
     dataset = _features_only(tf, dataset)
-    return Pipeline(dataset, tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset), batched)
+    types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
+    return Pipeline(dataset, types, shapes, batched, directory=directory)
 
 
 def _features_only(tf: Any, dataset: Any) -> Any:

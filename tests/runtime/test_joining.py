@@ -1,0 +1,108 @@
+"""A worker that joins a run whose graph is written already, and what it does when that graph is of no use to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import MachineRoom, free_ports, until
+from tests.runtime.test_other_runs import events
+from tests.runtime.test_training import DECLARATION, DIGITS, assignment
+
+pytestmark = pytest.mark.training
+
+DECLARED = {**DECLARATION, "train_steps": 100_000, "pace_seconds": 0.2}
+
+# The file that it reads beside the records lives as long as the process that named it.
+ELSEWHERE = DIGITS.replace(
+    "    def preprocess_example",
+    """    def dataset(self, *args, **kwargs):
+        place = os.path.join(tempfile.mkdtemp(), "beside")
+        with open(place, "w") as file:
+            file.write("1")
+        atexit.register(os.remove, place)
+        found = super().dataset(*args, **kwargs)
+        beside = tf.data.TextLineDataset(place).repeat()
+        return tf.data.Dataset.zip((found, beside)).map(lambda example, line: example)
+
+    def preprocess_example""",
+).replace("import numpy as np", "import atexit, os, tempfile\n\nimport numpy as np\nimport tensorflow.compat.v1 as tf")
+
+
+@pytest.fixture
+def joining(room: MachineRoom) -> Joining:
+    return Joining(room)
+
+
+class Joining:
+    """A parameter server that has its records, and a worker that comes when the graph is there."""
+
+    def __init__(self, room: MachineRoom) -> None:
+        self.room = room
+        self._server, self._chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+
+    def begin(self, cell: str) -> Path:
+        """The place of the graph, once the records are made."""
+        for name in ("ps-0", "worker-1"):
+            self.room.start_agent(name)
+            self.room.put(name, DECLARED, cell)
+        self.room.say("ps-0", assignment("ps-0", [self._server], self._chief))
+        folder = self.room.run_folder("ps-0")
+        until((folder / "data" / ".complete").exists, 90, "the records")
+        (folder / "graphs").mkdir(exist_ok=True)
+        return folder / "graphs" / "cpu.graph"
+
+    def come(self) -> str:
+        """Let the worker come; its log, once it has made a step."""
+        self.room.say("worker-1", assignment("worker-1", [self._server], self._chief))
+        until(lambda: events(self.room, "worker.joined"), 150, "its first step")
+        assert len(self.room.reports("worker-1", "process.started")) == 1
+        assert not events(self.room, "train.failed")
+        return (self.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
+
+
+def write_graph(folder: Path) -> None:
+    command = [sys.executable, "-m", "transient_magics.runtime.shared_graph", "--run", str(folder), "--servers", "1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=150)
+
+
+def laps(log: str) -> dict[str, float]:
+    told = next(line for line in log.splitlines() if "first gradient after" in line).rpartition(": ")[2]
+    return {name: float(seconds) for name, _, seconds in (lap.rpartition(" ") for lap in told.split(", "))}
+
+
+def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining):
+    cell = DIGITS + "\nimport sys, pathlib\nif 'transient_magics.runtime.worker' in sys.modules: raise SystemExit(1)\n"
+    graph = joining.begin(cell)
+    write_graph(graph.parent.parent)
+    assert {"tensorflow", "graph (read)", "session", "step"} <= laps(joining.come()).keys()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x00\xff",
+        json.dumps({"tensorflow": "1.15.0", "elements": {}, "features": {}, "examples": {}, "directory": "/"}).encode(),
+    ],
+    ids=["torn", "of another TensorFlow"],
+)
+def test_with_a_graph_that_it_cannot_use_it_builds_its_own(joining: Joining, content: bytes):
+    joining.begin(DIGITS).write_bytes(content)
+    log = joining.come()
+    assert "the graph of the run cannot be" in log
+    assert "graph" in laps(log)
+
+
+def test_where_the_examples_of_the_graph_cannot_be_read_it_builds_its_own(joining: Joining):
+    graph = joining.begin(ELSEWHERE)
+    write_graph(graph.parent.parent)
+    header: dict[str, Any] = json.loads(graph.read_bytes().partition(b"\n")[0])
+    assert header["examples"], "nothing tells that they are read from somewhere else, too"
+    log = joining.come()
+    assert "the examples cannot be read, it is built anew" in log
+    assert "graph" in laps(log)
