@@ -87,14 +87,15 @@ def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining):
     "content",
     [
         b"\x00\xff",
+        b"[]",
         json.dumps({"tensorflow": "1.15.0", "elements": {}, "features": {}, "examples": {}, "directory": "/"}).encode(),
     ],
-    ids=["torn", "of another TensorFlow"],
+    ids=["torn", "something else", "of another TensorFlow"],
 )
 def test_with_a_graph_that_it_cannot_use_it_builds_its_own(joining: Joining, content: bytes):
     joining.begin(DIGITS).write_bytes(content)
     log = joining.come()
-    assert "the graph of the run cannot be" in log
+    assert "the graph of the run cannot be used" in log
     assert "graph" in laps(log)
 
 
@@ -104,5 +105,5 @@ def test_where_the_examples_of_the_graph_cannot_be_read_it_builds_its_own(joinin
     header: dict[str, Any] = json.loads(graph.read_bytes().partition(b"\n")[0])
     assert header["examples"], "nothing tells that they are read from somewhere else, too"
     log = joining.come()
-    assert "the examples cannot be read, it is built anew" in log
+    assert "it is built anew: the examples cannot be read: NotFoundError" in log
     assert "graph" in laps(log)

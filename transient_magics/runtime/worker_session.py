@@ -1,4 +1,4 @@
-"""A worker's training: graph, session, and the loop that survives lost parameter servers.
+"""A worker's training: its session, and the loop that survives lost parameter servers.
 
 On an error that means "a parameter server went away" the session is
 closed, a new one opened, and training goes on when nothing is uninitialised any more.
@@ -10,29 +10,26 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import TrainingError
 from . import placement
-from .batching import SMALLEST, MiniBatch
+from .batching import MiniBatch
 from .checkpoints import Checkpoints, Saved
 from .delivery import deliver
-from .examples import Examples, Source, source
+from .examples import Examples
 from .folder import RunFolder, RunSpec
-from .graph.file import GraphFile
-from .graph.worker import WorkerGraph, build
-from .graph_mode import has_gpu, run_only, tensorflow
+from .graph_mode import tensorflow
 from .learning_rate import divisor
 from .meter import Meter, Stopwatch
 from .noise import NoiseProbe
 from .pace import Pace
 from .protocol import Assignment
 from .role import log
-from .shared_graph import graph_file
 from .synchronous import Turn
-from .trainable import define, import_tensorflow
 from .usercode import sentence
+from .worker_graph import GraphMaker, Made
 from .worker_link import ChiefLink
 
 _FRUITLESS = 3
@@ -53,20 +50,14 @@ class Training:
         self._fruitless = 0
         """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
-        self._trainable: Any = None
-        self._file: GraphFile | None = None
+        self._maker = GraphMaker(folder, spec, len(assignment.ps), watch)
 
     def define(self) -> None:
-        """Import TensorFlow and what the run names, and run the cell; less where the run's graph can do without."""
-        self._file = self._graph_file()
-        if self._file and self._file.has_examples:
-            run_only()
-            self._watch.lap("tensorflow")
-        else:
-            self._define()
+        """Import TensorFlow and what the run names, and run the cell, as far as its graph needs it."""
+        self._maker.define()
 
     def build(self, number: int) -> None:
-        """Start this worker's server and build its graph under `number`."""
+        """Start this worker's server and make its graph under `number`."""
         tf = tensorflow()
         address = f"{self._assignment.address}:{_free_port()}"
         config = placement.plain_config(self._spec.threads)
@@ -74,68 +65,16 @@ class Training:
         self._server = tf.train.Server({"boot": [address]}, job_name="boot", task_index=0, config=config)
         self._config = placement.worker_config(self._assignment.ps, number, address, self._spec.threads)
         self._number = number
-        self._build()
+        self._use(self._maker.make(number))
 
-    def _graph_file(self) -> GraphFile | None:
-        """The file with the graph that the chief had written; None if there is none that can be read."""
-        path = self._folder.graphs / graph_file(has_gpu())
-        try:
-            return GraphFile.read(path) if path.exists() else None
-        except (OSError, ValueError) as error:
-            log(f"the graph of the run cannot be read: {sentence(error)}")
-            return None
-
-    def _define(self) -> None:
-        import_tensorflow(self._spec)
-        self._watch.lap("tensorflow")
-        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
-        self._watch.lap("code")
-
-    def _build(self) -> None:
-        """Read the graph, or build it where there is none or it does not fit."""
-        shared = self._file is not None
-        try:
-            built, examples = self._read() if self._file else self._anew()
-        except Exception as error:
-            if not self._file:
-                raise
-            log(f"the graph of the run cannot be used, it is built anew: {sentence(error)}")
-            self._file, shared = None, False
-            built, examples = self._anew()
-        self._graph.finalize()
+    def _use(self, made: Made) -> None:
+        built = made.built
+        self._graph, self._built, self._examples = made.graph, built, Examples(made.examples)
+        self._batch = MiniBatch(made.examples.batch)
         self._fetches = [built.loss, built.before, built.after, built.examples, built.weight, built.step]
-        self._built, self._examples, self._batch = built, Examples(examples), MiniBatch(examples.batch)
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
-        self._watch.lap("graph (read)" if shared else "graph")
         self._moved()
-
-    def _read(self) -> tuple[WorkerGraph, Source]:
-        """The graph of the file, with its examples or with this worker's own."""
-        assert self._file
-        device, number = placement.worker_device(self._number), self._number
-        if not self._file.has_examples:
-            return self._on_examples(self._file.on)
-        self._graph = tensorflow().Graph()
-        with self._graph.as_default():
-            return self._file.with_examples(device, number, self._folder.data_directory(self._spec))
-
-    def _anew(self) -> tuple[WorkerGraph, Source]:
-        spec, servers = self._spec, len(self._assignment.ps)
-        if self._trainable is None:
-            self._define()
-        return self._on_examples(lambda features, device: build(self._trainable, features, spec, device, servers))
-
-    def _on_examples(self, step: Callable[[Mapping[str, Any], str], WorkerGraph]) -> tuple[WorkerGraph, Source]:
-        """A new graph with this worker's examples, and `step` on their features, for its device."""
-        tf, device, number = tensorflow(), placement.worker_device(self._number), self._number
-        self._graph = tf.Graph()
-        with self._graph.as_default():
-            self._trainable.prepare()
-            with tf.device(f"{device}/cpu:0"):
-                pipeline, uneven = self._trainable.training_pipeline(number), self._spec.batching != "uniform"
-                examples = source(pipeline, f"examples_{number}", max(self._trainable.batch, SMALLEST), uneven)
-            return step(examples.features, device), examples
 
     def run(self) -> None:
         """Step until the end of the run, through as many sessions as it takes."""
@@ -152,15 +91,15 @@ class Training:
                 log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
             except ended as error:
                 why = sentence(self._examples.failure or error)
-                if not self._file or not self._file.has_examples:
+                if not self._maker.examples_from_file:
                     raise TrainingError(f"the examples cannot be read: {why}") from error
-                log(f"with the graph of the run the examples cannot be read, it is built anew: {why}")
-                self._file, anew = None, True
+                self._maker.give_up_file(f"the examples cannot be read: {why}")
+                anew = True
             finally:
                 self._examples.stop()
                 placement.close(session)
             if anew:
-                self._build()
+                self._use(self._maker.make(self._number))
             pause = 0.2 if self.meter.steps > steps else min(pause * 1.6, 2.0)
             self.stop.wait(pause)
 

@@ -69,12 +69,15 @@ class GraphFile:
     def read(cls, path: Path) -> GraphFile:
         """Raises OSError, or ValueError for something else than such a file."""
         line, _, body = path.read_bytes().partition(b"\n")
-        return cls(json.loads(line), body)
+        header = json.loads(line)
+        if not isinstance(header, dict):
+            raise ValueError(f"{path.name} is no file with a graph")
+        return cls(header, body)
 
     @property
     def has_examples(self) -> bool:
         """Whether the examples are in it."""
-        return self._header["examples"] is not None
+        return self._header.get("examples") is not None
 
     def on(self, features: Mapping[str, Any], device: str) -> WorkerGraph:
         """The graph on `features`, in the default graph, for the worker at `device`.
