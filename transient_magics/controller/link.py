@@ -65,6 +65,7 @@ class Link:
         self._agent_answers = asyncio.Event()
         self._asking = asyncio.Lock()
         self._expected: tuple[str, str, bool] | None = None
+        self._warm = False
         self._work: Work | None = None
         self._finished_runs: list[str] = []
         self._dismissed = False
@@ -87,11 +88,13 @@ class Link:
                 return self._connection
             self._connected.clear()
 
-    def expect(self, run: str, role: str, *, own: bool) -> None:
-        """Have the agent keep a process ready that can be this in `run`: `assign` or `release` will follow.
+    def expect(self, run: str, role: str, *, own: bool, warm: bool) -> None:
+        """`assign` or `release` will follow, for this role in `run`; `own`: its model is not one of Tensor2Tensor's.
 
-        `own`: the run's model is not one of Tensor2Tensor's.
+        With `warm` the agent keeps a process ready for it. That imports all that the role may need: where `assign`
+        follows at once, a process that knows what it needs is faster.
         """
+        self._warm = warm
         if self._expected != (run, role, own) and not self._dismissed:
             self._expected = run, role, own
             self._work_changed.set()
@@ -217,7 +220,7 @@ class Link:
             while self._finished_runs:
                 await self._tell({"do": "stop", "run": self._finished_runs[0]})
                 self._finished_runs.pop(0)
-            if self._expected:
+            if self._expected and self._warm:
                 run, role, own = self._expected
                 await self._tell({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
             if self._work is None:

@@ -89,7 +89,7 @@ class Training:
             return
         for vm in vms:
             if link := self._link(vm.name):
-                link.expect(self.name, vm.role, own=not self._model)
+                link.expect(self.name, vm.role, own=not self._model, warm=not self._checked)
         if not self._checked:
             return
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
