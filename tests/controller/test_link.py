@@ -86,7 +86,7 @@ def files(metrics: bytes) -> Mapping[str, bytes | Path]:
 
 async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine: Machine) -> None:
     async with machine.linked() as link:
-        link.expect("run-1", "worker", own=True)
+        link.expect("run-1", "worker", own=True, warm=True)
         link.assign(Work(WORKER, lambda: files(b"1\n")))
         await link.connection("run-1")
         await until(lambda: machine.heard("process.started"))
@@ -95,13 +95,26 @@ async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine:
         file.write(b"2\n")
     written = metrics.stat().st_ino
     async with machine.linked() as link:
-        link.expect("run-1", "worker", own=True)
+        link.expect("run-1", "worker", own=True, warm=False)
         link.assign(Work(WORKER, lambda: files(b"older\n")))
         async with asyncio.timeout(60):
             await link.connection("run-1")
             running = (await link.ask({"do": "ping"}))["processes"]
         assert (metrics.read_bytes(), metrics.stat().st_ino) == (b"1\n2\n", written)
         assert [process["run"] for process in running] == ["run-1"]
+        link.release("run-1")
+        await until(lambda: machine.heard("process.exited"))
+
+
+@pytest.mark.parametrize("warm", [True, False])
+async def test_a_process_waits_for_its_role_only_where_that_takes_a_while(machine: Machine, warm: bool) -> None:
+    async with machine.linked() as link:
+        link.expect("run-1", "worker", own=True, warm=warm)
+        link.assign(Work(WORKER, lambda: files(b"")))
+        await until(lambda: machine.heard("process.started"))
+        (started,) = [line for line in machine.lines if line["kind"] == "process.started"]
+        arguments = Path(f"/proc/{started['pid']}/cmdline").read_bytes().split(b"\0")
+        assert (b"--standby" in arguments) == warm
         link.release("run-1")
         await until(lambda: machine.heard("process.exited"))
 

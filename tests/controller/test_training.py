@@ -31,7 +31,7 @@ class Machine:
         self.holds_run = asyncio.Event()
         self.asked: Callable[[], None] = lambda: None
 
-    def expect(self, run: str, role: str, *, own: bool) -> None:
+    def expect(self, run: str, role: str, *, own: bool, warm: bool) -> None:
         pass
 
     def assign(self, work: object) -> None:
