@@ -12,13 +12,14 @@ import pkgutil
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.t2t import bridges
 
 
-def main(folder: RunFolder) -> None:
-    """Train one step of the run whose declaration and data are in `folder`."""
+def import_all() -> Any:
+    """TensorFlow's version-1 interface, after all that makes our workers start faster was undone."""
     for saving in ("_lazy", "_no_unicode_scans"):
         setattr(bridges, saving, lambda *_: None)
     for around in ("_hidden", "_no_collection"):
@@ -29,7 +30,12 @@ def main(folder: RunFolder) -> None:
     for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}.", onerror=print):
         with contextlib.suppress(Exception):  # some need packages that nobody has any more
             importlib.import_module(module.name)
+    return tf
 
+
+def main(folder: RunFolder) -> None:
+    """Train one step of the run whose declaration and data are in `folder`."""
+    tf = import_all()
     from transient_magics.runtime.graph.training import training_graph
     from transient_magics.runtime.trainable import define
 

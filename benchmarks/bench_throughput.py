@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 import _network
+import _plain
 from _common import CELL, all_in, own_home, say, train, vm_home
 from _coordinator import Coordinator
 
@@ -214,8 +215,10 @@ def turns(sides: list[Side], rounds: int, ends: contextlib.ExitStack) -> dict[st
     return {side.name: side.rate for side in sides}
 
 
-def bare_process(folder: Path, places: list[str], role: str, index: int) -> None:
-    """The bare script: one task of a declared cluster, for ever."""
+def bare_process(folder: Path, places: list[str], role: str, index: int, as_written: bool) -> None:
+    """The bare script: one task of a declared cluster, for ever. `as_written`: it starts as slowly as a plain one."""
+    if as_written:
+        _plain.import_all()
     from transient_magics.runtime.folder import RunFolder, RunSpec
     from transient_magics.runtime.graph.training import training_graph
     from transient_magics.runtime.trainable import define, import_tensorflow
@@ -265,10 +268,11 @@ def main() -> None:
     parser.add_argument("--network", choices=_network.SIZES, action="append", help="only these, without the digits")
     parser.add_argument("--workers", type=int, nargs="+", help="of these networks; one to three by default")
     parser.add_argument("--bare", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--as-written", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare:
         folder, places, role, index = arguments.bare
-        bare_process(Path(folder), places.split(","), role, int(index))
+        bare_process(Path(folder), places.split(","), role, int(index), arguments.as_written)
         return
     if not arguments.network:
         rates = digits(20 if arguments.quick else 90)
