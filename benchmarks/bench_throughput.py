@@ -196,7 +196,7 @@ def alike(network: str, workers: int, rounds: int) -> dict[str, float]:
 
 def graph_written(cluster: Cluster) -> None:
     """Wait until the chief has written the graph for workers that join, which takes a core for seconds, once a run."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while not any(path.is_file() for path in vm_home(cluster, "ps-0").glob("**/graphs/*")):
         if time.monotonic() > deadline:
             raise SystemExit("the chief has not written the workers' graph")
