@@ -159,17 +159,33 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     assert answers["scores"].shape == (len(images), 10)
 
 
-def test_examples_that_cannot_be_read_fail_the_run_with_the_reason(room: MachineRoom) -> None:
+@pytest.mark.parametrize(
+    ("cell", "begins", "says"),
+    [
+        (
+            MODEL_FN.replace(".shuffle(1500)", ".map(lambda image, label: (image, tf2.gather([0, 1, 2], label)))"),
+            "the examples cannot be read: InvalidArgumentError: ",
+            "is not in [0, 3)",
+        ),
+        (
+            KERAS.replace("digits.target[chosen]", "digits.target[chosen] + 30"),
+            "InvalidArgumentError: Received a label value of ",
+            "is outside the valid range of [0, 10)",
+        ),
+    ],
+)
+def test_data_that_cannot_be_trained_on_fail_the_run_with_the_reason(
+    room: MachineRoom, cell: str, begins: str, says: str
+) -> None:
     room.start_agent("ps-0")
     room.start_agent("worker-1")
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
-    bad = MODEL_FN.replace(".shuffle(1500)", ".map(lambda image, label: (image, tf2.gather([0, 1, 2], label)))")
     for name in ("ps-0", "worker-1"):
-        room.put(name, OWN, bad)
+        room.put(name, OWN, cell)
         room.say(name, assignment(name, [server], chief))
     failed = Story(room).wait(120, "the failure", "train.failed")
-    assert failed["reason"].startswith("the examples cannot be read: InvalidArgumentError: ")
-    assert "is not in [0, 3)" in failed["reason"]
+    assert failed["reason"].startswith(begins)
+    assert says in failed["reason"]
 
 
 @pytest.mark.parametrize(
@@ -177,6 +193,11 @@ def test_examples_that_cannot_be_read_fail_the_run_with_the_reason(room: Machine
     [
         (KERAS.replace("optimizers.Adam(rate", "optimizers.Lion(rate"), "the Keras optimizer Lion is not to be had"),
         (MODEL_FN.replace("[64, 10]", "[65, 10]"), "cell line"),
+        (KERAS.replace("input_fn(mode)", "input_fn()").replace("mode ==", "'eval' =="), "Write def input_fn(mode)."),
+        (
+            MODEL_FN.replace("(features, labels, mode)", "(features, labels)").replace("mode ", "'train' "),
+            "model_fn takes features, labels and mode. Write def model_fn(features, labels, mode).",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Path, cell: str, said: str) -> None:

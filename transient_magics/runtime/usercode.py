@@ -19,8 +19,13 @@ from ..errors import CellError, TrainingError, TransientError
 FILE_NAME = "cell"
 MODULE_NAME = "transient_cell"
 _INNER = ("tensorflow", "tf_keras", "keras")
-_PREFACE = re.compile(r"From /job:\S+|\d+ root error\(s\) found\.|Graph execution error:|")
+_PREFACE = re.compile(
+    r"(?:\(\d+\) )?(?:[A-Z_]+: )?From /job:\S+|\d+ root error\(s\) found\.|=+|Graph execution error:|"
+    r"Detected at node .*|File \".*\", line \d+, in .*|Node: .*|"
+)
 """Lines of TensorFlow's that come before what it has to say. The first holds the number of the worker."""
+_MADE_AT = re.compile(rf'File "{FILE_NAME}", line (\d+), in ')
+"""A line of the cell in which TensorFlow says where the operation that failed was made."""
 
 
 def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
@@ -51,7 +56,8 @@ def cell_line(error: BaseException, line_offset: int) -> int | None:
         if frames and frames[-1].lineno:
             return frames[-1].lineno + line_offset
         seen = seen.__cause__ or seen.__context__
-    return None
+    made = _MADE_AT.findall(str(error)) if _operation(error) else []
+    return int(made[-1]) + line_offset if made else None
 
 
 def sentence(error: BaseException, limit: int = 300) -> str:
@@ -66,8 +72,15 @@ def sentence(error: BaseException, limit: int = 300) -> str:
     return (f"{kind}: {text}" if text else kind)[:limit]
 
 
+def _operation(error: BaseException) -> str:
+    """The name of the operation of a graph at which TensorFlow failed, if it did."""
+    return getattr(getattr(error, "node_def", None), "name", "")
+
+
 def _place(error: BaseException) -> str:
-    """The innermost line outside TensorFlow's own code: it tells more than where TensorFlow gave up."""
+    """The graph's operation, else the innermost line outside TensorFlow's own code, not the one where it gave up."""
+    if operation := _operation(error):
+        return operation
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if not any(f"/{name}/" in frame.filename for name in _INNER)]
     if not ours:

@@ -19,6 +19,7 @@ The optimizer is not applied here: its learning rate follows the number of worke
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -43,6 +44,7 @@ class OwnModel:
         module = run_cell(folder.cell, folder.include, spec.line_offset)
         if not callable(input_fn := getattr(module, "input_fn", None)):
             raise DeclarationError("the cell defines no input_fn", fix=_needed())
+        _check_parameters(input_fn, "mode")
         self.batch = _batch_size(getattr(module, "batch_size", _BATCH))
         self._data = Data(input_fn)
         self._model_fn = self._chosen(module)
@@ -123,6 +125,7 @@ class OwnModel:
 
     def _chosen(self, module: Any) -> Callable[..., Any]:
         if callable(model_fn := getattr(module, "model_fn", None)):
+            _check_parameters(model_fn, "features", "labels", "mode")
             return model_fn
         if (model := getattr(module, "model", None)) is None:
             raise DeclarationError("the cell defines neither model nor model_fn", fix=_needed())
@@ -145,6 +148,18 @@ def _batch_size(value: Any) -> int:
     if not isinstance(value, int) or value < 1:
         raise DeclarationError(f"batch_size is a whole number from 1 on, not {value!r}")
     return value
+
+
+def _check_parameters(function: Callable[..., Any], *names: str) -> None:
+    """Raise DeclarationError where `function` cannot be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        takes = "the mode" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        raise DeclarationError(f"{name} takes {takes}", fix=f"Write def {name}({', '.join(names)}).") from None
+    except ValueError:  # written in another language, it has no signature
+        return
 
 
 def _clipping(clip: Callable[[list[Any]], list[Any]] | None) -> Callable[[Pairs], Pairs]:

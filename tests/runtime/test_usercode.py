@@ -1,0 +1,42 @@
+"""How errors of graphs that a cell made are told: what TensorFlow has to say, behind its preface, and the cell's line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from transient_magics.runtime.usercode import reason
+
+SAID = "Received a label value of 30 which is outside the valid range of [0, 10)."
+MADE = """Graph execution error:
+
+Detected at node 'loss/Softmax' defined at (most recent call last):
+    File "/usr/lib/python3.11/threading.py", line 982, in run
+    File "/code/own/trainable.py", line 76, in objective{cell}
+    File "/lib/keras/src/losses/losses.py", line 2359, in sparse_categorical_crossentropy
+Node: 'loss/Softmax'
+"""
+
+
+class InvalidArgumentError(Exception):
+    """As of TensorFlow: with the operation that failed."""
+
+    node_def = SimpleNamespace(name="loss/Softmax")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        f"From /job:worker/replica:0/task:1:\n{SAID}\n\t [[{{{{node loss/Softmax}}}}]]",
+        f"=====================\nINVALID_ARGUMENT: From /job:worker/replica:0/task:0:\n{SAID}\n\t [[{{{{node a}}}}]]\n"
+        f"INVALID_ARGUMENT: From /job:ps/replica:0/task:0:\n{SAID}\n=====================",
+        f"2 root error(s) found.\n  (0) INVALID_ARGUMENT: From /job:worker/replica:0/task:0:\n{SAID}",
+    ],
+    ids=["one worker", "a worker and a parameter server", "several roots"],
+)
+def test_an_operation_that_fails_is_told_by_what_it_says(what: str) -> None:
+    of_library = InvalidArgumentError(MADE.format(cell="") + what)
+    assert reason(of_library, line_offset=1) == f"InvalidArgumentError: {SAID.removesuffix('.')} (loss/Softmax)."
+    of_cell = InvalidArgumentError(MADE.format(cell='\n    File "cell", line 7, in model_fn') + what)
+    assert reason(of_cell, line_offset=1) == f"cell line 8: InvalidArgumentError: {SAID}"
