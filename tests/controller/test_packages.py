@@ -40,6 +40,7 @@ async def test_a_package_is_gathered_and_importable_from_the_runs_own_folder(tmp
 
 async def test_a_name_that_nobody_has_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in every process that a Jupyter kernel starts
     with pytest.raises(TrainingError, match=r"^No matching distribution found for no-such-thing \(--pip\)\.$"):
         await gather(["no-such-thing"], tmp_path / "wheels")
     assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import tempfile
@@ -54,9 +55,11 @@ def _normal(name: str) -> str:
 
 async def _pip(*words: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *words]
+    # A Jupyter kernel has FORCE_COLOR set, and all that it starts: pip's sentences would come between escape sequences.
+    plain = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE, start_new_session=True,
+        stderr=asyncio.subprocess.PIPE, start_new_session=True, env=plain,
     )  # fmt: skip
     try:
         async with asyncio.timeout(_SECONDS):
