@@ -54,7 +54,7 @@ export function lineChart(title, axis, { height }) {
     const bands = drawing.curves.flatMap((curve, index) =>
       curve.band ? [{ series: [index + 1, index + 2], fill: () => colour(node, "band") }] : []);
     return {
-      width: Math.max(120, room.clientWidth), height, legend: { show: false }, padding: [6, 18, 0, 0],
+      width: Math.max(120, room.clientWidth), height, legend: { show: false }, padding: [6, 28, 0, 0],
       cursor: {
         y: false, points: { size: 5 }, sync: { key: axis.key }, drag: { x: true, y: false, setScale: false },
         bind: { dblclick: () => () => { axis.zoomTo(null); return null; } },
@@ -68,7 +68,7 @@ export function lineChart(title, axis, { height }) {
         } },
       },
       axes: [
-        { ...small, size: 22, gap: 2, space: 72, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
+        { ...small, size: 25, gap: 6, space: 72, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
         { ...small, size: 40, gap: 4, space: 26, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
       ],
       series: [{}, ...drawing.curves.map((curve) => ({
