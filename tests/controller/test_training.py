@@ -134,6 +134,17 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
     assert run.at_home() == {"model.ckpt-140.index"}
 
 
+async def test_a_run_that_measured_nothing_ends_without_trouble(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    run.on("ps-0", machine)
+    await run.training.stop(lambda: run.state.runs["run-1"])
+    await asyncio.wait_for(run.task, 30)
+    assert not [event for event in run.history if isinstance(event, events.ControllerTrouble)]
+
+
 async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come_too(
     run: Conducted, start: Callable[[str], Awaitable[Machine]]
 ) -> None:

@@ -100,15 +100,15 @@ class Access:
     async def connect(self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS) -> Connection:
         """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""
         return await self._enter(
-            vm.zone, instance_name(self._spec, vm.name), vm.vm_id, (vm.address, vm.external_address), key, timeout
+            vm.zone, instance_name(self._spec, vm.name), vm.name, (vm.address, vm.external_address), key, timeout
         )
 
     async def enter(self, vm: Vm, key: Path) -> Connection:
         """The same for a VM of which nothing but that is known."""
-        return await self._enter(vm.zone, vm.name, vm.id, (vm.address, vm.external_address), key, _CONNECT_SECONDS)
+        return await self._enter(vm.zone, vm.name, vm.name, (vm.address, vm.external_address), key, _CONNECT_SECONDS)
 
     async def _enter(
-        self, zone: str, instance: str, identity: str, addresses: tuple[str, str], key: Path, timeout: float
+        self, zone: str, instance: str, name: str, addresses: tuple[str, str], key: Path, timeout: float
     ) -> Connection:
         inside, outside = addresses
         try:
@@ -121,7 +121,6 @@ class Access:
         elif dialler is None:
             place = f"projects/{self._spec.project}/zones/{zone}/instances/{instance}"
             dialler, address = ProxyCommand(_IAP), f"https://www.googleapis.com/compute/v1/{place}"
-        name = identity or instance
         return await connect(dialler, address, user=USER, key=key, host_keys=keys, name=name, timeout=timeout)
 
     @property

@@ -382,11 +382,14 @@ class Controller:
         link = self._fleet.link(vm) if self._fleet else None
         if link is None:
             raise ClusterError(f"{vm} is not connected now")
-        chosen = run or (self._state.run.name if self._state.run else None)
+        latest = self._state.active_run or self._state.run
+        chosen = run or (latest.name if latest else None)
         path = f"transient/runs/{chosen}/logs/{vm}.log" if chosen else "transient/agent.log"
         try:
             async with asyncio.timeout(10):
                 connection = await link.connection()
+                if not await connection.exists(path):
+                    return ""
                 return await connection.run(["tail", "-n", str(lines), path])
         except TimeoutError:
             raise ClusterError(f"{vm} does not answer now") from None

@@ -333,7 +333,9 @@ class Training:
                 if self._by_hand or self._shipped_step < self._saved_step:
                     await self._ship()
                 connection = await self._chief_connection()
-                await connection.get(f"transient/runs/{self.name}/metrics.jsonl", self.folder / "metrics.jsonl")
+                measured = f"transient/runs/{self.name}/metrics.jsonl"
+                if await connection.exists(measured):  # a run without a step has none
+                    await connection.get(measured, self.folder / "metrics.jsonl")
         except (RemoteError, OSError) as error:
             log.warning("%s: not everything is home: %s", self.name, error)
             self._record(
