@@ -101,3 +101,20 @@ def test_what_the_cluster_meets_is_told_in_words() -> None:
     assert event_words(events.ClusterPriced(hourly=1.25, on_demand_hourly=3.5, spec=spec)) == (
         "Google's prices of today count: $1.25 per hour, $3.50 on demand"
     )
+
+
+def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_for_it() -> None:
+    history = [
+        events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+        events.TrainDeclared(run="run-2", spec={"train_steps": 100}),
+        events.TrainStarted(run="run-1", step=0),
+        events.TrainProgress(run="run-1", step=50, loss=1.0, steps_per_second=5.0),
+    ]
+    state = replay(history)
+    shown = text.status(state, bill(state, 1.0), 1.0)
+    assert "run-1  step 50 of 200" in shown
+    assert "run-2  waits for the end of run-1" in shown
+    assert "run-1 50/200" in text.listing([("c", state, bill(state, 1.0))])
+    state = replay([*history, events.TrainFinished(run="run-1", step=200)])
+    assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)

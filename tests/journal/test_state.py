@@ -158,6 +158,18 @@ def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() 
         assert max(after - before for before, after in pairwise(steps)) < 6 * 5000 / most
 
 
+def test_a_run_is_no_less_far_than_its_checkpoint() -> None:
+    history: list[Event] = [
+        events.TrainDeclared(run="r", spec={"train_steps": 900}),
+        events.TrainStarted(run="r", step=0),
+        events.TrainProgress(run="r", step=100, loss=1.0),
+        events.TrainCheckpoint(run="r", step=140, path=""),
+    ]
+    assert replay(history).runs["r"].step == 140
+    again = replay([*history, events.TrainStarted(run="r", step=0), events.TrainProgress(run="r", step=7, loss=1.0)])
+    assert again.runs["r"].step == 7, "the parameter server began anew"
+
+
 def test_the_moment_of_a_notice_is_kept() -> None:
     vm = replay([requested("worker-0", 1), events.VmPreemptionNotice(vm="worker-0", time=5 * 10**9)]).vms["worker-0"]
     assert (vm.state, vm.noticed_at) == ("leaving", 5.0)

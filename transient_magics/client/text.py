@@ -99,11 +99,12 @@ def phase_words(state: ClusterState) -> str:
     return f"{words}: {state.reason}" if state.reason and state.phase in ("deleting", "deleted") else words
 
 
-def run_words(run: RunState) -> str:
-    """Where a run stands, in one sentence without its name."""
+def run_words(run: RunState, state: ClusterState | None = None) -> str:
+    """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
     of = f"step {run.step:,} of {run.train_steps:,}"
     if run.phase == "declared":
-        return "waits for its first step"
+        first = state.active_run if state else None
+        return f"waits for the end of {first.name}" if first and first.name != run.name else "waits for its first step"
     if run.phase == "failed":
         return f"failed at step {run.step:,}: {run.reason}"
     loss = f", loss {number(run.loss)}" if run.loss is not None else ""
@@ -176,7 +177,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
     if state.trouble:
         lines.append(f"Trouble: {state.trouble}")
-    if run := state.run:
+    if run := state.active_run or state.run:
         lines.append(f"{run.name}  {run_words(run)}")
         if forecast:
             lines.append(forecast)
@@ -192,6 +193,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {_why_slow(run.slow)}")
+        others = (each for each in state.runs.values() if not each.over and each.name != run.name)
+        lines += [f"{each.name}  {run_words(each, state)}" for each in others]
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
@@ -212,7 +215,7 @@ def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
 
 def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
-    spec, run = state.spec, state.run
+    spec, run = state.spec, state.active_run or state.run
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

@@ -166,8 +166,8 @@ class ClusterState:
 
     @property
     def active_run(self) -> RunState | None:
-        """The run that is not over."""
-        return next((run for run in reversed(self.runs.values()) if not run.over), None)
+        """The run that trains, or is the next to."""
+        return next((run for run in self.runs.values() if not run.over), None)
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
@@ -410,7 +410,9 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     run = state.runs.get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
-    return _with_run(state, event.run, checkpoint_step=event.step, checkpoint=event.path, checkpoints=checkpoints)
+    known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints}
+    # Progress is told every few seconds only: what was saved since is no less than that.
+    return _with_run(state, event.run, step=max(run.step if run else 0, event.step), **known)
 
 
 @_rule(e.TrainShipped)

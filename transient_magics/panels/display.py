@@ -132,7 +132,7 @@ class Display:
     def _text(self, costs: Bill, now: float) -> str:
         if self._run and (run := self._state.runs.get(self._run)):
             ends = f", {self._forecast}" if self._forecast else ""
-            return f"{run.name} on {self._state.name}: {text.run_words(run)}{ends}"
+            return f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{ends}"
         run = shown_run(self._state, None)
         ends = f"{run.name}  {self._forecast}" if run and self._forecast else ""
         return text.status(self._state, costs, now, ends)

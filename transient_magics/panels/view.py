@@ -130,14 +130,20 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "name": run.name,
         "title": _title(run),
         "phase": run.phase,
-        "phase_words": "starting" if run.phase == "declared" else run.phase,
-        "words": text.run_words(run),
+        "phase_words": _run_phase(state, run),
+        "words": text.run_words(run, state),
         "step": run.step,
         "steps": run.train_steps,
         "forecast": forecast,
         "facts": _facts(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }
+
+
+def _run_phase(state: ClusterState, run: RunState) -> str:
+    if run.phase != "declared":
+        return run.phase
+    return "starting" if state.active_run is run else "waiting"
 
 
 def _facts(run: RunState) -> list[list[str]]:
