@@ -194,6 +194,9 @@ def test_a_run_reads_its_options() -> None:
     [
         ("--model resnet", "needs --train-steps"),
         ("--model resnet --train-steps 5", "needs --hparams-set and --problem too"),
+        ("--train-steps 5 --eval-every x", "a whole number of steps from 1 on, or end, not 'x'"),
+        ("--train-steps 5 --checkpoint-every soon", "'soon' is no interval (--checkpoint-every). Write 500 (steps)"),
+        ("--train-steps 5 --pip", "--pip: a value must follow"),
         ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes it (--hparams)"),
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
         (TRAIN + "--batching dynamic --deadband 5", "--deadband takes a number from 0 to below 1, not '5'"),

@@ -60,6 +60,9 @@ def test_a_name_of_the_notebook_is_reported_with_a_way_to_bring_it() -> None:
     source = "a = [batch for batch in range(3)]\n\nprint(batch)\n"
     with pytest.raises(CellError, match=r"cell line 4: 'batch' exists in this notebook.*--hparams batch={batch}"):
         check(source, notebook)
+    with pytest.raises(CellError) as error:
+        check(source, notebook, own_model=True)
+    assert "--hparams" not in str(error.value), "a model of the cell's own takes none"
     with pytest.raises(CellError, match=r"cell line 2: 'js' exists.*`import json as js`"):
         check("def f(): js.dumps(1)\n", notebook)
     with pytest.raises(CellError, match=r"cell line 2: 'helper' exists.*--include"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import util
@@ -18,7 +19,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client
 from transient_magics.client.program import main
-from transient_magics.errors import DeclarationError, TrainingError
+from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.runtime import serve
 
@@ -223,3 +224,49 @@ def test_a_worker_cannot_save_between_synchronous_steps(run: client.Run) -> None
             source="", cluster=run.cluster, train_steps=5, mode="sync",
             model="resnet", hparams_set="resnet_digits", problem="image_digits",
         )  # fmt: skip
+
+
+def test_a_run_that_is_over_says_what_it_does_not_have(run: client.Run) -> None:
+    (run.directory / "cell.py").write_text("")
+    happen(run, (20, events.TrainFailed(run=run.name, reason="no model is registered as 'resnt'")))
+    with pytest.raises(TrainingError, match=r"^run-1 was not evaluated \(demo\)\.$"):
+        run.evaluate()
+    with pytest.raises(TrainingError, match=r"^run-1 has no checkpoint \(demo\)\.$"):
+        run.export(run.directory / "model")
+    with pytest.raises(PlanError, match=r"^run-1 has failed already\.$"):
+        run.forecast()
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(run: client.Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match="results of run-1 cannot be written: Not a directory"):
+        run.fetch(tmp_path / "file" / "folder")
+    with pytest.raises(TrainingError, match="model cannot be exported: Not a directory"):
+        run.export(tmp_path / "file" / "folder")
+
+
+def test_going_on_to_where_a_run_already_is_is_refused(run: client.Run) -> None:
+    (run.directory / "checkpoints").mkdir()
+    (run.directory / "checkpoints" / "model.ckpt-80.index").write_text("")
+    happen(run, (20, events.TrainCheckpoint(run=run.name, step=80, path="checkpoints/model.ckpt-80")))
+    with pytest.raises(DeclarationError, match=r"run-1 has made 80 steps already.*\(--train-steps\).*more than 80"):
+        client.train(source="", cluster=run.cluster, train_steps=80, resume=run.name)
+    happen(run, (30, events.ClusterDeleted()))
+    with pytest.raises(ClusterError, match=r"^demo is deleted\."):
+        client.train(source="", cluster=run.cluster, train_steps=90)
+
+
+def test_a_deleted_cluster_refuses_at_once_what_only_a_living_one_can_do(run: client.Run) -> None:
+    happen(run, (20, events.ClusterDeleted()))
+    begun = time.monotonic()
+    for command in (
+        lambda: run.cluster.revoke("worker-0"),
+        lambda: run.cluster.logs("worker-0"),
+        run.stop,
+        run.save,
+    ):
+        with pytest.raises(ClusterError, match=r"^demo is deleted\."):
+            command()
+    run.cluster.delete()
+    assert time.monotonic() - begun < 5, "no controller was started, and none was waited for"
+    assert not (run.cluster.directory / "controller.log").exists()

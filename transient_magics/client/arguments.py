@@ -180,7 +180,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := _ARGPARSE.match(message):
-            problem = match["problem"].replace("expected one argument", "a value must follow")
+            problem = re.sub(r"expected (one|at least one) argument", "a value must follow", match["problem"])
             message = f"{match['option'].split('/')[-1]}: {problem}"
         message = message.replace("the following arguments are required:", "it needs")
         raise DeclarationError(f"{self.prog}: {message}", fix="-h lists what it takes.")

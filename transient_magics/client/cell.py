@@ -50,7 +50,7 @@ def check(
     tree = _parse(source, line_offset)
     _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
     if not _has_unknowable_names(tree):
-        _check_names(source, tree, notebook, line_offset)
+        _check_names(source, tree, notebook, line_offset, own_model)
         if own_model:
             _check_own_model(source)
 
@@ -122,7 +122,7 @@ def _has_unknowable_names(tree: ast.Module) -> bool:
     return False
 
 
-def _check_names(source: str, tree: ast.Module, notebook: Collection[str], line_offset: int) -> None:
+def _check_names(source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, own_model: bool) -> None:
     module = symtable.symtable(source, "cell", "exec")
     scopes = list(_scopes(module))
     defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
@@ -142,7 +142,7 @@ def _check_names(source: str, tree: ast.Module, notebook: Collection[str], line_
             if looked_up and not known and (lines := list(_uses(tree, name))):
                 missing[name] = min(lines)
     if missing:
-        raise _missing_names(missing, notebook, line_offset)
+        raise _missing_names(missing, notebook, line_offset, own_model)
 
 
 def _check_own_model(source: str) -> None:
@@ -200,7 +200,9 @@ def _bound_within(scope: ast.AST, name: str) -> bool:
     return False
 
 
-def _missing_names(missing: Mapping[str, int], notebook: Collection[str], line_offset: int) -> CellError:
+def _missing_names(
+    missing: Mapping[str, int], notebook: Collection[str], line_offset: int, own_model: bool
+) -> CellError:
     in_order = sorted(missing.items(), key=lambda item: (item[1], item[0]))
     parts = []
     for name, line in in_order[:_NAMES_SHOWN]:
@@ -210,10 +212,10 @@ def _missing_names(missing: Mapping[str, int], notebook: Collection[str], line_o
     if len(in_order) > _NAMES_SHOWN:
         parts.append(f"and {len(in_order) - _NAMES_SHOWN} more")
     first = in_order[0][0]
-    return CellError("; ".join(parts), fix=_advice(first, notebook))
+    return CellError("; ".join(parts), fix=_advice(first, notebook, own_model))
 
 
-def _advice(name: str, notebook: Collection[str]) -> str:
+def _advice(name: str, notebook: Collection[str], own_model: bool) -> str:
     if name in _OF_IPYTHON:
         return "The VMs run plain Python, without IPython."
     if name not in notebook:
@@ -224,6 +226,8 @@ def _advice(name: str, notebook: Collection[str]) -> str:
         return f"Write `import {value.__name__}{alias}` in the cell."
     if callable(value):
         return "Define it in the cell, or put it in a module: --include that file, and import it in the cell."
+    if own_model:  # --hparams are Tensor2Tensor's
+        return "Define it in the cell, or in a module that comes with --include."
     return (
         f"Define it in the cell, or hand its value over in the first line, as --hparams {name}={{{name}}}; "
         "what is in a module comes with --include."

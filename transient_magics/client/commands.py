@@ -17,7 +17,8 @@ from typing import Any
 from .. import places
 from ..controller.commands import granted
 from ..controller.lock import held
-from ..errors import ControllerError
+from ..errors import ClusterError, ControllerError
+from ..journal import kept
 
 _START_SECONDS = 20.0
 
@@ -52,19 +53,27 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
 def send(directory: Path, command: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
     """The controller's answer to `command`, starting a controller where none is in charge.
 
-    Raises the error that the controller answered with, or ControllerError when it does not answer.
+    Raises the error that the controller answered with, ControllerError when it does not answer, and ClusterError where
+    the cluster is deleted, which has no controller any more.
     """
     if not in_charge(directory):
+        _refuse_deleted(directory)
         start_controller(directory)
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
             return _ask(places.command_socket(directory.name), command, timeout)
         except (FileNotFoundError, ConnectionError):
+            _refuse_deleted(directory)
             if time.monotonic() > deadline:
                 what = f"The controller of {directory.name} does not answer"
                 raise ControllerError(what, fix=f"Its log: {directory / 'controller.log'}") from None
             time.sleep(0.05)
+
+
+def _refuse_deleted(directory: Path) -> None:
+    if kept(directory / "journal.jsonl").read().over:
+        raise ClusterError(f"{directory.name} is deleted", fix="Declare another cluster.")
 
 
 def _ask(path: Path, command: Mapping[str, Any], timeout: float) -> dict[str, Any]:

@@ -40,9 +40,17 @@ def set_display(function: Callable[[Any], Any]) -> None:
     _DISPLAY[:] = [function]
 
 
+class Log(str):
+    """What a VM wrote, which a notebook shows line by line."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
 @dataclass(frozen=True)
 class Result:
-    """How a run ended. `seconds` from first to last step, `cost` of the cluster in that time in US dollars."""
+    """How a run ended: `seconds` from its start to its end, and the `cost` of its cluster from its declaration on, in
+    US dollars."""
 
     step: int
     loss: float | None
@@ -90,7 +98,8 @@ class Cluster:
 
         def reached(state: ClusterState) -> bool:
             if until == "ready" and state.phase in ("deleting", "deleted"):
-                raise ClusterError(f"{self.name} is being deleted: {state.reason or 'asked by the user'}")
+                what = "is deleted" if state.over else "is being deleted"
+                raise ClusterError(f"{self.name} {what}: {state.reason or 'asked by the user'}")
             return state.phase == until or state.over
 
         state = self.follow(reached, timeout)
@@ -144,15 +153,19 @@ class Cluster:
             raise ClusterError(f"{self.name} is not declared yet")
         commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})
 
-    def logs(self, worker: str, lines: int = 200) -> str:
+    def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in the latest run."""
-        return str(commands.send(self.directory, {"do": "logs", "vm": worker, "lines": lines})["text"])
+        return Log(commands.send(self.directory, {"do": "logs", "vm": worker, "lines": lines})["text"])
 
     def delete(self, timeout: float | None = 300.0) -> None:
         """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake."""
         if self.state.over:
             return
-        commands.send(self.directory, {"do": "delete", "reason": "asked by the user"})
+        try:
+            commands.send(self.directory, {"do": "delete", "reason": "asked by the user"})
+        except ClusterError:
+            if not self.state.over:  # somebody else's deletion may have come first
+                raise
         if timeout:
             self.wait(timeout, until="deleted")
 
@@ -304,7 +317,8 @@ class Run:
         if failed and (now or not found):
             raise TrainingError(f"{self.name} could not be evaluated at step {failed[1]:,}: {failed[2]}", fix=_LOG)
         if not found:
-            raise TrainingError(f"{self.name} has not been evaluated yet", where=self.cluster.name)
+            when = "was not evaluated" if self.state.over else "has not been evaluated yet"
+            raise TrainingError(f"{self.name} {when}", where=self.cluster.name)
         return found
 
     def predict(self, inputs: Any, data_dir: str | Path | None = None) -> ndarray | dict[str, ndarray]:
@@ -331,17 +345,31 @@ class Run:
 
         return export(self, Path(folder).expanduser(), data_dir)
 
-    def logs(self, worker: str, lines: int = 200) -> str:
+    def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in this run."""
         command = {"do": "logs", "vm": worker, "run": self.name, "lines": lines}
-        return str(commands.send(self.cluster.directory, command)["text"])
+        return Log(commands.send(self.cluster.directory, command)["text"])
 
     def fetch(self, folder: str | Path) -> Path:
         """Bring checkpoints, metrics, events, the cell and the declaration into `folder` (made if needed).
 
-        From the bucket, where the run has its place in one; the cluster may be gone. Raises CloudError.
+        From the bucket, where the run has its place in one; the cluster may be gone. Raises CloudError, and
+        TrainingError where they cannot be written.
         """
         target = Path(folder).expanduser()
+        try:
+            self._copy_to(target)
+        except (OSError, shutil.Error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise TrainingError(f"The results of {self.name} cannot be written: {why}", where=str(target)) from error
+        if store := self.state.spec.get("store"):
+            from .clusters import fetch
+
+            spec = self.cluster.state.spec
+            fetch(store, spec.project if spec else None, target, results=self.state.over)
+        return target
+
+    def _copy_to(self, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
             if path.is_dir():
@@ -352,12 +380,6 @@ class Run:
             else:
                 shutil.copy2(path, target / path.name)
         shutil.copy2(self.cluster.directory / "journal.jsonl", target / "journal.jsonl")
-        if store := self.state.spec.get("store"):
-            from .clusters import fetch
-
-            spec = self.cluster.state.spec
-            fetch(store, spec.project if spec else None, target, results=self.state.over)
-        return target
 
     def _result(self, state: ClusterState) -> Result:
         run = state.runs.get(self.name)

@@ -52,7 +52,8 @@ def export(run: Run, target: Path, data_dir: str | Path | None) -> Path:
     _refuse_full(target)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir(parents=True)
+        fresh.rmdir()  # so much for the place: TensorFlow makes it anew
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
             folder = _with_checkpoint(run, Path(temporary))
             ask_model(f"The export of {run.name}", *_common(folder, data_dir), "export", str(fresh))
@@ -82,7 +83,8 @@ def _with_checkpoint(run: Run, temporary: Path) -> Path:
     if here and (not state.shipped or here[0] >= (state.shipped_step or 0)):
         return run.directory
     if not state.shipped:
-        raise TrainingError(f"{run.name} has no checkpoint yet", where=run.cluster.name)
+        when = "" if state.over else " yet"
+        raise TrainingError(f"{run.name} has no checkpoint{when}", where=run.cluster.name)
     from .clusters import fetch
 
     folder = temporary / "run"

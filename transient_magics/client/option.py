@@ -227,14 +227,21 @@ def overrides(text: str) -> str:
 
 def evaluate_every(text: str) -> int | None:
     """Every how many steps to evaluate; None: at the end."""
-    return None if text.strip().lower() == "end" else whole("--eval-every")(text)
+    word = text.strip().lower()
+    if word != "end" and (not word.isdigit() or int(word) < 1):
+        raise DeclarationError(f"--eval-every takes a whole number of steps from 1 on, or end, not '{text}'")
+    return None if word == "end" else int(word)
 
 
 def interval(text: str) -> dict[str, Any]:
     """An interval in steps or in time."""
     if text.strip().lower() == "auto":
         return {"checkpoint_steps": None, "checkpoint_auto": True}
-    steps, seconds = parse_interval(text, "--checkpoint-every")
+    try:
+        steps, seconds = parse_interval(text, "--checkpoint-every")
+    except DeclarationError as error:
+        fix = "Write 500 (steps), 90s, 5m, 1h or auto."
+        raise DeclarationError(error.what.replace("duration", "interval"), where=error.where, fix=fix) from None
     return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
 
 

@@ -55,7 +55,8 @@ def train(
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     state = chosen.state
     if state.phase in ("deleting", "deleted"):
-        raise ClusterError(f"{chosen.name} is being deleted", fix="Declare another cluster.")
+        what = "is deleted" if state.over else "is being deleted"
+        raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
     if train_steps < 1:
         raise DeclarationError("A run has at least one step", where="--train-steps")
     check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
@@ -84,7 +85,7 @@ def train(
     folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
     if folder.exists():
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
-    earlier = _earlier(chosen, resume)
+    earlier = _earlier(chosen, resume, train_steps)
     on_vm = earlier is not None and _reachable(chosen, earlier)
     spec = TrainSpec(
         name=folder.name, model=model, hparams_set=hparams_set, problem=problem, train_steps=train_steps,
@@ -127,13 +128,16 @@ def _free_name(folders: Path) -> str:
     return f"run-{number}"
 
 
-def _earlier(cluster: Cluster, resume: str | None) -> Run | None:
-    """The run to continue from, which has a checkpoint."""
+def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:
+    """The run to continue from, which has a checkpoint with fewer steps than `train_steps`."""
     if resume is None:
         return None
     found = run(resume, cluster if resume in cluster.state.runs else None)
     if not found.state.shipped and not any((found.directory / "checkpoints").glob("model.ckpt-*.index")):
         raise DeclarationError(f"{resume} has no checkpoint to continue from", where="--resume")
+    if (made := max(found.state.checkpoint_step or 0, found.state.shipped_step or 0)) >= train_steps:
+        what = f"{resume} has made {made:,} steps already, which count"
+        raise DeclarationError(what, where="--train-steps", fix=f"To go on from there, name more than {made}.")
     return found
 
 

@@ -86,7 +86,7 @@ def forecast(
     `closing`: seconds from the last step until the run is over.
     """
     if run.over:
-        raise PlanError(f"{run.name} is {run.phase} already")
+        raise PlanError(f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already")
     seconds, service, scaling, error = _speeds(state, run, record)
     left = max(run.train_steps - _steps_by(now, run, record), 1)
     vms = [vm for vm in state.living if vm.role == "worker" and vm.state != "leaving"]

@@ -120,11 +120,11 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         known = hparams.values()
         for name in re.findall(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=", spec.hparams):
             if name not in known:
-                near = difflib.get_close_matches(name, known, 3) or sorted(known)[:3]
+                near = difflib.get_close_matches(name, known, 3)
                 raise DeclarationError(
                     f"the hparams set {spec.hparams_set} has no {name!r}",
                     where="--hparams",
-                    fix=f"Near: {', '.join(near)}.",
+                    fix=f"Near: {', '.join(near)}." if near else "",
                 )
         try:
             hparams.parse(spec.hparams)
