@@ -321,6 +321,14 @@ def test_the_same_error_three_times_fails_the_run_and_user_code_at_once(fatal: b
     assert story.done[-1] == events.Finish(65)
 
 
+def test_an_error_is_the_same_with_the_numbers_of_another_batch():
+    story = Story()
+    for labels in ("31 38", "4 30 39", "35 2"):
+        assert story.emitted("train.failed") == []
+        story(events.Trouble(1, f"Received a label value of 39 outside of [0, 10). Label values: {labels}", False))
+    assert story.emitted("train.failed")[0]["reason"].endswith("Label values: 35 2")
+
+
 def test_a_loss_that_is_no_number_fails_the_run():
     story = Story()
     story(events.Prepared(0))

@@ -1,4 +1,4 @@
-"""How errors of graphs that a cell made are told: what TensorFlow has to say, behind its preface, and the cell's line."""
+"""How errors of graphs that a cell made are told: by what TensorFlow says behind its preface, and the cell's line."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ restart of the chief is in `to_dict` and written before a number is given out, s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -57,6 +58,8 @@ REJOIN_WITHIN = 20.0
 """Seconds that a restarted chief waits for the workers it knew."""
 FINISH_WITHIN = 5.0
 SAME_ERRORS = 3
+"""How often an error ends a run that nobody else trains; with other numbers it is the same: each batch has its own."""
+_NUMBERS = re.compile(r"\d[\d\s.,-]*")
 
 
 class Phase(Enum):
@@ -196,9 +199,9 @@ class ChiefState:
             case Disconnected(connection):
                 return self._leave(self._of(connection), "lost", now)
             case Trouble(connection, reason, fatal):
-                self._troubles[reason] += 1
+                self._troubles[alike := _NUMBERS.sub("#", reason)] += 1
                 alone = not any(member.active and member.connection != connection for member in self.members.values())
-                return self._fail(reason) if fatal or (alone and self._troubles[reason] >= SAME_ERRORS) else []
+                return self._fail(reason) if fatal or (alone and self._troubles[alike] >= SAME_ERRORS) else []
             case Prepared(step, batch):
                 return [*self._prepared(step, now), *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
