@@ -168,7 +168,7 @@ class TransientMagics(Magics):
         self._hold(command, cluster)
         panels.show(cluster)
         if command.wait:
-            _waiting(cluster, cluster.wait)
+            _waiting(cluster.wait, cluster.name, fix=f"%transient_cluster delete {cluster.name} ends it.")
         return cluster
 
     def _launch(self, command: Command, body: str, offset: int) -> Run:
@@ -180,7 +180,8 @@ class TransientMagics(Magics):
         self._hold(command, run)
         panels.show_run(run)
         if command.wait:
-            _waiting(run.cluster, run.wait)
+            stop = f"{command.output}.stop()" if command.output else f"transient_magics.run({run.name!r}).stop()"
+            _waiting(run.wait, f"{run.name} on {run.cluster.name}", fix=f"{stop} ends it.")
         return run
 
     def _list(self, command: Command) -> Listing:
@@ -279,14 +280,11 @@ _IMAGE_VERBS: dict[str, Callable[[Command], Any]] = {
 }
 
 
-def _waiting(cluster: Cluster, wait: Callable[[], Any]) -> None:
+def _waiting(wait: Callable[[], Any], what: str, *, fix: str) -> None:
     try:
         wait()
     except KeyboardInterrupt:
-        raise ClusterError(
-            f"Only the waiting was interrupted: {cluster.name} goes on",
-            fix=f"%transient_cluster delete {cluster.name} ends it.",
-        ) from None
+        raise ClusterError(f"Only the waiting was interrupted: {what} goes on", fix=fix) from None
 
 
 def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
