@@ -108,6 +108,7 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float)
         ("revoke demo", "it needs WORKER"),
         ("status a b", "'b' is one word too many"),
         ("resize demo k80y", "no GPU that we know"),
+        ("events demo --kind vm.revokd", "no events of the kind 'vm.revokd' (--kind). Did you mean vm.revoked?"),
     ],
 )
 def test_a_mistake_is_answered_with_one_clear_line(line: str, said: str) -> None:

@@ -166,9 +166,8 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
     for option in declared:
         if option.required and option.name not in values:
             missing = [each.flags[-1] for each in declared if each.required and each.name not in values]
-            raise DeclarationError(
-                f"{called} needs {' and '.join(missing)}", fix=f"For example: {called} {options.EXAMPLES[verb]}"
-            )
+            example = f"{called} {'cell.py ' if file else ''}{options.EXAMPLES[verb]}"
+            raise DeclarationError(f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}")
     if check := options.CHECKS.get(verb):
         check(values, called)
     common = {name: values.pop(name) for name in ("dry_run", "wait", "output") if name in values}

@@ -225,6 +225,16 @@ def overrides(text: str) -> str:
     return text
 
 
+def event_kind(text: str) -> str:
+    """A kind of events, or a family of kinds."""
+    from ..journal import events
+
+    if (kind := text.strip().lower()) not in events.kinds():
+        close = nearest(kind, events.kinds())
+        raise DeclarationError(f"There are no events of the kind '{text}'", where="--kind", fix=close)
+    return kind
+
+
 def evaluate_every(text: str) -> int | None:
     """Every how many steps to evaluate; None: at the end."""
     word = text.strip().lower()

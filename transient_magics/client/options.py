@@ -17,6 +17,7 @@ from .option import (
     bucket,
     duration,
     evaluate_every,
+    event_kind,
     fallback,
     flag,
     gpu,
@@ -89,7 +90,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "logs": (_CLUSTER_NAME, _WORKER, flag("--lines", "how many of the last lines (200)", whole("--lines"))),
         "events": (
             _ANY_CLUSTER,
-            flag("--kind", "only this kind, as vm.revoked, or a group of kinds, as vm", str),
+            flag("--kind", "only this kind, as vm.revoked, or a group of kinds, as vm", event_kind),
             flag("--follow", "go on until interrupted"),
         ),
         "delete": (
@@ -229,7 +230,7 @@ def _train() -> tuple[Option, ...]:
               "with a target; off (0.008)", share_of_time("--gradient-noise"), name="noise_share",
               choices=("off", "0.008"), metavar="SHARE"),
         flag("--eval-every", "evaluate every N steps (end)", evaluate_every, name="eval_steps", metavar="N|end"),
-        flag("--resume", "go on from the latest checkpoint of that run", str, completes="run", metavar="RUN"),
+        flag("--resume", "go on from the latest checkpoint of that run; --train-steps counts its steps too", str, completes="run", metavar="RUN"),
         flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
         flag("--when-done", "what goes when the run ends (keep)",
               **one_of("--when-done", ("keep", "workers", "cluster"))),

@@ -381,7 +381,11 @@ class Controller:
     async def _logs(self, vm: str, run: str | None, lines: int) -> str:
         link = self._fleet.link(vm) if self._fleet else None
         if link is None:
-            raise ClusterError(f"{vm} is not connected now")
+            if vm in self._state.vms:
+                raise ClusterError(f"{vm} is not connected now")
+            living = ", ".join(each.name for each in self._state.living)
+            fix = f"There are: {living}." if living else ""
+            raise ClusterError(f"{self._declared.name} has no VM {vm}", fix=fix)
         latest = self._state.active_run or self._state.run
         chosen = run or (latest.name if latest else None)
         path = f"transient/runs/{chosen}/logs/{vm}.log" if chosen else "transient/agent.log"

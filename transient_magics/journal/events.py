@@ -467,6 +467,11 @@ def encode(event: Event) -> bytes:
     return json.dumps(event.to_dict(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
+def kinds() -> list[str]:
+    """All kinds of events, and their families, in order."""
+    return sorted({*_KINDS, *(kind.partition(".")[0] for kind in _KINDS)})
+
+
 def decode(line: bytes) -> Event:
     """The event of one line. Raises JournalError for a line that is none (as a torn one)."""
     try:

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..errors import TrainingError
 from . import chief_events as events
 from . import data_files, dead_sessions, delivery, shared_records
 from .batching import Rule
@@ -122,8 +123,7 @@ class Chief:
                 making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
                 self._records.set_result(await self._on_thread(making))
             elif not await self._on_thread(self._keeper.has_records):
-                where = self._spec.data_dir
-                raise FileNotFoundError(f"no records of {self._spec.problem} are in --data-dir {where}")
+                raise _no_records(self._spec.problem, self._spec.data_dir)
             await self._on_thread(self._keeper.build)
             step = await self._on_thread(self._keeper.prepare)
         except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it becomes train.failed
@@ -151,7 +151,7 @@ class Chief:
         place, problem = self._spec.records, self._spec.problem
         if place and shared_records.run("get", place, problem, directory):
             if not self._keeper.has_records():
-                raise FileNotFoundError(f"no records of {problem} are in --data-dir {place}")
+                raise _no_records(problem, place)
             return
         self._keeper.generate(directory, temporary)
         if place:
@@ -367,6 +367,11 @@ class Chief:
                     with contextlib.suppress(OSError):
                         await writer.drain()
                 await self._nobody.wait()
+
+
+def _no_records(problem: str, place: str | None) -> TrainingError:
+    fix = f"Put there what {problem} generates, or leave --data-dir out: then they are made."
+    return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
 
 
 def _trace(error: BaseException) -> None:

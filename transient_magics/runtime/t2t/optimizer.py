@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import TrainingError
 from ..trainable import Pairs
 from . import bridges
 
@@ -37,7 +38,7 @@ def gradients(loss: Any, hparams: Any, rate: Any) -> tuple[Any, Any, list[tuple[
     ]
     pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     if not pairs:
-        raise ValueError("no variable of the model gets a gradient from its loss")
+        raise TrainingError("no variable of the model gets a gradient from its loss")
     return total, made, pairs
 
 
