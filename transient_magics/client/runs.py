@@ -133,10 +133,11 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
     if resume is None:
         return None
     found = run(resume, cluster if resume in cluster.state.runs else None)
+    called = f"{found.name} of {found.cluster.name}"
     if not found.state.shipped and not any((found.directory / "checkpoints").glob("model.ckpt-*.index")):
-        raise DeclarationError(f"{resume} has no checkpoint to continue from", where="--resume")
+        raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
     if (made := max(found.state.checkpoint_step or 0, found.state.shipped_step or 0)) >= train_steps:
-        what = f"{resume} has made {made:,} steps already, which count"
+        what = f"{called} has made {made:,} steps already, which count"
         raise DeclarationError(what, where="--train-steps", fix=f"To go on from there, name more than {made}.")
     return found
 
