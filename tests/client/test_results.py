@@ -249,7 +249,8 @@ def test_going_on_to_where_a_run_already_is_is_refused(run: client.Run) -> None:
     (run.directory / "checkpoints").mkdir()
     (run.directory / "checkpoints" / "model.ckpt-80.index").write_text("")
     happen(run, (20, events.TrainCheckpoint(run=run.name, step=80, path="checkpoints/model.ckpt-80")))
-    with pytest.raises(DeclarationError, match=r"run-1 of demo has made 80 steps already.*\(--train-steps\).*more than 80"):
+    said = r"^run-1 of demo has made 80 steps already.*\(--train-steps\).*more than 80"
+    with pytest.raises(DeclarationError, match=said):
         client.train(source="", cluster=run.cluster, train_steps=80, resume=run.name)
     happen(run, (30, events.ClusterDeleted()))
     with pytest.raises(ClusterError, match=r"^demo is deleted\."):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import TrainingError
 from . import placement
 from .checkpoints import Checkpoints, Saved
 from .folder import RunFolder, RunSpec
@@ -168,6 +169,12 @@ class Keeper:
             if name not in values:
                 continue
             value = values[name] if part is None else values[name][part]
+            if not placeholder.shape.is_compatible_with(value.shape):
+                had, has = tuple(value.shape), tuple(placeholder.shape.as_list())
+                what = f"{name} has the shape {had} in the checkpoint and {has} in the model"
+                raise TrainingError(
+                    what, where="--resume", fix="A run goes on with the model that it was trained with."
+                )
             operations.append(operation)
             feeds[placeholder] = value
             size += value.nbytes
