@@ -205,3 +205,16 @@ def test_lanes_are_few_however_often_a_place_was_taken() -> None:
     snapshot = view(state, bill(state, 1e4), 1e4)
     assert len(snapshot["vms"]) <= 4
     assert len(json.dumps(snapshot)) < 20_000
+
+
+def test_a_run_behind_another_waits_and_the_clusters_panel_shows_the_one_that_trains() -> None:
+    history = [
+        events.ClusterDeclared(spec=stories.declaration().to_dict(), seq=1),
+        *(events.TrainDeclared(run=run, spec=stories.TRAIN) for run in ("run-1", "run-2")),
+        events.TrainStarted(run="run-1", step=0),
+    ]
+    state = replay(history)
+    costs = bill(state, 1.0)
+    assert view(state, costs, 1.0)["training"]["name"] == "run-1"
+    waiting = view(state, costs, 1.0, "run-2")["training"]
+    assert (waiting["phase_words"], waiting["words"]) == ("waiting", "waits for the end of run-1")

@@ -40,3 +40,12 @@ def test_an_operation_that_fails_is_told_by_what_it_says(what: str) -> None:
     assert reason(of_library, line_offset=1) == f"InvalidArgumentError: {SAID.removesuffix('.')} (loss/Softmax)."
     of_cell = InvalidArgumentError(MADE.format(cell='\n    File "cell", line 7, in model_fn') + what)
     assert reason(of_cell, line_offset=1) == f"cell line 8: InvalidArgumentError: {SAID}"
+
+
+def test_a_keras_layer_that_cannot_be_called_is_named_behind_what_it_says() -> None:
+    error = ValueError(
+        "Exception encountered when calling Reshape.call().\n\n\x1b[1mCannot reshape a tensor of 64 elements to shape "
+        "[8,9].\x1b[0m\n\nArguments received by Reshape.call():\n  • inputs=tf.Tensor(shape=(None, 64))"
+    )
+    said = "ValueError: Cannot reshape a tensor of 64 elements to shape [8,9] (Reshape.call())."
+    assert reason(error, line_offset=1) == said

@@ -19,9 +19,12 @@ from ..errors import CellError, TrainingError, TransientError
 FILE_NAME = "cell"
 MODULE_NAME = "transient_cell"
 _INNER = ("tensorflow", "tf_keras", "keras")
+_CALLED = re.compile(r"Exception encountered when calling (.*?)\.?")
+"""Keras names the layer first, and says then, in bold, what went wrong in it."""
+_BOLD = re.compile(r"\x1b\[\d+m")
 _PREFACE = re.compile(
     r"(?:\(\d+\) )?(?:[A-Z_]+: )?From /job:\S+|\d+ root error\(s\) found\.|=+|Graph execution error:|"
-    r"Detected at node .*|File \".*\", line \d+, in .*|Node: .*|"
+    rf"Detected at node .*|File \".*\", line \d+, in .*|Node: .*|{_CALLED.pattern}|"
 )
 """Lines of TensorFlow's that come before what it has to say. The first holds the number of the worker."""
 _MADE_AT = re.compile(rf'File "{FILE_NAME}", line (\d+), in ')
@@ -64,7 +67,7 @@ def sentence(error: BaseException, limit: int = 300) -> str:
     """`error` in one line: its kind and the first line of what it says, the same from every worker."""
     if isinstance(error, TransientError):
         return str(error)
-    lines = map(str.strip, str(error).splitlines())
+    lines = map(str.strip, _BOLD.sub("", str(error)).splitlines())
     text = next((line for line in lines if not _PREFACE.fullmatch(line)), "")
     if isinstance(error, SyntaxError):
         text = error.msg
@@ -78,9 +81,11 @@ def _operation(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The graph's operation, else the innermost line outside TensorFlow's own code, not the one where it gave up."""
+    """The graph's operation or Keras's layer, else the innermost line outside TensorFlow's own code."""
     if operation := _operation(error):
         return operation
+    if called := _CALLED.fullmatch(str(error).partition("\n")[0]):
+        return called[1]
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if not any(f"/{name}/" in frame.filename for name in _INNER)]
     if not ours:
