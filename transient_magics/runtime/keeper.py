@@ -87,6 +87,7 @@ class Keeper:
                 self._initialise = tf.global_variables_initializer()
                 self._saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
                 self._assign = [_assignment(tf, variable) for variable in tf.global_variables()]
+                self._trained = {placement.place_in_checkpoint(each)[0] for each in tf.trainable_variables()}
             (writing,) = [each for each in self._graph.get_operations() if each.type == "SaveV2"]
             self._written = list(writing.inputs[3:])  # after the file, the names and the slices
             self._ready = ready.initializer
@@ -161,7 +162,12 @@ class Keeper:
         return self._read_step()
 
     def _restore(self, values: dict[str, Any]) -> None:
-        """Load every value that a variable has in the checkpoint, some at a time; what it lacks stays initialised."""
+        """Load every value that a variable has in the checkpoint, some at a time.
+
+        What it lacks of the optimizer's own stays initialised. Raises TrainingError for one of another model.
+        """
+        if missing := self._trained - values.keys():
+            raise _another_model(f"the checkpoint has no {min(missing)}")
         operations: list[Any] = []
         feeds: dict[Any, Any] = {}
         size = 0
@@ -171,10 +177,7 @@ class Keeper:
             value = values[name] if part is None else values[name][part]
             if not placeholder.shape.is_compatible_with(value.shape):
                 had, has = tuple(value.shape), tuple(placeholder.shape.as_list())
-                what = f"{name} has the shape {had} in the checkpoint and {has} in the model"
-                raise TrainingError(
-                    what, where="--resume", fix="A run goes on with the model that it was trained with."
-                )
+                raise _another_model(f"{name} has the shape {had} in the checkpoint and {has} in the model")
             operations.append(operation)
             feeds[placeholder] = value
             size += value.nbytes
@@ -215,6 +218,10 @@ def start_server(assignment: Assignment, threads: int) -> str:
 
 _servers: list[Any] = []
 """Servers live as long as the process: one that is collected would stop serving."""
+
+
+def _another_model(what: str) -> TrainingError:
+    return TrainingError(what, where="--resume", fix="A run goes on with the model that it was trained with.")
 
 
 def _assignment(tf: Any, variable: Any) -> tuple[Any, Any, str, Any]:
