@@ -41,16 +41,19 @@ async def serve(
         for end in (its_input, its_output, its_error):
             os.close(end)
         process.set_redirect_pid(program.pid)
-        # Without send_eof=False the end of the output would cut off complaints that are still to come.
-        await process.redirect(stdin=our_input, stdout=our_output, stderr=our_error, send_eof=False)
-        code = await program.wait()
-        await process.stdout.drain()
-        await process.stderr.drain()
-        if code < 0:
-            process.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
-        else:
-            process.exit(code)
-        await process.wait_closed()
+        try:
+            # Without send_eof=False the end of the output would cut off complaints that are still to come.
+            await process.redirect(stdin=our_input, stdout=our_output, stderr=our_error, send_eof=False)
+            code = await program.wait()
+            await process.stdout.drain()
+            await process.stderr.drain()
+            if code < 0:
+                process.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+            else:
+                process.exit(code)
+        finally:
+            process.close()
+            await process.wait_closed()  # also where the client left first: asyncssh awaits the end of the pipes here
 
     acceptor = await asyncssh.listen(
         "127.0.0.1",
