@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tests.faults.conftest import CELL, Patient, take_away
+from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
 from transient_magics import client
 from transient_magics.journal import events
 
@@ -35,9 +35,9 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         patient.event(mark, events.TrainShipped)
         patient.goes_on()
         run.stop()
-        result = run.wait(90)
+        result = run.wait(PATIENCE)
     finally:
-        cluster.delete(120)
+        cluster.delete(PATIENCE)
     assert str(result.checkpoint).startswith("gs://stored-results/lab/stored-")
     fetched = run.fetch(tmp_path / "fetched")
     name = str(result.checkpoint).rpartition("/")[2]

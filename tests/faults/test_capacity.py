@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Patient
+from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
 from transient_magics.journal import events
 
@@ -19,7 +19,7 @@ MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
 def witness(home: Path) -> Iterator[client.Cluster]:
     """A small cluster that keeps the emulator there, through which its weather is set."""
     cluster = client.declare(client.Declaration("cpu", name="witness"))
-    cluster.wait(90)
+    cluster.wait(PATIENCE)
     yield cluster
     cluster.weather(stockout="none", api_errors="0")
     cluster.delete()
@@ -30,7 +30,7 @@ def test_a_mixed_cluster_does_not_even_ask_in_a_zone_that_advice_calls_sold_out(
     witness.weather(stockout=f"{first}:v100")
     patient = Patient(client.declare(client.Declaration(MIXED, name="mixed")))
     try:
-        state = patient.cluster.wait(90)
+        state = patient.cluster.wait(PATIENCE)
         ready = {vm.accelerator: vm.zone for vm in state.living if vm.role == "worker"}
         assert (ready["k80"], ready["p100"]) == ("us-west1-b", "us-central1-c")
         assert ready["v100"] not in ("", first)
@@ -48,7 +48,7 @@ def test_without_any_spot_capacity_workers_are_rented_on_demand(witness: client.
     declaration = client.Declaration("p100", name="dear", zone=(zone,), fallback_seconds=0.0)
     patient = Patient(client.declare(declaration))
     try:
-        state = patient.cluster.wait(90)
+        state = patient.cluster.wait(PATIENCE)
         (worker,) = [vm for vm in state.living if vm.role == "worker"]
         assert worker.provisioning_model == "standard"
         assert worker.hourly == worker.on_demand_hourly
@@ -61,11 +61,9 @@ def test_an_api_that_fails_every_fifth_time_changes_nothing_but_the_time(witness
     witness.weather(api_errors="0.2", seed="7")
     patient = Patient(client.declare(client.Declaration("k80x3", name="rough")))
     try:
-        patient.cluster.wait(120)
+        patient.cluster.wait(PATIENCE)
         patient.cluster.revoke("worker-1")
-        patient.until(
-            lambda state: state.vms.get("worker-3") and state.vms["worker-3"].state == "ready", "replaced", 120
-        )
+        patient.until(lambda state: "worker-3" in state.vms and state.vms["worker-3"].state == "ready", "replaced")
         slots = sorted(vm.slot for vm in patient.cluster.state.living if vm.role == "worker" and vm.state != "leaving")
         assert slots == [0, 1, 2]
     finally:
@@ -76,16 +74,17 @@ def test_an_api_that_fails_every_fifth_time_changes_nothing_but_the_time(witness
 def test_while_no_credentials_are_accepted_vms_stay_and_what_is_wanted_waits(witness: client.Cluster) -> None:
     patient = Patient(client.declare(client.Declaration("k80", name="expired", max_workers=2)))
     try:
-        before = patient.cluster.wait(90)
+        before = patient.cluster.wait(PATIENCE)
         mark = patient.mark()
         witness.weather(credentials="expired")
-        state = patient.until(lambda state: state.trouble, "told", 30)
+        state = patient.until(lambda state: state.trouble, "told")
         assert "gcloud auth application-default login" in state.trouble
         patient.cluster.resize("k80x2")
         time.sleep(8)
         assert [vm.name for vm in patient.cluster.state.living] == [vm.name for vm in before.living]
         witness.weather(credentials="accepted")
-        patient.until(lambda state: sum(vm.state == "ready" for vm in state.living) == 3, "made then", 60)
+        patient.until(lambda state: sum(vm.state == "ready" for vm in state.living) == 3, "made then")
+        patient.until(lambda state: not state.trouble, "over")
         told = [event.what for event in patient.since(mark, events.ControllerTrouble)]  # type: ignore[attr-defined]
         assert (len(told), told[-1]) == (2, ""), "once that it began, once that it is over"
         assert not patient.since(mark, events.VmRefused)

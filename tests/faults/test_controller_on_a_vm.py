@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import CELL, Patient, full_disk
+from tests.faults.conftest import CELL, PATIENCE, Patient, full_disk
 from transient_magics import client, emulator, places
 from transient_magics.client.follower import follower
 from transient_magics.journal import events
@@ -27,7 +27,7 @@ PROJECT = "/compute/v1/projects/emulated-project"
 def api(path: str, method: str = "GET") -> dict[str, Any]:
     """What the emulator's API answers."""
     request = urllib.request.Request(f"{emulator.running()}{PROJECT}{path}", method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
 
@@ -43,7 +43,7 @@ def place(cluster: client.Cluster, vm: str) -> str:
     return f"/zones/{cluster.state.vms[vm].zone}/instances/{cluster.name}-{vm}"
 
 
-def until(reached: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(reached: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Wait without following the cluster: that would start its local end again."""
     deadline = time.monotonic() + seconds
     while not reached():
@@ -63,6 +63,14 @@ def on_vm(cluster: str) -> list[int]:
     return found
 
 
+def governed_by_its_vm(cluster: client.Cluster) -> Patient:
+    """The cluster once it is ready, and a controller on its parameter server has taken over."""
+    patient = Patient(cluster)
+    patient.until(lambda state: state.seat == "ps-0" and state.phase == "ready", "ready in the charge of ps-0")
+    patient.until(lambda _: cluster.events("controller.recovered"), "taken over")
+    return patient
+
+
 @pytest.fixture
 def elsewhere(home: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Another machine with the same emulated project: runs a program there, gives what it prints."""
@@ -72,7 +80,9 @@ def elsewhere(home: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
     def run(code: str) -> str:
         command = [sys.executable, "-c", f"from transient_magics import client\n{code}"]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+        )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
@@ -86,9 +96,9 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     home: Path, elsewhere: Callable[[str], str]
 ) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="away", controller="cluster"))
-    cluster.follow(lambda state: state.seat == "ps-0" and state.phase == "ready", 90)
-    cluster.follow(lambda state: bool(cluster.events("controller.recovered")), 60)
-    os.kill(int((cluster.directory / "controller.lock").read_text()), signal.SIGKILL)
+    patient = governed_by_its_vm(cluster)
+    os.kill(patient.controller(), signal.SIGKILL)
+    until(lambda: not client.commands.in_charge(cluster.directory), "killed")
     mark = cluster.state.seq
 
     os.kill(on_vm("away")[0], signal.SIGKILL)
@@ -101,8 +111,8 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
         "assert client.sweep() == [], 'what another machine declared is no orphan'\n"
         "c = client.attach('away')\n"
         "c.resize('k80')\n"
-        "c.follow(lambda now: sum(vm.role == 'worker' for vm in now.living) == 1, 60)\n"
-        "c.delete(90)\n"
+        "c.follow(lambda now: sum(vm.role == 'worker' for vm in now.living) == 1, 120)\n"
+        "c.delete(120)\n"
         "print(c.state.phase, c.cost().total)"
     )
     assert not vms("away")
@@ -110,7 +120,7 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     assert "away" not in json.dumps(api("/aggregated/disks"))
     assert not client.commands.in_charge(cluster.directory)
 
-    cluster.wait(60, until="deleted")  # this machine is back, and learns what has happened
+    cluster.wait(PATIENCE, until="deleted")  # this machine is back, and learns what has happened
     history = cluster.events()
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
     assert {each.vm for each in cluster.events("vm.deleted")} >= {"ps-0"}  # type: ignore[attr-defined]
@@ -120,18 +130,19 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
 
 def test_a_full_disk_here_or_on_the_vm_is_said_and_loses_no_event(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80", name="full", controller="cluster"))
-    cluster.follow(lambda state: state.seat == "ps-0" and state.phase == "ready", 90)
-    cluster.follow(lambda state: bool(cluster.events("controller.recovered")), 60)
-    patient, told = Patient(cluster), [""]
+    patient, told = governed_by_its_vm(cluster), [""]
     leave = follower().subscribe("full", lambda state, _: told.append(state.trouble))
-    mirror = int((cluster.directory / "controller.lock").read_text())
+    mirror = patient.controller()
     places_of_it = [(mirror, "cannot be copied to this machine"), (on_vm("full")[0], "The journal cannot be written")]
     for number, (process, said) in enumerate(places_of_it):
-        mark = patient.mark()
+        worker, mark = f"worker-{number}", patient.mark()
+        patient.until(
+            lambda state, worker=worker: worker in state.vms and state.vms[worker].state == "ready", f"{worker} ready"
+        )
         with full_disk(process, cluster.directory / "journal.jsonl"):
-            cluster.revoke(f"worker-{number}")
+            cluster.revoke(worker)
             until(lambda said=said: said in told[-1], said)
-        patient.event(mark, events.WorkerReplaced, worker=f"worker-{number}")
+        patient.event(mark, events.WorkerReplaced, worker=worker)
         until(lambda: not told[-1], "silent again")
     leave()
     history = cluster.events()
@@ -145,15 +156,16 @@ def test_when_the_controllers_vm_is_lost_the_cluster_is_taken_back_and_training_
     home: Path, elsewhere: Callable[[str], str]
 ) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="seat", controller="cluster"))
-    cluster.follow(lambda state: bool(state.seat), 90)
+    patient = Patient(cluster)
+    patient.until(lambda state: state.seat, "in the charge of its VM")
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1, check=False,
     )  # fmt: skip
-    run.reach(45, 120)
-    patient = Patient(cluster)
+    patient.run = run
+    run.reach(45, PATIENCE)
     patient.event(0, events.TrainShipped)
-    assert elsewhere("print(client.attach('seat').run('run-1').reach(60, 60))")
+    assert elsewhere("print(client.attach('seat').run('run-1').reach(60, 120))")
 
     mark = patient.mark()
     api(place(cluster, "ps-0"), "DELETE")
@@ -161,11 +173,11 @@ def test_when_the_controllers_vm_is_lost_the_cluster_is_taken_back_and_training_
     patient.event(mark, events.ControllerMoved, vm="ps-1")
     resumed = patient.event(mark, events.TrainStarted)
     assert resumed.step > 0  # type: ignore[attr-defined]
-    assert len(on_vm("seat")) == 1
+    until(lambda: len(on_vm("seat")) == 1, "one controller")
 
-    run.reach(resumed.step + 20, 90)  # type: ignore[attr-defined]
-    said = elsewhere("r = client.attach('seat').run('run-1')\nr.stop()\nprint(r.wait(120).step)")
-    assert int(said) == run.wait(60).step
-    assert run.history()["step"].max() > resumed.step  # type: ignore[attr-defined]
+    run.reach(resumed.step + 20, PATIENCE)  # type: ignore[attr-defined]
+    said = elsewhere("r = client.attach('seat').run('run-1')\nr.stop()\nprint(r.wait(150).step)")
+    assert int(said) == run.wait(PATIENCE).step
+    patient.sees(lambda: run.history()["step"].max() > resumed.step, "metrics since then")  # type: ignore[attr-defined]
     cluster.delete()
     assert not vms("seat")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-from tests.faults.conftest import CELL, Patient, processes
+from tests.faults.conftest import CELL, PATIENCE, Patient, processes
 from transient_magics import client
 from transient_magics.errors import TrainingError
 
@@ -27,11 +28,12 @@ class Notebook:
     def __init__(self) -> None:
         self.manager: KernelManager
         self.client: BlockingKernelClient
-        self.manager, self.client = start_new_kernel(kernel_name="python3")
+        self.manager, self.client = start_new_kernel(startup_timeout=PATIENCE, kernel_name="python3")
 
-    def run(self, code: str, timeout: float = 60) -> tuple[str, str]:
-        """(`ok` or `error`, everything that the cell showed as text)."""
+    def run(self, code: str, displayed: Callable[[], object] = lambda: None) -> tuple[str, str]:
+        """(`ok` or `error`, all that the cell showed as text). Calls `displayed` when it first shows something."""
         said: list[str] = []
+        shown = itertools.count()
 
         def hook(message: dict[str, Any]) -> None:
             content = message["content"]
@@ -41,8 +43,10 @@ class Notebook:
                 said.extend(content["traceback"])
             elif message["msg_type"] in ("execute_result", "display_data"):
                 said.append(content["data"].get("text/plain", ""))
+                if next(shown) == 0:
+                    displayed()
 
-        reply = self.client.execute_interactive(code, timeout=timeout, output_hook=hook)
+        reply = self.client.execute_interactive(code, timeout=PATIENCE, output_hook=hook)
         return reply["content"]["status"], "\n".join(said)
 
     def close(self) -> None:
@@ -62,7 +66,7 @@ def notebook(home: Path) -> Iterator[Notebook]:
 def bench(home: Path) -> Iterator[client.Cluster]:
     """A cluster on which runs are declared that cannot work."""
     cluster = client.declare(client.Declaration("cpu", name="bench"))
-    cluster.wait(90)
+    cluster.wait(PATIENCE)
     yield cluster
     cluster.delete()
 
@@ -116,7 +120,7 @@ def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
     asked = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", **options}
     run = client.train(source=body, cluster=bench, train_steps=10, **asked)  # type: ignore[arg-type]
     with pytest.raises(TrainingError) as raised:
-        run.wait(120)
+        run.wait(PATIENCE)
     for word in words:
         assert word in str(raised.value)
     assert "\n" not in str(raised.value).strip()
@@ -124,19 +128,20 @@ def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
 
 
 def test_interrupting_a_waiting_cell_is_one_line_and_the_cluster_goes_on(notebook: Notebook) -> None:
-    threading.Timer(2.0, notebook.manager.interrupt_kernel).start()
-    status, said = notebook.run("%transient_cluster cpux2 --name patience --wait", 120)
+    interrupt = threading.Timer(1.0, notebook.manager.interrupt_kernel)  # it waits by then
+    status, said = notebook.run("%transient_cluster cpux2 --name patience --wait", interrupt.start)
+    interrupt.join()
     if status == "error":
         assert "patience goes on" in said
         assert "Traceback" not in said
-    client.cluster("patience").wait(90)
+    client.cluster("patience").wait(PATIENCE)
     client.cluster("patience").delete()
 
 
 def test_a_killed_kernel_leaves_the_cluster_alone_and_another_one_attaches(notebook: Notebook) -> None:
     status, said = notebook.run("%transient_cluster cpu --name survivor\n1 + 1")
     assert (status, "2" in said) == ("ok", True)
-    client.cluster("survivor").wait(90)
+    client.cluster("survivor").wait(PATIENCE)
     number = Patient(client.cluster("survivor")).controller()
     (pid,) = {int(line) for line in notebook.run("import os; print(os.getpid())")[1].split()}
     os.kill(pid, signal.SIGKILL)
@@ -148,7 +153,7 @@ def test_a_killed_kernel_leaves_the_cluster_alone_and_another_one_attaches(noteb
         status, said = second.run("%transient_cluster attach survivor")
         assert status == "ok"
         assert "survivor" in said
-        status, said = second.run("%transient_cluster delete survivor", 90)
+        status, said = second.run("%transient_cluster delete survivor")
         assert "no VM is left" in said
     finally:
         second.close()
@@ -163,4 +168,4 @@ def test_cells_return_at_once_and_the_kernel_stays_light(notebook: Notebook) -> 
     assert said.strip() == "[]"
     _, said = notebook.run("quick.state.phase")
     assert "provisioning" in said or "ready" in said
-    notebook.run("quick.delete()", 90)
+    notebook.run("quick.delete()")

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -29,21 +30,23 @@ def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
 def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patient) -> None:
     worker = patient.process("worker-1", "worker")
     old = patient.kill("worker-1", "agent")
-    deadline = time.monotonic() + 30
-    while not (new := processes(str(patient.home("worker-1")), "runtime.agent ")) or new == [old]:
-        assert time.monotonic() < deadline, "no new agent"
-        time.sleep(0.1)
+    patient.sees(
+        lambda: set(processes(str(patient.home("worker-1")), "runtime.agent ")) - {old}, "new agent on worker-1"
+    )
     patient.goes_on()
     assert patient.process("worker-1", "worker") == worker, "the worker was not adopted"
+
+
+def places(patient: Patient, vm: str, file: str) -> list[tuple[str, ...]]:
+    """The beginnings of the paths below a VM's home that lead to this file. Other files come and go meanwhile."""
+    home = patient.home(vm)
+    return [Path(folder).relative_to(home).parts[:4] for folder, _, files in os.walk(home) if file in files]
 
 
 def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patient) -> None:
     assert patient.run
     for vm in ("ps-0", *patient.workers()):
-        found = patient.home(vm).rglob("tiny_package.py")
-        assert [path.relative_to(patient.home(vm)).parts[:4] for path in found] == [
-            ("transient", "runs", patient.run.name, "packages")
-        ]
+        assert places(patient, vm, "tiny_package.py") == [("transient", "runs", patient.run.name, "packages")]
     assert find_spec("tiny_package") is None
 
 
@@ -51,10 +54,7 @@ def test_a_module_that_is_sent_along_is_what_every_vm_trains_with(patient: Patie
     assert patient.run
     assert "= own_layers.SIZES" in (patient.run.directory / "cell.py").read_text()
     for vm in ("ps-0", *patient.workers()):
-        found = patient.home(vm).rglob("own_layers.py")
-        assert [path.relative_to(patient.home(vm)).parts[:4] for path in found] == [
-            ("transient", "runs", patient.run.name, "include")
-        ]
+        assert places(patient, vm, "own_layers.py") == [("transient", "runs", patient.run.name, "include")]
     assert find_spec("own_layers") is None
 
 
@@ -76,9 +76,10 @@ def test_a_resize_takes_a_worker_from_the_run_and_brings_one_to_it(patient: Pati
     joined = patient.event(mark, events.WorkerJoined).worker  # type: ignore[attr-defined]
     patient.whole()
     assert set(patient.workers()) == before - {gone} | {joined}
-    patient.goes_on()
+    patient.trains(joined)
     rows = patient.run.history()
     assert rows.steps[rows.worker == joined].sum() > 0
+    patient.goes_on()
     assert not patient.since(first, events.TrainStarted), "nothing was restarted"
 
 
@@ -123,11 +124,11 @@ def test_while_google_accepts_no_credentials_training_goes_on(patient: Patient) 
     mark = patient.mark()
     patient.cluster.weather(credentials="expired")
     try:
-        patient.until(lambda state: "gcloud auth application-default login" in state.trouble, "told", 30)
+        patient.until(lambda state: "gcloud auth application-default login" in state.trouble, "told")
         patient.goes_on()
     finally:
         patient.cluster.weather(credentials="accepted")
-    patient.until(lambda state: not state.trouble, "over", 60)
+    patient.until(lambda state: not state.trouble, "over")
     assert not patient.since(mark, events.VmRevoked)
     assert not patient.since(mark, events.VmDeleted)
 
@@ -160,6 +161,7 @@ def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient
         patient.goes_on()
     finally:
         os.kill(number, signal.SIGCONT)
+    patient.event(mark, events.WorkerJoined, worker="worker-1")
     patient.whole()
 
 
@@ -171,10 +173,10 @@ def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patien
     for vm in lost:
         patient.event(mark, events.VmPreemptionNotice, vm=vm)
     patient.goes_on()
-    assert len({each.by for each in patient.since(mark, events.WorkerReplaced)}) >= 1  # type: ignore[attr-defined]
-    patient.whole()
+    patient.event(mark, events.WorkerReplaced)
+    patient.settled()
+    assert not set(lost) & set(patient.workers())
     for vm in lost:
-        assert patient.event(mark, events.VmRevoked, vm=vm)
         assert len([each for each in patient.since(mark, events.VmRevoked) if each.vm == vm]) == 1  # type: ignore[attr-defined]
 
 
@@ -185,7 +187,7 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
     for vm in lost:
         patient.cluster.revoke(vm)
     patient.until(lambda state: state.active_run and not set(state.active_run.workers) & lost, "without the lost")
-    patient.whole()
+    patient.settled()
     assert not set(patient.workers()) & lost
     for vm in patient.workers():  # each was a process that had waited for its role
         assert processes("transient_magics.runtime.worker ", "--standby", str(patient.home(vm)))
@@ -205,14 +207,16 @@ def test_a_worker_revoked_before_its_first_step_is_replaced(patient: Patient) ->
     patient.until(running, "running")
     patient.cluster.revoke(early)
     patient.event(mark, events.VmRequested, replaces=early)
-    patient.whole()
+    patient.settled()
     patient.goes_on()
 
 
 def test_the_emulator_killed_and_started_again_changes_nothing_for_the_training(patient: Patient) -> None:
     vms = {vm.name for vm in patient.cluster.state.living if vm.state == "ready"}
-    os.kill(patient.emulator(), signal.SIGKILL)
-    time.sleep(3)
-    patient.goes_on(60)
-    patient.whole()
+    number = patient.emulator()
+    os.kill(number, signal.SIGKILL)
+    patient.goes_on()
+    patient.sees(lambda: set(patient.emulators()) - {number}, "another emulator")
+    time.sleep(5)  # the controller has asked it which VMs there are by now
+    patient.settled()
     assert vms <= {vm.name for vm in patient.cluster.state.living if vm.state == "ready"}
