@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parents[2]
+PATIENCE = 240.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
 async def inside() -> None:
@@ -71,7 +72,7 @@ class MachineRoom:
         """Start (again) the agent of a machine, and return its pid once it answers."""
         self.root(name).mkdir(parents=True, exist_ok=True)
         self._agents[name] = self._do({"do": "agent", "name": name, "root": str(self.root(name))})["pid"]
-        until(lambda: self.alive(name), 10, f"agent of {name}")
+        until(lambda: self.alive(name), f"agent of {name}")
         return self._agents[name]
 
     def alive(self, name: str) -> bool:
@@ -91,10 +92,14 @@ class MachineRoom:
         """From now on a step on this machine takes so many times the pace that was declared."""
         self._do({"do": "pace", "name": name, "pace": f"0 {times}"})
 
+    def hold(self, name: str, seconds: float) -> None:
+        """From now on a step on this machine, for which no pace was declared, takes so many seconds; 0: as it can."""
+        self._do({"do": "pace", "name": name, "pace": f"{seconds} {int(seconds > 0)}"})
+
     def say(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         """One command to an agent, and its answer."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(20)
+            connection.settimeout(PATIENCE)
             connection.connect(str(self.root(name) / "agent.sock"))
             connection.sendall(json.dumps(message).encode() + b"\n")
             with connection.makefile() as answers:
@@ -126,7 +131,7 @@ class MachineRoom:
             os.kill(self._agents[name], signal.SIGTERM)
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
 
     def _do(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -156,18 +161,18 @@ def free_ports(count: int) -> list[int]:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file that may not exist yet."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The complete JSON lines of a file that may not exist yet, and that somebody may be writing."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until `condition` gives something true, and return it."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         if found := condition():
             return found
         time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
+    raise AssertionError(f"not within {PATIENCE:.0f} s: {what}")
 
 
 if __name__ == "__main__":

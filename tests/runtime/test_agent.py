@@ -51,11 +51,11 @@ def test_the_same_assignment_changes_nothing_and_another_place_restarts_the_role
     room.put("vm", DECLARATION, "")
     first, second = worker(free_ports(1)), worker(free_ports(1))
     assert room.say("vm", first) == {"ok": True}
-    before = until(lambda: room.pids("vm"), 5, "a process")
+    before = until(lambda: room.pids("vm"), "a process")
     assert room.say("vm", first) == {"ok": True}
     assert room.pids("vm") == before
     assert room.say("vm", second) == {"ok": True}
-    until(lambda: room.pids("vm") and room.pids("vm") != before, 5, "another process")
+    until(lambda: room.pids("vm") and room.pids("vm") != before, "another process")
     assert room.say("vm", {"do": "stop", "run": "run-1"}) == {"ok": True}
     assert room.pids("vm") == {}
 
@@ -64,26 +64,26 @@ def test_a_killed_agent_is_followed_by_one_that_adopts_the_roles(room: MachineRo
     room.start_agent("vm")
     room.put("vm", DECLARATION, "")
     room.say("vm", worker(free_ports(1)))
-    before = until(lambda: room.pids("vm"), 5, "a process")
+    before = until(lambda: room.pids("vm"), "a process")
     room.kill_agent("vm")
     room.start_agent("vm")
     assert room.pids("vm") == before
     os.kill(before["worker-1"], signal.SIGKILL)
-    until(lambda: room.reports("vm", "process.exited"), 5, "the exit of an adopted process")
-    until(lambda: room.pids("vm") and room.pids("vm") != before, 5, "its successor")
+    until(lambda: room.reports("vm", "process.exited"), "the exit of an adopted process")
+    until(lambda: room.pids("vm") and room.pids("vm") != before, "its successor")
 
 
 def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: MachineRoom):
     room.start_agent("vm")
     room.put("vm", DECLARATION, "")
     room.say("vm", worker(free_ports(1)))
-    until(lambda: room.pids("vm"), 5, "a process")
+    until(lambda: room.pids("vm"), "a process")
     flipped = room.preempt("vm")
-    notice = until(lambda: room.reports("vm", "vm.preemption_notice"), 5, "the notice")[0]
-    assert notice["time"] - flipped < 100_000_000
-    exit_ = until(lambda: room.reports("vm", "process.exited"), 8, "the worker's exit")[0]
+    notice = until(lambda: room.reports("vm", "vm.preemption_notice"), "the notice")[0]
+    assert notice["time"] - flipped < 5e9
+    exit_ = until(lambda: room.reports("vm", "process.exited"), "the worker's exit")[0]
     assert exit_["name"] == "worker-1"
-    assert room.pids("vm") == {}
+    until(lambda: not room.pids("vm"), "no process")
     answer = room.say("vm", worker(free_ports(1)))
     assert answer["ok"] is False
     assert "taken away" in answer["error"]
@@ -107,12 +107,12 @@ def test_a_waiting_process_becomes_the_worker_and_a_dead_one_is_done_without(roo
     room.start_agent("vm")
     for kill in (False, True):
         assert room.say("vm", WARM) == room.say("vm", WARM) == {"ok": True}
-        (pid,) = until(lambda: waiting(room), 5, "a process that waits")
+        (pid,) = until(lambda: waiting(room), "a process that waits")
         room.put("vm", DECLARATION, "")
         if kill:
             os.kill(pid, signal.SIGKILL)
         assert room.say("vm", worker(free_ports(1))) == {"ok": True}
-        running = until(lambda: room.pids("vm"), 5, "a process")["worker-1"]
+        running = until(lambda: room.pids("vm"), "a process")["worker-1"]
         assert (running == pid) is not kill
         assert room.say("vm", WARM) == {"ok": True}
         assert waiting(room) == ([] if kill else [pid])  # it has its role: nobody else waits for that
@@ -123,9 +123,9 @@ def test_nobody_waits_for_a_run_that_is_over_or_an_agent_that_is_dead(room: Mach
     room.start_agent("vm")
     for end in (lambda: room.say("vm", {"do": "stop", "run": "run-1"}), lambda: room.kill_agent("vm")):
         room.say("vm", WARM)
-        until(lambda: waiting(room), 5, "a process that waits")
+        until(lambda: waiting(room), "a process that waits")
         end()
-        until(lambda: not waiting(room), 30, "its end")  # once it has imported what it was importing
+        until(lambda: not waiting(room), "its end")  # once it has imported what it was importing
     room.start_agent("vm")
 
 
@@ -134,22 +134,22 @@ def test_what_is_left_of_an_earlier_run_ends_when_another_one_is_assigned(room: 
     for run in ("run-1", "run-2"):
         room.put("vm", {**DECLARATION, "name": run}, "")
     room.say("vm", worker(free_ports(1)))
-    earlier = until(lambda: room.pids("vm"), 5, "a process")["worker-1"]
+    earlier = until(lambda: room.pids("vm"), "a process")["worker-1"]
     room.say("vm", {**WARM, "run": "run-0"})
-    assert until(lambda: waiting(room), 5, "a process that waits")
+    assert until(lambda: waiting(room), "a process that waits")
     assert room.say("vm", worker(free_ports(1), "run-2")) == {"ok": True}
     with pytest.raises(ProcessLookupError):
         os.kill(earlier, 0)
     assert not waiting(room)
     runs = lambda: [process["run"] for process in room.say("vm", {"do": "ping"})["processes"]]  # noqa: E731
-    assert until(runs, 5, "its successor") == ["run-2"]
+    assert until(runs, "its successor") == ["run-2"]
 
 
 def test_a_frozen_process_is_ended_too(room: MachineRoom):
     room.start_agent("vm")
     room.put("vm", DECLARATION, "")
     room.say("vm", worker(free_ports(1)))
-    pid = until(lambda: room.pids("vm"), 5, "a process")["worker-1"]
+    pid = until(lambda: room.pids("vm"), "a process")["worker-1"]
     os.kill(pid, signal.SIGSTOP)
     room.say("vm", {"do": "stop", "run": "run-1"})
     assert room.pids("vm") == {}

@@ -77,7 +77,7 @@ async def test_two_deliveries_at_once_do_not_mix(tmp_path: Path) -> None:
         host, port = chief.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(announced(1) + content(1)[:300_000])
-        await asyncio.to_thread(until, chief.arriving, 20, "the first worker's first file")  # it stays in its middle
+        await asyncio.to_thread(until, chief.arriving, "the first worker's first file")  # it stays in its middle
 
         saved = written(tmp_path / "worker-2", 2)
         await asyncio.to_thread(deliver, chief.address, "", 2, saved, tmp_path / "worker-2")

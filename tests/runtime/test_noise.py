@@ -91,7 +91,7 @@ print(json.dumps([probed(False, [16], 250), probed(True, [16], 250), probed(Fals
 def test_the_graph_measures_a_known_noise_and_applies_nothing() -> None:
     """Dense and sparse gradients, and mini-batches that differ: 250 estimates come within 5 %, and in no more time."""
     program = [sys.executable, "-c", PROGRAM, str(SIZE), str(VARIANCE)]
-    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=150)
+    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     dense, sparse, uneven = json.loads(done.stdout.splitlines()[-1])
     for squared, signal, noise in (dense, sparse, uneven):

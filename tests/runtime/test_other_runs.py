@@ -67,9 +67,9 @@ def test_an_error_in_the_cell_fails_the_run_with_its_line(room: MachineRoom):
     line = next(number for number, text in enumerate(cell.splitlines(), 2) if "load_digitz()" in text)
     room.put("ps-0", DECLARATION, cell)
     room.say("ps-0", assignment("ps-0", [server], chief))
-    failed = until(lambda: events(room, "train.failed"), 40, "the failure")[0]
+    failed = until(lambda: events(room, "train.failed"), "the failure")[0]
     assert failed["reason"].startswith(f"cell line {line}: NameError: name 'load_digitz' is not defined")
-    exited = until(lambda: room.reports("ps-0", "process.exited"), 10, "the end")
+    exited = until(lambda: room.reports("ps-0", "process.exited"), "the end")
     assert exited[0]["code"] == 65
     assert len(room.reports("ps-0", "process.started")) == 1
 
@@ -87,19 +87,18 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     for name in names:
         room.start_agent(name)
     start()
-    until(lambda: events(room, "train.progress"), 240, "steps")
+    until(lambda: events(room, "train.progress"), "steps")
     room.say("ps-0", {"do": "save", "run": "run-1"})
-    saved = until(lambda: events(room, "train.checkpoint")[1:], 5, "a checkpoint")[0]
+    saved = until(lambda: events(room, "train.checkpoint")[1:], "a checkpoint")[0]
     assert 30 <= saved["next_seconds"] <= 600
 
     os.kill(room.pids("ps-1")["ps-1"], signal.SIGKILL)
     killed = room.reports("worker-1")  # the worker's process must stay the same
     metrics = room.run_folder("ps-0") / "metrics.jsonl"
     before = lines(metrics)[-1]
-    back = until(lambda: room.reports("ps-1", "process.started")[1:], 30, "another process of ps-1")[0]["time"]
+    back = until(lambda: room.reports("ps-1", "process.started")[1:], "another process of ps-1")[0]["time"]
     since = until(
-        lambda: [line for line in lines(metrics) if line["time"] > back and line["steps"] > 5][1:],
-        60,
+        lambda: [line for line in lines(metrics) if line["time"] > back and line["steps"] > 2][1:],
         "steps after ps-1 came back",
     )
     restored = since[0]["step"] - since[0]["steps"]
@@ -114,7 +113,7 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     assert events(room, "worker.left")[-1]["reason"] == "told to leave"
 
     start(train_steps=last["step"] + 10, pace_seconds=None)
-    finished = until(lambda: events(room, "train.finished") or events(room, "train.failed"), 90, "the end")[0]
+    finished = until(lambda: events(room, "train.finished") or events(room, "train.failed"), "the end")[0]
     assert finished["step"] >= last["step"] + 10
     assert events(room, "train.started")[-1]["step"] == last["step"]
     assert 0 <= events(room, "train.evaluated")[0]["metrics"]["accuracy"] <= 1

@@ -100,24 +100,28 @@ def finish(room: MachineRoom, cell: str, servers: int, **more: object) -> dict[s
     """Play a run with two workers to its end, and return its evaluation."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(servers)]
     chief = f"127.0.0.1:{free_ports(1)[0]}"
-    for name in (*(f"ps-{index}" for index in range(servers)), "worker-1", "worker-2"):
+    workers = ("worker-1", "worker-2")
+    for name in (*(f"ps-{index}" for index in range(servers)), *workers):
         room.start_agent(name)
+        room.hold(name, 1.0)  # one worker alone does not get to the end
         room.put(name, {**OWN, **more}, cell)
         room.say(name, assignment(name, addresses, chief))
     story = Story(room)
-    for name in ("worker-1", "worker-2"):
-        story.wait(60, f"{name} joined", "worker.joined", worker=name)
-    story.wait(90, "the end", "train.finished", "train.failed")
+    for name in workers:
+        story.wait(f"{name} joined", "worker.joined", worker=name)
+    for name in workers:
+        room.hold(name, 0.0)
+    story.wait("the end", "train.finished", "train.failed")
     assert not story.events("train.failed")
     stepped = {line["worker"] for line in story.metrics()}
-    assert stepped == {"worker-1", "worker-2"}
+    assert stepped == set(workers)
     measured = [line for line in story.metrics() if "gradient_squared" in line]
     assert measured
     for line in measured:
         assert line["gradient_squared"] > 0
         assert math.isfinite(line["gradient_signal"])
         assert math.isfinite(line["gradient_noise"])
-    until(lambda: not room.pids("ps-0"), 10, "the end of every role")
+    until(lambda: not room.pids("ps-0"), "the end of every role")
     return story.events("train.evaluated")[0]["metrics"]
 
 
@@ -183,7 +187,7 @@ def test_data_that_cannot_be_trained_on_fail_the_run_with_the_reason(
     for name in ("ps-0", "worker-1"):
         room.put(name, OWN, cell)
         room.say(name, assignment(name, [server], chief))
-    failed = Story(room).wait(120, "the failure", "train.failed")
+    failed = Story(room).wait("the failure", "train.failed")
     assert failed["reason"].startswith(begins)
     assert says in failed["reason"]
 
@@ -205,12 +209,12 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     first = room.put("ps-0", OWN, MODEL_FN)
     room.say("ps-0", assignment("ps-0", [server], chief))
-    Story(room).wait(120, "the first checkpoint", "train.checkpoint")
+    Story(room).wait("the first checkpoint", "train.checkpoint")
     second = room.put("ps-0", {**OWN, "name": "run-2", "resume": "run-1"}, other)
     shutil.copytree(first / "checkpoints", second / "checkpoints")
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     room.say("ps-0", assignment("ps-0", [server], chief, "run-2"))
-    failed = Story(room, run="run-2").wait(120, "the failure", "train.failed")
+    failed = Story(room, run="run-2").wait("the failure", "train.failed")
     assert said in failed["reason"]
 
 

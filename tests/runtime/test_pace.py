@@ -12,7 +12,7 @@ from transient_magics.runtime.pace import Pace
 
 
 async def becomes(pace: Pace, seconds: float) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while pace.seconds != pytest.approx(seconds):  # noqa: ASYNC110 - a thread of its own writes it
             await asyncio.sleep(0.01)
 
@@ -50,7 +50,7 @@ async def test_without_such_an_attribute_only_the_declared_pace_counts() -> None
     server = await asyncio.start_server(missing, "127.0.0.1", 0)
     pace = Pace(0.2, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     pace.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while any(thread.name == "pace" for thread in threading.enumerate()):  # noqa: ASYNC110 - threads tell nobody
             await asyncio.sleep(0.01)
     assert pace.seconds == 0.2

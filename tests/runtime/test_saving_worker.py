@@ -31,17 +31,17 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
         room.start_agent(name)
         room.put(name, DECLARED, DIGITS)
         room.say(name, assignment(name, [server], chief))
-    story.wait(120, "worker-1 saves", "train.checkpoint", worker="worker-1")
+    story.wait("worker-1 saves", "train.checkpoint", worker="worker-1")
     room.start_agent("worker-2")
     room.put("worker-2", DECLARED, DIGITS)
     room.say("worker-2", assignment("worker-2", [server], chief))
-    story.wait(120, "worker-2 trains too", "worker.joined", worker="worker-2")
+    story.wait("worker-2 trains too", "worker.joined", worker="worker-2")
     assert all(line.get("worker") != "worker-2" for line in story.events("train.checkpoint")), "the duty stays"
 
     # It freezes; a checkpoint becomes due, and it is asked for it, before its silence is noticed.
     saving = room.pids("worker-1")["worker-1"]
     os.kill(saving, signal.SIGSTOP)
-    first = story.wait(60, "the other one saves", "train.checkpoint", worker="worker-2")
+    first = story.wait("the other one saves", "train.checkpoint", worker="worker-2")
     folder = room.run_folder("ps-0")
 
     def whole(saved: dict[str, Any]) -> None:
@@ -56,10 +56,10 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     room.put("successor", DECLARED, DIGITS)
     room.say("successor", assignment("worker-1", [server], chief))
     numbers = lambda: [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-1"]  # noqa: E731
-    assert until(lambda: numbers()[1:], 60, "its successor joins") == [2]
+    assert until(lambda: numbers()[1:], "its successor joins") == [2]
     assert room.pids("worker-1") == {"worker-1": saving}
     os.kill(saving, signal.SIGCONT)
-    exited = until(lambda: room.reports("worker-1", "process.exited"), 20, "the end of the thawed one")[0]
+    exited = until(lambda: room.reports("worker-1", "process.exited"), "the end of the thawed one")[0]
     assert (exited["name"], exited["code"]) == ("worker-1", 0)
     log = (room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
     assert "leaving: told to leave" in log
@@ -70,8 +70,8 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     def steps(worker: str) -> int:
         return sum(line["steps"] for line in story.metrics() if line["worker"] == worker and line["time"] > gone)
 
-    until(lambda: steps("worker-1") > 10 and steps("worker-2") > 10, 30, "the two that are left train")
-    second = story.wait(60, "and again", "train.checkpoint", worker="worker-2")
+    until(lambda: steps("worker-1") > 10 and steps("worker-2") > 10, "the two that are left train")
+    second = story.wait("and again", "train.checkpoint", worker="worker-2")
     assert {line["worker"] for line in story.events("train.checkpoint") if line["step"] >= first["step"]} == {
         "worker-2"
     }
@@ -80,16 +80,16 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
 
     # What it saved is what the run goes on from.
     os.kill(json.loads((folder / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
-    restarted = until(lambda: story.events("train.started")[1:], 120, "training restarted")[-1]
+    restarted = until(lambda: story.events("train.started")[1:], "training restarted")[-1]
     saved = [line["step"] for line in story.events("train.checkpoint") if line["time"] < restarted["time"]]
     assert max(saved) <= restarted["step"] <= max(saved) + 2
     assert not list((folder / "checkpoints").glob("broken-*"))
-    story.wait(60, "it saves on", "train.checkpoint", worker="worker-2")
+    story.wait("it saves on", "train.checkpoint", worker="worker-2")
 
     # With nobody left to do it, the chief does.
     for name in ("worker-2", "successor"):
         room.say(name, {"do": "stop", "run": "run-1"})
     alone = len(story.events("train.checkpoint"))
     room.say("ps-0", {"do": "save", "run": "run-1"})
-    until(lambda: len(story.events("train.checkpoint")) > alone, 40, "the chief saves")
+    until(lambda: len(story.events("train.checkpoint")) > alone, "the chief saves")
     assert "worker" not in story.events("train.checkpoint")[-1]

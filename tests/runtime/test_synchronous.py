@@ -48,6 +48,11 @@ def story(shared_room: MachineRoom) -> Story:
     return play(shared_room)
 
 
+def rows(story: Story, worker: str, since: float) -> list[dict[str, Any]]:
+    """A worker's metrics after a moment."""
+    return [line for line in story.metrics() if line["worker"] == worker and line["time"] > since]
+
+
 def play(room: MachineRoom) -> Story:
     story = Story(room)
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
@@ -56,36 +61,32 @@ def play(room: MachineRoom) -> Story:
         room.put(name, SYNC, DIGITS)
         room.say(name, assignment(name, [server], chief))
     for name in WORKERS:
-        story.wait(120, f"{name} joined", "worker.joined", worker=name)
-    story.marks["all"] = time.time_ns()
-    time.sleep(3)
-
+        story.wait(f"{name} joined", "worker.joined", worker=name)
+    story.marks["all"] = begun = time.time_ns()
+    until(lambda: all(len(rows(story, name, begun)) > 2 for name in WORKERS), "steps of all")
     story.marks["killed"] = time.time_ns()
     os.kill(room.pids("worker-3")["worker-3"], signal.SIGKILL)
-    story.wait(5, "the killed worker is lost", "worker.left", worker="worker-3")
+    story.wait("the killed worker is lost", "worker.left", worker="worker-3")
     frozen = room.pids("worker-1")["worker-1"]
     os.kill(frozen, signal.SIGSTOP)
     story.marks["frozen"] = time.time_ns()
-    time.sleep(4.5)
+    until(lambda: rows(story, "worker-2", story.marks["frozen"] + 3 * 10**9), "steps without the frozen one")
     story.marks["thawed"] = time.time_ns()
     os.kill(frozen, signal.SIGCONT)
-    story.wait(90, "its successor", "worker.joined", worker="worker-3")
+    story.wait("its successor", "worker.joined", worker="worker-3")
     story.marks["joined"] = time.time_ns()
 
-    def thawed_steps() -> bool:
-        return any(line["worker"] == "worker-1" and line["time"] > story.marks["thawed"] for line in story.metrics())
-
-    until(thawed_steps, 60, "the thawed worker steps again")
+    until(lambda: rows(story, "worker-1", story.marks["thawed"]), "the thawed worker steps again")
     story.marks["server killed"] = time.time_ns()
     os.kill(room.pids("ps-0")["ps-0"], signal.SIGKILL)
-    restarted = until(lambda: story.events("train.started")[1:], 90, "training restarted")[0]
+    restarted = until(lambda: story.events("train.started")[1:], "training restarted")[0]
     story.marks["restored"], story.marks["restarted"] = restarted["step"], restarted["time"]
 
     def resumed() -> bool:
         later = [line for line in story.metrics() if line["time"] > restarted["time"] + 3 * 10**9]
         return {line["worker"] for line in later if line["step"] > restarted["step"] + 5} == set(WORKERS)
 
-    until(resumed, 60, "all step again")
+    until(resumed, "all step again")
     for name in (*WORKERS, "ps-0"):
         room.say(name, {"do": "stop", "run": "run-1"})
     return story
@@ -94,24 +95,28 @@ def play(room: MachineRoom) -> Story:
 def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_do_not_count(room: MachineRoom):
     story = Story(room)
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
-    paces = {"worker-1": 0.1, "worker-2": 1.0}
+    paces = {"worker-1": 0.1, "worker-2": 3.0}
     for name in ("ps-0", *paces):
         room.start_agent(name)
         declared = {**SYNC, "backup_workers": 1, "checkpoint_steps": 10_000, "pace_seconds": paces.get(name)}
         room.put(name, declared, DIGITS)
         room.say(name, assignment(name, [server], chief))
     for name in paces:
-        story.wait(120, f"{name} joined", "worker.joined", worker=name)
+        story.wait(f"{name} joined", "worker.joined", worker=name)
     joined = max(line["time"] for line in story.events("worker.joined"))
 
     def of(worker: str) -> list[dict[str, Any]]:
-        return [line for line in story.metrics() if line["worker"] == worker and line["time"] > joined + 1.5e9]
+        return rows(story, worker, joined + 1.5e9)
 
-    until(lambda: sum(line["steps"] for line in of("worker-1")[1:]) >= 60, 120, "60 steps of the fast one")
+    def long_enough() -> bool:
+        fast = of("worker-1")
+        return sum(line["steps"] for line in fast[1:]) >= 60 and fast[-1]["time"] - fast[0]["time"] > 15e9
+
+    until(long_enough, "60 steps of the fast one, and time for five of the slow one")
     fast, slow = of("worker-1"), of("worker-2")
     made = fast[-1]["step"] - fast[0]["step"]
     assert made == sum(line["steps"] for line in fast[1:]), "every step has the gradient of the fast one"
-    # Of its six gradients and more; one counts only if the fast one stood still for a second.
+    # Of its five gradients and more; one counts only if the fast one stood still for seconds.
     assert sum(line["steps"] for line in slow) <= 2
     assert set(room.pids("worker-2")) == {"worker-2"}, "it trains all the same"
     assert not story.events("worker.left")
@@ -133,10 +138,9 @@ def test_workers_keep_step_and_nothing_is_stale(story: Story):
 
 
 def test_the_others_go_on_when_a_worker_is_killed_or_frozen_and_wait_for_nobody_who_joins(story: Story):
-    assert between(story, "frozen", "thawed", "worker-2")[-1]["time"] > story.marks["frozen"] + 3 * 10**9
     gaps = [line["gap_seconds"] for line in between(story, "killed", "joined", "worker-2")]
     assert len(gaps) >= 2
-    assert max(gaps) < 4.5
+    assert max(gaps) < 10
     assert between(story, "thawed", "server killed", "worker-1")
     numbers = [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-3"]
     assert numbers[-1] > numbers[0]

@@ -55,7 +55,7 @@ def begin(room: MachineRoom, run: str, cell: str, names: tuple[str, ...], declar
         room.start_agent(name)
         join(story, name, cell, server, chief, declared)
     for name in names:
-        story.wait(120, f"{name} joined", "worker.joined", worker=name)
+        story.wait(f"{name} joined", "worker.joined", worker=name)
     story.marks["addresses"] = server, chief
     return story
 
@@ -99,7 +99,7 @@ def text(shared_room: MachineRoom) -> Story:
             whole = len(told) == workers and sum(told.values()) == 2 * TOKENS
             return told if whole and imbalance(told) < below else None
 
-        return until(found, 120, f"sizes of {workers} workers")
+        return until(found, f"sizes of {workers} workers")
 
     marks["first sizes"] = settled(2)
     marks["balanced"], marks["resized"] = settled(2, below=1.1), story.events("worker.batch_resized")
@@ -109,32 +109,32 @@ def text(shared_room: MachineRoom) -> Story:
         now = {line["worker"]: line["batch_size"] for line in story.metrics()}
         return now == sizes(story, TOKENS)
 
-    until(all_step, 60, "steps of the new sizes")
+    until(all_step, "steps of the new sizes")
     marks["same processes"] = marks["processes"] == [room.pids(name)[name] for name in ("worker-1", "worker-2")]
     marks["logs"] = [(room.run_folder(name) / "logs" / f"{name}.log").read_text() for name in ("worker-1", "worker-2")]
 
     os.kill(room.pids("worker-2")["worker-2"], signal.SIGKILL)
-    story.wait(30, "the killed worker is lost", "worker.left", worker="worker-2")
+    story.wait("the killed worker is lost", "worker.left", worker="worker-2")
     marks["after a death"] = settled(1)
     room.start_agent("worker-3")
     server, chief = marks["addresses"]
     join(story, "worker-3", REVERSE, server, chief, SYNCHRONOUS)
     for name in ("worker-2", "worker-3"):
-        story.wait(120, f"{name} joins", "worker.joined", worker=name)
+        story.wait(f"{name} joins", "worker.joined", worker=name)
     marks["after two joins"] = settled(3)
     room.preempt("worker-1")
-    story.wait(30, "the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
+    story.wait("the revoked worker left", "worker.left", worker="worker-1", reason="revoked")
     marks["after a notice"] = settled(2)
     step = story.metrics()[-1]["step"]
-    until(lambda: story.metrics()[-1]["step"] > step + 2, 60, "steps of those who are left")
+    until(lambda: story.metrics()[-1]["step"] > step + 2, "steps of those who are left")
 
     marks["saved before"], marks["step at the notice"] = story.events("train.checkpoint"), story.metrics()[-1]["step"]
     room.preempt("ps-0")
-    marks["noticed"] = until(lambda: room.reports("ps-0", "vm.preemption_notice"), 10, "the notice")[0]
-    marks["saved"] = until(lambda: story.events("train.checkpoint")[1:], 30, "a checkpoint")[0]
+    marks["noticed"] = until(lambda: room.reports("ps-0", "vm.preemption_notice"), "the notice")[0]
+    marks["saved"] = until(lambda: story.events("train.checkpoint")[1:], "a checkpoint")[0]
     for name in ("ps-0", *PACES):
         room.say(name, {"do": "stop", "run": "run-1"})
-    until(lambda: not room.pids("ps-0"), 30, "the end")
+    until(lambda: not room.pids("ps-0"), "the end")
     return story
 
 
@@ -144,7 +144,7 @@ def test_unequal_workers_take_unequal_parts_of_text_without_a_restart_or_another
     assert balanced["worker-1"] > 1.5 * balanced["worker-2"]
     assert imbalance(balanced) < 1.1 < imbalance({"worker-1": TOKENS, "worker-2": TOKENS})
     adjustments = [event for event in marks["resized"] if event["worker"] == "worker-1"]
-    assert 1 <= len(adjustments) <= 3
+    assert 1 <= len(adjustments) <= 5
     assert {event["reason"] for event in adjustments} == {"dynamic"}
     assert marks["same processes"]
     for log in marks["logs"]:
@@ -186,10 +186,10 @@ def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_p
 
 def test_a_worker_whose_memory_is_exhausted_goes_on_with_fewer_examples(room: MachineRoom) -> None:
     story = begin(room, "run-2", DIGITS + SMALL_MEMORY, ("worker-1", "worker-2"), SMALL)
-    event = story.wait(40, "memory exhausted", "worker.batch_resized", worker="worker-1", reason="oom")
+    event = story.wait("memory exhausted", "worker.batch_resized", worker="worker-1", reason="oom")
     assert event["old"] > 40 >= event["new"]
     numbers = [line["number"] for line in story.events("worker.joined")]
     assert len(numbers) == 2  # no process was started anew
     stepping = lambda: story.metrics()[-1]["time"] > event["time"] + 2e9  # noqa: E731
-    until(stepping, 10, "training goes on")
+    until(stepping, "training goes on")
     assert sum(sizes(story, 32).values()) == 64

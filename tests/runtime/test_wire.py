@@ -59,7 +59,7 @@ def test_every_parameter_and_gradient_crosses_once_and_in_the_declared_width(tmp
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "wire": wire}))
     (tmp_path / "cell.py").write_text(DIGITS)
     command = [sys.executable, "-c", CROSSING, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     crossing = json.loads(done.stdout.splitlines()[-1])
     declared, other = ("float32", "bfloat16") if wire == "fp32" else ("bfloat16", "float32")

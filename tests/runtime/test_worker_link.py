@@ -19,5 +19,5 @@ def test_a_worker_leaves_where_the_chief_of_another_run_answers():
         with connection:
             assert b'"join"' in connection.recv(1 << 16)
             connection.sendall(encode({"ok": False, "error": "wrong token"}))
-            assert told.wait(20)
+            assert told.wait(60)
     assert link.told == "told to leave"
