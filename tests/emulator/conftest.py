@@ -13,7 +13,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = start(tmp_path_factory.mktemp("emulator"), "--port", "0")
     yield running
     running.process.terminate()
-    assert running.process.wait(10) == 0
+    assert running.process.wait(60) == 0
     assert not list((running.state / "vms").iterdir())
 
 

@@ -136,7 +136,7 @@ path, method, body, headers = json.loads(sys.stdin.readline())
 connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"])
 connection.request(method, "/computeMetadata/v1/" + path, body, headers)
 answer = connection.getresponse()
-print(json.dumps([answer.status, answer.read().decode()]))
+print(json.dumps([answer.status, answer.read().decode(), answer.headers["ETag"]]))
 """
 
 
@@ -144,10 +144,17 @@ async def ask_metadata(
     connection: asyncssh.SSHClientConnection, path: str, method: str, body: str, headers: dict[str, str]
 ) -> tuple[int, str]:
     """What a program in the VM hears from its metadata server."""
+    status, text, _ = await ask_with_etag(connection, path, method, body, headers)
+    return status, text
+
+
+async def ask_with_etag(
+    connection: asyncssh.SSHClientConnection, path: str, method: str, body: str, headers: dict[str, str]
+) -> tuple[int, str, str]:
+    """The same with the value's etag, by which a program waits for another value."""
     question = json.dumps([path, method, body, headers])
     said = await connection.run(f"transient-python -S -c {shlex.quote(_ASK)}", input=question + "\n", check=True)
-    status, text = json.loads(str(said.stdout))
-    return status, text
+    return tuple(json.loads(str(said.stdout)))
 
 
 def dial(relay: str, address: str, port: int) -> socket.socket:
@@ -166,7 +173,7 @@ def dial(relay: str, address: str, port: int) -> socket.socket:
 
 def http_request(url: str, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
     """Status and JSON of a plain request."""
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=60)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -189,9 +196,14 @@ def processes(text: str) -> list[int]:
     return found
 
 
-def eventually(check: Any, seconds: float = 10.0) -> None:
-    """Wait until `check()` is true."""
-    deadline = time.monotonic() + seconds
+def text_of(path: Path) -> str:
+    """What stands in a file, nothing as long as there is none."""
+    return path.read_text() if path.exists() else ""
+
+
+def eventually(check: Any) -> None:
+    """Wait until `check()` is true, far longer than it takes: a machine with two busy cores is no failure."""
+    deadline = time.monotonic() + 90
     while not check():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

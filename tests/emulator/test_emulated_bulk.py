@@ -163,4 +163,4 @@ def test_a_bulk_insert_survives_the_death_of_the_emulator(state: Path) -> None:
     assert (operation.get("error"), _counts(operation)) == (None, (6, 6, 0, 0))
     assert cloud.names() == {f"b-{number}" for number in range(1, 7)}
     second.process.terminate()
-    assert second.process.wait(10) == 0
+    assert second.process.wait(60) == 0

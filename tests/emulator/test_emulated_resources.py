@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from discovery import faults, refusal_faults
-from emulated_cloud import KEY, PROJECT, ZONE, Cloud, Running, eventually, http_request, start
+from emulated_cloud import KEY, PROJECT, ZONE, Cloud, Running, eventually, http_request, start, text_of
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
@@ -244,9 +244,10 @@ def test_what_can_be_changed_of_a_vm(cloud: Cloud, google: Any, ask: Any) -> Non
     assert ask("POST", f"{instance}/resume", expect=400) == "invalid"
     assert ask("POST", f"{instance}/setMachineType", body={"machineType": "n1-standard-2"}, expect=400)
     assert ask("POST", f"{instance}/setScheduling", body={"preemptible": False}, expect=400) == "invalid"
-    cloud.wait(cloud.instances.reset_unary(**where))
     boots = cloud.running.state / "vms/w0/home/boots"
-    eventually(lambda: boots.read_text() == "boot\nboot\n")
+    eventually(lambda: text_of(boots) == "boot\n")
+    cloud.wait(cloud.instances.reset_unary(**where))
+    eventually(lambda: text_of(boots) == "boot\nboot\n")
     instances.setDeletionProtection(project=PROJECT, zone=ZONE, resource="w0", deletionProtection=True).execute()
     assert ask("DELETE", instance, expect=400) == "invalid"
     instances.setDeletionProtection(project=PROJECT, zone=ZONE, resource="w0", deletionProtection=False).execute()
@@ -426,4 +427,4 @@ def test_what_a_project_has_survives_the_death_of_the_emulator(state: Path) -> N
     assert [each["name"] for each in before[1]["items"]] == ["data", "w0"]
     assert "default-allow-rdp" not in [each["name"] for each in before[0]["items"]]
     second.process.terminate()
-    assert second.process.wait(10) == 0
+    assert second.process.wait(60) == 0

@@ -23,7 +23,7 @@ time.sleep(100)
 
 
 async def test_a_preemption_is_told_at_once_and_carried_out_after_the_notice(cloud: Cloud) -> None:
-    cloud.create("w0", metadata={"emulator-notice-seconds": "3"}, scheduling__instance_termination_action="DELETE")
+    cloud.create("w0", metadata={"emulator-notice-seconds": "10"}, scheduling__instance_termination_action="DELETE")
     async with await cloud.ssh("w0") as connection:
         process = await connection.create_process("transient-python -")
         process.stdin.write(_WATCH)
@@ -33,10 +33,10 @@ async def test_a_preemption_is_told_at_once_and_carried_out_after_the_notice(clo
         cloud.preempt("w0")
         value, moment = (await process.stdout.readline()).split()
         assert value == "TRUE"
-        assert float(moment) - begun < 2.5
+        assert float(moment) - begun < 9
         assert cloud.get("w0").status == "STOPPING"
         await connection.wait_closed()
-        assert 2.9 < time.time() - begun < 12
+        assert 9.9 < time.time() - begun < 60
     eventually(lambda: "w0" not in cloud.names())
     wanted = 'operationType="compute.instances.preempted" AND targetLink:instances/w0'
     request = compute_v1.ListZoneOperationsRequest(project=PROJECT, zone=ZONE, filter=wanted)
@@ -60,7 +60,7 @@ def test_deleting_cuts_the_notice_short(cloud: Cloud) -> None:
     cloud.preempt("w0")
     begun = time.monotonic()
     cloud.delete("w0")
-    assert time.monotonic() - begun < 10, "the notice is of thirty seconds"
+    assert time.monotonic() - begun < 25, "the notice is of thirty seconds"
 
 
 def test_a_vm_preempted_while_it_boots_never_runs(cloud: Cloud) -> None:
@@ -85,11 +85,11 @@ def test_an_on_demand_vm_is_restarted_by_maintenance(cloud: Cloud) -> None:
 def test_compute_engine_itself_ends_a_vm_whose_time_is_up(cloud: Cloud, limit: str) -> None:
     changes = {"scheduling__instance_termination_action": "DELETE"}
     if limit == "duration":
-        changes["scheduling__max_run_duration"] = compute_v1.Duration(seconds=1)
+        changes["scheduling__max_run_duration"] = compute_v1.Duration(seconds=3)
     else:
-        changes["scheduling__termination_time"] = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
-    cloud.create("w0", spot=False, **changes)
-    eventually(lambda: cloud.names() == set(), 5)
+        changes["scheduling__termination_time"] = (datetime.now(UTC) + timedelta(seconds=3)).isoformat()
+    assert not cloud.wait(cloud.insert("w0", spot=False, **changes)).error.errors
+    eventually(lambda: cloud.names() == set())
 
 
 async def test_the_metadata_server_answers_as_googles_does(cloud: Cloud) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import google_crc32c
 import pytest
 from discovery import faults, refusal_faults
-from emulated_cloud import Cloud, Running, http_request, start
+from emulated_cloud import Cloud, Running, eventually, http_request, start
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
@@ -278,7 +278,7 @@ class _Pieces:
         self.session = urllib.parse.urlsplit(answer.headers["Location"])._replace(scheme="", netloc="").geturl()
 
     def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(self._place, timeout=10)
+        connection = http.client.HTTPConnection(self._place, timeout=60)
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
         answer.text = answer.read()  # type: ignore[attr-defined]
@@ -290,7 +290,7 @@ class _Pieces:
         return answer.status, answer.headers.get("Range")
 
     def break_off(self, body: bytes, span: str, promised: int) -> None:
-        connection = http.client.HTTPConnection(self._place, timeout=10)
+        connection = http.client.HTTPConnection(self._place, timeout=60)
         connection.putrequest("PUT", self.session)
         connection.putheader("Content-Range", f"bytes {span}")
         connection.putheader("Content-Length", str(promised))
@@ -305,13 +305,7 @@ def test_an_interrupted_upload_goes_on_where_it_was(bucket: storage.Bucket, runn
     assert upload.put(content[:262_144], "0-262143/3000000") == (308, "bytes=0-262143")
     assert upload.put(b"x", "900000-900000/3000000")[0] == 503
     upload.break_off(content[262_144:2_000_000], "262144-2999999/3000000", 2_737_856)
-    arrived = 262_144
-    for _ in range(100):
-        status, span = upload.put(b"", "*/3000000")
-        arrived = int(str(span).rpartition("-")[2]) + 1
-        if arrived == 2_000_000:
-            break
-    assert (status, arrived) == (308, 2_000_000)
+    eventually(lambda: upload.put(b"", "*/3000000") == (308, "bytes=0-1999999"))
     # What has arrived before may be sent once more.
     assert upload.put(content[1_999_000:], "1999000-2999999/3000000")[0] == 200
     assert upload.put(b"", "*/3000000")[0] == 200
@@ -368,7 +362,7 @@ def test_what_is_stored_survives_the_death_of_the_emulator(state: Path) -> None:
     later.delete()
     assert not list((state / "storage/contents").iterdir())
     second.process.terminate()
-    assert second.process.wait(10) == 0
+    assert second.process.wait(60) == 0
 
 
 def test_a_large_object_needs_little_memory(bucket: storage.Bucket, running: Running) -> None:

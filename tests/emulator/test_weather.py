@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 from discovery import faults
-from emulated_cloud import PROJECT, ZONE, Cloud, Running, ask_metadata, eventually, http_request, start
+from emulated_cloud import (
+    PROJECT,
+    ZONE,
+    Cloud,
+    Running,
+    ask_metadata,
+    ask_with_etag,
+    eventually,
+    http_request,
+    start,
+)
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
@@ -31,7 +41,7 @@ def open_air(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = start(tmp_path_factory.mktemp("open-air"), "--port", "0", "--notice", "0.3")
     yield running
     running.process.terminate()
-    assert running.process.wait(10) == 0
+    assert running.process.wait(60) == 0
 
 
 @pytest.fixture
@@ -84,19 +94,19 @@ def test_weather_survives_the_emulators_death(state: Path) -> None:
     assert {**after, "description": 0} == {**before, "description": 0}
     assert any("f.csv" in line for line in after["description"])
     weather(cloud, hours_per_minute=360)
-    eventually(lambda: cloud.names() == set(), 12)
+    eventually(lambda: cloud.names() == set())
     second.process.terminate()
-    assert second.process.wait(10) == 0
+    assert second.process.wait(60) == 0
 
 
 def test_one_vm_is_taken_every_so_often_as_google_takes_it(sky: Cloud) -> None:
     for name in ("w0", "w1", "ps"):
         sky.create(name, spot=name != "ps", **(DELETE if name != "ps" else {}))
-    weather(sky, revocations="every=0.8s")
     began = time.monotonic()
-    eventually(lambda: any(sky.get(name).status == "STOPPING" for name in sky.names()), 6)
-    assert time.monotonic() - began > 0.5
-    eventually(lambda: sky.names() == {"ps"}, 10)
+    weather(sky, revocations="every=0.8s")
+    eventually(lambda: len(sky.names()) < 3)
+    assert time.monotonic() - began > 0.8
+    eventually(lambda: sky.names() == {"ps"})
     assert time.monotonic() - began > 1.6
     listed = sky.operations.list(project=PROJECT, zone=ZONE)
     taken = [each for each in listed if each.operation_type == "compute.instances.preempted"]
@@ -109,23 +119,23 @@ def test_a_day_in_a_second_ends_preemptible_vms_and_not_spot_vms(sky: Cloud) -> 
         "legacy", scheduling__provisioning_model="STANDARD", scheduling__preemptible=True,
         scheduling__automatic_restart=False,
     )  # fmt: skip
-    weather(sky, hours_per_minute=1440)
     began = time.monotonic()
-    eventually(lambda: sky.get("legacy").status == "TERMINATED", 10)
+    weather(sky, hours_per_minute=1440)
+    eventually(lambda: sky.get("legacy").status == "TERMINATED")
     assert time.monotonic() - began > 0.8
     assert sky.get("spot").status == "RUNNING"
 
 
 def test_time_limits_and_boot_times_run_on_the_emulated_clock(sky: Cloud) -> None:
-    weather(sky, hours_per_minute=60, boot="10m")
-    hour = datetime.now(UTC) + timedelta(hours=1)
     began = time.monotonic()
+    weather(sky, hours_per_minute=12, boot="10m")  # an hour passes in five seconds
+    hour = datetime.now(UTC) + timedelta(hours=1)
     sky.create("moment", spot=False, scheduling__termination_time=hour.isoformat(), **DELETE)
-    assert time.monotonic() - began < 5, "ten minutes of booting"
+    assert time.monotonic() - began < 60, "ten minutes of booting"
     sky.create("long", spot=False, scheduling__max_run_duration=compute_v1.Duration(seconds=7200), **DELETE)
-    eventually(lambda: sky.names() == {"long"}, 10)
-    assert time.monotonic() - began > 0.8
-    eventually(lambda: sky.names() == set(), 3)
+    eventually(lambda: sky.names() == {"long"})
+    assert time.monotonic() - began > 4.5
+    eventually(lambda: sky.names() == set())
 
 
 def test_published_lifetimes_take_vms_within_their_hour(sky: Cloud) -> None:
@@ -133,20 +143,20 @@ def test_published_lifetimes_take_vms_within_their_hour(sky: Cloud) -> None:
     operations = [sky.insert(f"w{number}", **DELETE) for number in range(12)]
     for each in operations:
         sky.wait(each)
-    eventually(lambda: len(sky.names()) < 12, 15)
+    eventually(lambda: len(sky.names()) < 12)
     (line,) = [line for line in weather(sky)["description"] if "ICDCS 2020" in line]
     assert "a wave takes 25%" in line
     weather(sky, revocations="none")
 
 
 def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
-    weather(sky, stockout=[f"{ZONE}:k80,delay=0.4s", "us-west1-b"])
+    weather(sky, stockout=[f"{ZONE}:k80,delay=3s", "us-west1-b"])
     began = time.monotonic()
     accepted = sky.insert("w0")
     assert accepted.status == compute_v1.Operation.Status.RUNNING
     assert sky.get("w0").status == "PROVISIONING"
     sky.wait(accepted)
-    assert time.monotonic() - began > 0.35
+    assert time.monotonic() - began > 2.9
     failed = operation(sky, accepted.name)
     assert (failed["status"], failed["progress"], failed["httpErrorStatusCode"]) == ("DONE", 100, 503)
     assert sky.names() == set()
@@ -162,10 +172,10 @@ def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
 
 
 def test_a_stockout_may_end_and_may_concern_spot_only(sky: Cloud) -> None:
-    weather(sky, stockout=[f"{ZONE}:k80,spot,for=1s,delay=0s"])
+    weather(sky, stockout=[f"{ZONE}:k80,spot,for=5s,delay=0s"])
     assert sky.wait(sky.insert("w0")).error.errors
     sky.create("w1", spot=False)
-    time.sleep(1)
+    time.sleep(5)
     sky.create("w0")
 
 
@@ -189,7 +199,7 @@ def test_an_operation_that_is_to_fail_fails_also_after_a_kill(state: Path) -> No
     assert cloud.wait(accepted).error.errors[0].code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
     eventually(lambda: cloud.names() == set())
     second.process.terminate()
-    assert second.process.wait(10) == 0
+    assert second.process.wait(60) == 0
 
 
 def test_a_quota_is_said_in_googles_two_ways(sky: Cloud) -> None:
@@ -222,15 +232,15 @@ def test_vms_may_be_preempted_before_they_run(sky: Cloud) -> None:
 
 
 async def test_published_start_up_leaves_ssh_silent_while_the_vm_runs_already(sky: Cloud) -> None:
-    weather(sky, boot="published", hours_per_minute=2)
+    weather(sky, boot="published", hours_per_minute=0.2)
     began = time.monotonic()
     sky.create("w0")
     ran = time.monotonic() - began
     with pytest.raises(exceptions.NotFound):
         sky.host_key("w0")
-    eventually(lambda: _has_host_key(sky, "w0"), 3)
-    assert 0.25 < ran < 0.8, "43 s of provisioning and staging, 120 times as fast"
-    assert 0.25 < time.monotonic() - began - ran < 1.2, "38 s of booting"
+    eventually(lambda: _has_host_key(sky, "w0"))
+    assert 2.5 < ran < 40, "43 s of provisioning and staging, 12 times as fast"
+    assert 1 < time.monotonic() - began - ran < 35, "38 s of booting"
     async with await sky.ssh("w0") as connection:
         assert (await connection.run("echo up")).stdout == "up\n"
 
@@ -248,9 +258,11 @@ async def test_a_vm_is_told_the_pace_of_its_gpu(sky: Cloud) -> None:
     async with await sky.ssh("w0") as connection:
         google = {"Metadata-Flavor": "Google"}
         path = "instance/attributes/emulator-pace"
-        assert await ask_metadata(connection, path, "GET", "", google) == (200, "0 0")
-        waiting = asyncio.create_task(ask_metadata(connection, f"{path}?wait_for_change=true", "GET", "", google))
-        await asyncio.sleep(0.5)
+        status, pace, etag = await ask_with_etag(connection, path, "GET", "", google)
+        assert (status, pace) == (200, "0 0")
+        other = f"{path}?wait_for_change=true&last_etag={etag}"
+        waiting = asyncio.create_task(ask_metadata(connection, other, "GET", "", google))
+        await asyncio.sleep(0.5)  # most often it hangs by then
         await asyncio.to_thread(weather, sky, gpu_speed="published")
         assert await waiting == (200, "0.2193 1.0000")
         await asyncio.to_thread(weather, sky, gpu_speed="k80=0.5,p100=2")
@@ -339,12 +351,13 @@ with open(os.path.expanduser("~/rate"), "w") as file:
 """
 _SEND = """
 import socket, time
-for attempt in range(50):
+for attempt in range(600):
     try:
-        connection = socket.create_connection(("{}", 5000))
-    except ConnectionRefusedError:
+        connection = socket.create_connection(("{}", 5000), 1)
+    except OSError:
         time.sleep(0.1)
     else:
+        connection.settimeout(60)
         connection.sendall(bytes(3_000_000))
         break
 """
@@ -370,8 +383,8 @@ async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cl
             eventually(lambda told=told: told.exists() and told.read_text())
             rates[name] = float(told.read_text())
             assert http_request(sky.running.url, "DELETE", f"{path}/{name}")[0] == 200
-    assert 50e6 < rates["near"] < 120e6
-    assert 10e6 < rates["far"] < 25e6
+    assert 28e6 < rates["near"] < 120e6
+    assert 5e6 < rates["far"] < 25e6
 
 
 def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
@@ -380,7 +393,7 @@ def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
     assert status == 400
     assert "have no network of their own here" in refused["error"]["message"]
     running.process.terminate()
-    assert running.process.wait(10) == 0
+    assert running.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(
