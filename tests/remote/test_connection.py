@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,8 @@ from transient_magics.remote import Connection, bundle, push_bundle
 
 
 async def until(condition: object) -> None:
-    """Wait a few seconds at most for something that another process does."""
-    async with asyncio.timeout(5):
+    """Wait for something that another process does."""
+    async with asyncio.timeout(60):
         while not condition():  # type: ignore[operator]  # noqa: ASYNC110 (no event comes from there)
             await asyncio.sleep(0.02)
 
@@ -45,8 +44,8 @@ async def test_a_command_ended_by_a_signal_is_a_failure(connection: Connection) 
 
 
 async def test_a_command_that_takes_too_long_is_ended(connection: Connection, home: Path) -> None:
-    with pytest.raises(CommandError, match=r"did not end within 0\.3 s"):
-        await connection.run("echo $$ > pid; exec sleep 60", timeout=0.3)
+    with pytest.raises(CommandError, match="did not end within 3 s"):
+        await connection.run("echo $$ > pid; exec sleep 60", timeout=3)
     pid = int((home / "pid").read_text())
     await until(lambda: not Path(f"/proc/{pid}").exists())
 
@@ -57,8 +56,7 @@ async def test_a_detached_process_outlives_its_connection(vm: Vm, home: Path) ->
             ["sh", "-c", "echo started $A; exec sleep 60"], "logs/one.log", environment={"A": "with 'quotes'"}
         )
     try:
-        await asyncio.sleep(0.2)
-        assert Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+        await until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
         assert os.getsid(pid) == pid
         assert (home / "logs/one.log").read_text() == "started with 'quotes'\n"
     finally:
@@ -172,7 +170,5 @@ def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
 
 
 def test_the_room_is_light_to_import() -> None:
-    started = time.monotonic()
     program = "import sys, transient_magics.remote; sys.exit(any(m.startswith('google.cloud') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-    assert time.monotonic() - started < 5

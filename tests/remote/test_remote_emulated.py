@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -47,7 +46,7 @@ async def entered(url: str, engine: ComputeEngine, vm: Vm, key: Path) -> Connect
         key=key,
         host_keys=await engine.host_keys(vm.zone, vm.name),
         name=f"compute.{vm.id}",
-        timeout=10,
+        timeout=60,
     )
 
 
@@ -94,7 +93,7 @@ async def test_what_was_started_goes_on_and_is_followed_further(
         count = "n=0; while [ $n -lt 40 ]; do echo line $n; n=$((n+1)); sleep 0.02; done"
         await connection.start_detached(count, "logs/count.log")
     arrived = []
-    async with asyncio.timeout(10), aclosing(follow_across(connected, "logs/count.log")) as lines:
+    async with asyncio.timeout(60), aclosing(follow_across(connected, "logs/count.log")) as lines:
         async for _, line in lines:
             arrived.append(line)
             if line == b"line 20":
@@ -110,11 +109,10 @@ async def test_a_deleted_vm_is_noticed_at_once(
     url: str, engine: ComputeEngine, emulated_vm: Vm, tmp_path: Path
 ) -> None:
     async with await entered(url, engine, emulated_vm, tmp_path / "key") as connection:
-        started = time.monotonic()
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(engine.delete(emulated_vm.zone, emulated_vm.name))
             await connection.closed.wait()
-        assert time.monotonic() - started < 4
+        assert "keepalive" not in connection.reason, "its silence would have been noticed seconds later"
 
 
 async def test_another_machine_at_its_address_is_refused(url: str, emulated_vm: Vm, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class Vm:
     host_key: str
     pid: int = 0
 
-    async def connect(self, *, timeout: float = 10.0) -> Connection:
+    async def connect(self, *, timeout: float = 60.0) -> Connection:
         return await connect(
             Direct(),
             "127.0.0.1",
