@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from .ensure_chromium import find
 
@@ -29,6 +29,8 @@ BROWSER_OPTIONS = [
     "--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run", "--disable-gpu",
 ]  # fmt: skip
+PATIENCE = 60_000  # milliseconds, far more than a page takes: a machine with two busy cores is no failure
+expect.set_options(timeout=PATIENCE)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
@@ -67,17 +69,17 @@ class Lab:
     def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
         """Open the notebook in a page of its own and wait until its kernel is idle."""
         page = self._browser.new_page(viewport={"width": width, "height": height})
+        page.set_default_timeout(PATIENCE)
         self._pages.append(page)
         page.goto(
             f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
             wait_until="commit",
         )
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
         # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything.
         page.wait_for_function(
             "() => globalThis.jupyterapp?.shell.currentWidget?.context?.sessionContext?"
             ".session?.kernel?.status == 'idle'",
-            timeout=60_000,
         )
         self.command(page, "application:toggle-left-area")
         return page
@@ -97,6 +99,10 @@ class Lab:
     def command(self, page: Page, name: str) -> None:
         """Have JupyterLab carry out one of its commands."""
         page.evaluate("name => { jupyterapp.commands.execute(name); }", name)  # its answer is no plain value
+
+    def save(self, page: Page) -> None:
+        """Save the notebook; it is on disk then."""
+        page.evaluate("async () => { await jupyterapp.commands.execute('docmanager:save'); }")
 
     def close_pages(self) -> None:
         for page in self._pages:
@@ -145,18 +151,18 @@ def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
         log.close()
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(240):
+    for _ in range(480):
         if process.poll() is not None:
             raise RuntimeError(f"JupyterLab ended at once:\n{log.read_text()[-2000:]}")
         try:
-            with urllib.request.urlopen(url, timeout=5):
+            with urllib.request.urlopen(url, timeout=30):
                 return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.25)

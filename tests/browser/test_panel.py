@@ -42,7 +42,7 @@ def opened(lab: Lab, journal: Path, *cells: str, name: str = "panel") -> Page:
     lab.notebook(name, SHOW.format(path=str(journal)), *cells)
     page = lab.open(name)
     lab.run_all(page)
-    expect(page.locator(".transient-panel").first).to_be_visible(timeout=30_000)
+    expect(page.locator(".transient-panel").first).to_be_visible()
     return page
 
 
@@ -73,11 +73,11 @@ def test_the_panel_follows_a_growing_journal_to_the_end(lab: Lab, journal: Path,
     page.screenshot(path=shots / "panel-declared.png")
     writer = threading.Thread(target=stories.tell, args=(journal, "notice"), kwargs={"after": "declared", "pace": 0.05})
     writer.start()
-    expect(panel.get_by_role("row", name="worker-3")).to_contain_text("leaving in", timeout=15_000)
+    expect(panel.get_by_role("row", name="worker-3")).to_contain_text("leaving in")
     writer.join()
     page.screenshot(path=shots / "panel-notice.png")
     stories.tell(journal, "deleted", after="notice", pace=0.02)
-    expect(panel).to_contain_text("deleted", timeout=15_000)
+    expect(panel).to_contain_text("deleted")
     expect(panel).to_contain_text("accuracy")
     expect(panel.get_by_role("button", name="Delete cluster")).to_have_count(0)
     page.wait_for_timeout(1500)
@@ -110,10 +110,9 @@ def test_buttons_ask_first_and_reach_the_kernel_also_by_keyboard(lab: Lab, journ
 def test_a_reloaded_page_shows_the_panel_again(lab: Lab, journal: Path) -> None:
     stories.tell(journal, "ready")
     page = opened(lab, journal, name="reload")
-    lab.command(page, "docmanager:save")
-    page.wait_for_timeout(500)
+    lab.save(page)
     page.reload(wait_until="commit")
-    expect(page.locator(".transient-panel")).to_contain_text("ready", timeout=30_000)
+    expect(page.locator(".transient-panel")).to_contain_text("ready")
     stories.tell(journal, "training", after="ready")
     expect(page.locator(".transient-panel").get_by_role("progressbar")).to_be_visible()
 
@@ -123,9 +122,10 @@ def test_the_stored_notebook_holds_a_readable_twin(lab: Lab, journal: Path) -> N
     page = opened(lab, journal, name="stored")
     stories.tell(journal, "deleted", after="training")
     expect(page.locator(".transient-panel")).to_contain_text("deleted")
-    page.wait_for_timeout(800)
-    lab.command(page, "docmanager:save")
-    page.wait_for_timeout(800)
+    page.wait_for_function(
+        "() => JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON()).includes('accuracy 0.947')"
+    )
+    lab.save(page)
     stored = (lab.folder / "stored.ipynb").read_text()
     assert "accuracy 0.947" in stored
     assert "text/html" in stored

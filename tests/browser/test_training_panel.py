@@ -39,7 +39,7 @@ def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path,
     page = lab.open("long", height=1400)
     lab.run_all(page)
     cluster, run = page.locator(".transient-panel").first, page.locator(".transient-panel").last
-    expect(run.get_by_role("group", name="steps per second, 3")).to_be_visible(timeout=30_000)
+    expect(run.get_by_role("group", name="steps per second, 3")).to_be_visible()
     expect(run.get_by_role("group", name="mini-batch")).to_be_visible()
     expect(run).to_contain_text("┆ a worker was revoked   ▲ checkpoint   ● evaluation")
     expect(cluster.get_by_role("button", name="Checkpoint now")).to_have_count(0)
@@ -85,7 +85,7 @@ def test_how_the_run_ends_stands_under_its_progress(lab: Lab, tmp_path: Path, sh
     page = lab.open("foreseen")
     lab.run_all(page)
     said = page.locator(".transient-panel").get_by_label("Forecast")
-    expect(said).to_have_text(FORESEEN, timeout=30_000)
+    expect(said).to_have_text(FORESEEN)
     page.screenshot(path=shots / "forecast.png")
     stories.tell(journal, "finished", after="short")
     expect(said).to_be_hidden()
@@ -98,7 +98,7 @@ def test_the_lanes_say_who_was_where_and_when(lab: Lab, tmp_path: Path) -> None:
     lab.run_all(page)
     panel = page.locator(".transient-panel")
     lane = panel.get_by_role("img", name="life of worker-8")
-    expect(lane.locator(".transient-speed")).to_have_attribute("d", re.compile("L"), timeout=30_000)
+    expect(lane.locator(".transient-speed")).to_have_attribute("d", re.compile("L"))
     assert "M0 0" not in (lane.locator(".transient-before [data-state=revoked]").get_attribute("d") or "M0 0")
     panel.get_by_role("img", name="life of ps-0").focus()
     page.keyboard.press("ArrowDown")  # the first worker's place, which worker-8 has now
@@ -129,9 +129,7 @@ def test_a_run_is_saved_evaluated_and_its_log_read_from_its_panel(lab: Lab, tmp_
     panel.get_by_role("button", name="Stop", exact=True).click()
     expect(panel).to_contain_text("run-1 is being stopped.")
     lab.run_last(page)
-    expect(page.locator(".jp-OutputArea-output").last).to_contain_text(
-        "[('save',), ('evaluate', True), ('stop',)]", timeout=10_000
-    )
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("[('save',), ('evaluate', True), ('stop',)]")
 
 
 def test_resizing_says_its_price_before_it_happens(lab: Lab, tmp_path: Path) -> None:
@@ -198,7 +196,7 @@ def test_what_vms_say_is_text_and_nothing_else(lab: Lab, tmp_path: Path) -> None
     page = lab.open("evil")
     lab.run_all(page)
     panel = page.locator(".transient-panel").last
-    expect(panel).to_contain_text("failed at step", timeout=30_000)
+    expect(panel).to_contain_text("failed at step")
     panel.get_by_label("Whose log").select_option("worker-2")
     panel.get_by_role("button", name="Show log").click()
     log = panel.get_by_label("The last lines of the log")
@@ -220,7 +218,7 @@ def test_nothing_serious_stands_in_the_way_of_anybody(lab: Lab, tmp_path: Path, 
     )
     page = lab.open("axe")
     lab.run_all(page)
-    expect(page.locator(".transient-panel")).to_have_count(3, timeout=30_000)
+    expect(page.locator(".transient-panel")).to_have_count(3)
     expect(page.get_by_role("group", name="mini-batch")).to_be_visible()
     assert serious_findings(page) == []
 
