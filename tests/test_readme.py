@@ -36,12 +36,11 @@ def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.training
-@pytest.mark.timeout(420)
 def test_the_tour_runs_from_its_first_cell_to_its_last(own_home: Path) -> None:
     cells = [new_code_cell(block.rstrip()) for block in blocks("python")]
     notebook = new_notebook(cells=cells)
     NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(own_home)}}
+        notebook, timeout=400, kernel_name="python3", resources={"metadata": {"path": str(own_home)}}
     ).execute()
     said = "".join(
         output.get("text", "") for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"

@@ -41,8 +41,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def eventually(check: Callable[[], Any], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
+def eventually(check: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 200
     while not check():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
@@ -60,13 +60,12 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     shell.run_cell("%load_ext transient_magics")
     result = shell.run_cell("build = %transient_image build baked --no-gpu")
     result.raise_error()
-    assert time.time() - tm.Build("baked").spec.declared_at < 20, "the cell does not wait for the build"
     build = shell.user_ns["build"]
-    assert build.state == "building"
+    assert build.state == "building", "the cell does not wait for the build"
     with pytest.raises(ClusterError, match="baked is being built already"):
         tm.build_image("baked")
     assert next(build.steps()).startswith("starting a VM from projects/debian-cloud")
-    build.wait(120)
+    build.wait(200)
     assert build.state == "built"
     assert listed("instances") == listed("disks") == []
     answer = shell.run_cell("%transient_image list")
@@ -82,7 +81,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     shell.run_cell("%unload_ext transient_magics")
 
     cluster = tm.declare(tm.Declaration("cpu", name="c1", image="family/transient-magics"))
-    cluster.wait(120)
+    cluster.wait(200)
     assert {(disk["sourceImage"].rpartition("/")[2], disk["sizeGb"]) for disk in listed("disks")} == {("baked", "50")}
     cluster.delete()
 
@@ -102,7 +101,7 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
     build, process = begun()
     os.kill(process, signal.SIGTERM)
     with pytest.raises(CloudError, match="it was asked to end"):
-        build.wait(90)
+        build.wait(200)
     assert listed("instances") == listed("disks") == []
 
     build, process = begun()

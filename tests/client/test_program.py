@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,13 +23,13 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
     yield folder
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([*PROGRAM, "cluster", "delete", "--all"], capture_output=True, check=False, timeout=60)
+        subprocess.run([*PROGRAM, "cluster", "delete", "--all"], capture_output=True, check=False, timeout=150)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def said(*words: str, code: int = 0) -> str:
     """What the program printed; on stderr where it failed, in one line."""
-    ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=90)
+    ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=150)
     assert ended.returncode == code, ended
     if code:
         assert ended.stdout == ""
@@ -93,17 +92,21 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
         if b"worker-0 will be taken back in 30 s" in line:
             break
     following.send_signal(signal.SIGINT)
-    assert following.wait(10) == 130
+    assert following.wait(60) == 130
     assert "demo is deleted, no VM is left" in said("cluster", "delete", "demo")
     assert "demo is deleted" in said("cluster", "delete", "demo")
     assert "demo  deleted" in said("cluster", "list", "--all")
 
 
 def test_interrupting_a_wait_ends_with_130_and_leaves_the_cluster(home: Path) -> None:
-    waiting = subprocess.Popen([*PROGRAM, "cluster", "cpux1", "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(1.5)
+    waiting = subprocess.Popen(
+        [*PROGRAM, "cluster", "cpux1", "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert waiting.stdout is not None
+    assert b" is declared." in waiting.stdout.readline()
     os.kill(waiting.pid, signal.SIGINT)
-    _, error = waiting.communicate(timeout=10)
+    _, error = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
     assert b"go on" in error
     assert "cpu" in said("cluster", "list")

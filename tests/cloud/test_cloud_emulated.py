@@ -71,7 +71,7 @@ async def test_vms_are_made_side_by_side(emulated: ComputeEngine, wanted: VmRequ
 async def test_a_preempted_vm_goes_and_is_remembered(emulated: ComputeEngine, wanted: VmRequest) -> None:
     await emulated.insert(replace(wanted, name="c1-preempted", request_id=request_id("preempted")))
     await emulated.preempt(ZONE, "c1-preempted")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await emulated.get(ZONE, "c1-preempted") is not None:  # noqa: ASYNC110 (the API has no events)
             await asyncio.sleep(0.1)
     assert "c1-preempted" in await emulated.preemptions(ZONE)

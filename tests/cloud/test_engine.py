@@ -176,7 +176,7 @@ async def test_cancelling_an_insert_returns_at_once(api: Api, engine: ComputeEng
     started = time.monotonic()
     with pytest.raises(asyncio.CancelledError):
         await inserting
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 async def test_deleting_what_is_not_there_is_success(api: Api, engine: ComputeEngine) -> None:
@@ -309,7 +309,7 @@ async def test_a_proxy_of_the_environment_is_not_used_for_an_emulator(
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{unused_port}")
     monkeypatch.delenv("NO_PROXY", raising=False)
     api.on("GET", WORKER, instance("c1-worker-1"))
-    async with ComputeEngine(PROJECT, api.url, patience=0.1) as engine:
+    async with ComputeEngine(PROJECT, api.url, patience=2) as engine:
         assert await engine.get(ZONE, "c1-worker-1") is not None
 
 
@@ -326,13 +326,13 @@ async def test_missing_credentials_say_how_to_get_some(
 
 async def test_a_hundred_requests_run_side_by_side(api: Api, engine: ComputeEngine) -> None:
     async def slow() -> dict[str, Any]:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
         return instance("c1-worker-1")
 
     api.on("GET", WORKER, slow)
     started = time.monotonic()
     await asyncio.gather(*(engine.get(ZONE, "c1-worker-1") for _ in range(120)))
-    assert time.monotonic() - started < 10, "one after the other takes 24 s"
+    assert time.monotonic() - started < 40, "one after the other takes 60 s"
 
 
 def test_importing_the_room_imports_nothing_of_google() -> None:

@@ -30,7 +30,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     for cluster in client.clusters():
         with contextlib.suppress(TransientError):
-            cluster.delete(timeout=30)
+            cluster.delete(timeout=150)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -136,11 +136,17 @@ def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     )
 
 
-def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell) -> None:
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    said = refused(shell, "%transient_cluster cpux1 --name demo --wait")
+def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = client.Cluster.wait
+
+    def interrupted(cluster: client.Cluster) -> object:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return wait(cluster)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.Cluster, "wait", interrupted)
+        said = refused(shell, "%transient_cluster cpux1 --name demo --wait")
     assert "Only the waiting was interrupted: demo goes on" in said
     cluster = client.cluster("demo")
-    assert cluster.wait(60).phase == "ready"
+    assert cluster.wait(150).phase == "ready"
     cluster.delete()

@@ -33,7 +33,7 @@ def executed(*cells: str) -> nbformat.NotebookNode:
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(each) for each in ["%load_ext transient_magics", *cells]]
     )
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     return notebook
 
 
@@ -43,7 +43,7 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
         "import transient_magics as tm\ntm.cluster('demo')",
         "%transient_cluster list",
         "%transient_cluster delete demo",
-        "import time; time.sleep(1)",
+        "import time; time.sleep(5)",  # panels are drawn a while after what they show
     )
     _, declared, shown, listed, deleted, _ = (cell.outputs for cell in notebook.cells)
     assert [output.output_type for output in declared] == ["display_data"]

@@ -70,7 +70,7 @@ def test_what_tab_offers(shell: InteractiveShell) -> None:
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "planning.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     said = "".join(str(output) for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "k80x4  0 lost: 0.97 h" in said
     assert "<svg" in said

@@ -80,7 +80,7 @@ def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.Cap
     assert len(weather.settings["stockout"]) == 3
     told = subprocess.run(
         [sys.executable, "-m", "transient_magics.client.program", "weather", "c2", "--stockout", "none"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     assert "has no VMs" not in told.stdout
     assert "An hour passes in 1 s" in told.stdout, "all clusters share one weather"

@@ -39,8 +39,8 @@ def widgets_of(page: Page) -> list[Any]:
     return [ipywidgets.widget._instances[name] for name in names]  # the registry that the front end's messages go by
 
 
-def eventually(true: Callable[[], object], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
+def eventually(true: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.01)
@@ -151,11 +151,12 @@ def test_the_page_says_how_often_it_wants_to_draw(journal: Path, monkeypatch: py
     monkeypatch.setattr(widget.ClusterPanel, "show", lambda self, shown: frames.append(time.monotonic()))
     stories.tell(journal, "ready")
     display, _ = displayed(journal)
+    began = time.monotonic()
     display.ask({"do": "pace", "page": "slow", "seconds": 1.0})
     display.ask({"do": "pace", "page": "odd", "seconds": "soon"})
     stories.tell(journal, "finished", after="ready", pace=0.01)
     eventually(lambda: display.state.run and display.state.run.over)
-    assert len(frames) <= 4
+    assert len(frames) <= time.monotonic() - began + 3
 
 
 def test_metrics_become_curves_as_they_come(journal: Path) -> None:
@@ -207,7 +208,7 @@ def test_how_the_run_ends_is_said_while_it_goes_on(journal: Path) -> None:
 
     def forecasts(cluster: str, run: str) -> str:
         asked.append((cluster, run))
-        answer.wait(30)
+        answer.wait(120)
         return "ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)"
 
     stories.tell(journal, "ready")
@@ -215,7 +216,7 @@ def test_how_the_run_ends_is_said_while_it_goes_on(journal: Path) -> None:
     page = Page(display)
     (panel,) = widgets_of(page)
     stories.tell(journal, "short", after="ready", pace=0.01)
-    eventually(lambda: display.state.revocations == 1, 30)  # though nobody has answered yet
+    eventually(lambda: display.state.revocations == 1)  # though nobody has answered yet
     eventually(lambda: asked == [("k80x4", "run-1")])
     eventually(lambda: panel.view["training"] and panel.view["training"]["forecast"] == "")
     answer.set()
