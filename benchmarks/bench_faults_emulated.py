@@ -59,7 +59,7 @@ FAIR = {
 }  # fmt: skip
 KILLED = "controller killed"
 _FORK = multiprocessing.get_context("fork")
-_PATIENCE, _END_PATIENCE, _STILL = 120.0, 60.0, 2.0
+_PATIENCE, _END_PATIENCE, _STILL = 240.0, 120.0, 2.0
 
 
 @dataclass
@@ -213,7 +213,7 @@ class Sequence:
             return
         self._controller = _FORK.Process(target=_be_a_controller, args=(self.cluster.directory,))
         self._controller.start()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not commands.in_charge(self.cluster.directory) and time.monotonic() < until:
             time.sleep(0.005)
 

@@ -24,7 +24,7 @@ from transient_magics.journal import ClusterState, Event, events
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
 PACE = 0.15  # seconds per step: three workers leave the two cores some air
-PATIENCE = 150.0  # far more than anything takes: a machine with two busy cores is no failure
+PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
 def processes(*marks: str) -> list[int]:
@@ -219,7 +219,7 @@ def home() -> Iterator[Path]:
         yield directory
         for cluster in client.clusters():
             cluster.delete(PATIENCE)
-        deadline = time.monotonic() + 120  # an emulator that is expecting VMs waits a minute for them
+        deadline = time.monotonic() + PATIENCE  # an emulator that is expecting VMs waits a minute for them
         while (left := processes(str(directory)) + processes(str(sockets))) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not left, f"left running: {left}"

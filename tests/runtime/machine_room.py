@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parents[2]
-PATIENCE = 240.0  # far more than anything takes: a machine with two busy cores is no failure
+PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
 async def inside() -> None:
