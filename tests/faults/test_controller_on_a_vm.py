@@ -80,9 +80,7 @@ def elsewhere(home: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
 
     def run(code: str) -> str:
         command = [sys.executable, "-c", f"from transient_magics import client\n{code}"]
-        ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 

@@ -77,6 +77,7 @@ def play(room: MachineRoom) -> Story:
     story.marks["joined"] = time.time_ns()
 
     until(lambda: rows(story, "worker-1", story.marks["thawed"]), "the thawed worker steps again")
+    until(lambda: story.events("train.checkpoint")[-1]["step"] > 0, "a checkpoint")
     story.marks["server killed"] = time.time_ns()
     os.kill(room.pids("ps-0")["ps-0"], signal.SIGKILL)
     restarted = until(lambda: story.events("train.started")[1:], "training restarted")[0]
@@ -148,6 +149,6 @@ def test_the_others_go_on_when_a_worker_is_killed_or_frozen_and_wait_for_nobody_
 
 def test_training_resumes_from_the_checkpoint_when_the_parameter_server_restarts(story: Story):
     saved = [line["step"] for line in story.events("train.checkpoint") if line["time"] < story.marks["server killed"]]
-    assert story.marks["restored"] == saved[-1] > 0
+    assert story.marks["restored"] >= saved[-1] > 0, "a later one may be written and not told yet"
     assert not story.events("train.failed")
     assert story.events("train.checkpoint")[-1]["step"] > story.marks["restored"]
