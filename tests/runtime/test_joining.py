@@ -53,14 +53,14 @@ class Joining:
             self.room.put(name, DECLARED, cell)
         self.room.say("ps-0", assignment("ps-0", [self._server], self._chief))
         folder = self.room.run_folder("ps-0")
-        until((folder / "data" / ".complete").exists, 90, "the records")
+        until((folder / "data" / ".complete").exists, "the records")
         (folder / "graphs").mkdir(exist_ok=True)
         return folder / "graphs" / "cpu.graph"
 
     def come(self) -> str:
         """Let the worker come; its log, once it has made a step."""
         self.room.say("worker-1", assignment("worker-1", [self._server], self._chief))
-        until(lambda: events(self.room, "worker.joined"), 150, "its first step")
+        until(lambda: events(self.room, "worker.joined"), "its first step")
         assert len(self.room.reports("worker-1", "process.started")) == 1
         assert not events(self.room, "train.failed")
         return (self.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
@@ -68,7 +68,7 @@ class Joining:
 
 def write_graph(folder: Path) -> None:
     command = [sys.executable, "-m", "transient_magics.runtime.shared_graph", "--run", str(folder), "--servers", "1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=150)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def laps(log: str) -> dict[str, float]:
