@@ -189,8 +189,6 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
     patient.until(lambda state: state.active_run and not set(state.active_run.workers) & lost, "without the lost")
     patient.settled()
     assert not set(patient.workers()) & lost
-    for vm in patient.workers():  # each was a process that had waited for its role
-        assert processes("transient_magics.runtime.worker ", "--standby", str(patient.home(vm)))
     patient.goes_on()
 
 
