@@ -64,7 +64,7 @@ def test_a_restarted_chief_waits_for_nobody_who_is_not_back():
     first(events.Prepared(0))
     for connection in (1, 2):
         first.joins(connection, f"worker-{connection}")
-    second = Story(kept=first.state.to_dict())
+    second = Story(first)
     second(events.Prepared(40))
     assert (second.state.live(second.now), second.state.active) == (0, 2)
     second(events.Joined(5, "worker-1", number=0))

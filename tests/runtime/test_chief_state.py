@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 
 from transient_magics.runtime import chief_events as events
 from transient_magics.runtime.chief_state import ChiefState, Phase, Plan
+from transient_magics.runtime.roster import Roster
 
 
 class Story:
     """Feeds events to a chief and remembers what came out."""
 
-    def __init__(self, kept: dict[str, Any] | None = None, **plan: Any) -> None:
+    def __init__(self, after: Story | None = None, kept: dict[str, Any] | None = None, **plan: Any) -> None:
+        """A fresh chief, or one that is started `after` another was killed, which had `kept` that last."""
         settings_ = {"run": "run-1", "train_steps": 100, "checkpoint_steps": 40, "checkpoint_seconds": None, **plan}
-        self.state = ChiefState(Plan(**settings_), kept)
+        self.told: list[Any] = list(after.told) if after else []
+        """Events, also those of the chief before."""
+        kept = kept or (after.state.to_dict() if after else None)
+        self.state = ChiefState(Plan(**settings_), kept, roster=Roster.after(self.told))
         self.now = 0.0
         self.done: list[Any] = []
 
@@ -26,6 +31,7 @@ class Story:
         self.now += after
         done = self.state.handle(event, self.now)
         self.done += done
+        self.told += [{"kind": item.kind, **item.values} for item in done if isinstance(item, events.Emit)]
         return done
 
     def joins(self, connection: int, name: str, number: int | None = None) -> Any:
@@ -51,7 +57,7 @@ def restarted() -> Story:
     first = Story()
     first(events.Prepared(0))
     first.joins(1, "worker-1")
-    second = Story(kept=first.state.to_dict())
+    second = Story(first)
     second(events.Prepared(40))
     return second
 
@@ -69,7 +75,7 @@ def test_numbers_are_never_used_twice_even_by_a_restarted_chief():
     first(events.Prepared(0))
     assert [first.joins(1, "worker-1")["number"], first.joins(2, "worker-2")["number"]] == [0, 1]
     first(events.Disconnected(2))
-    second = Story(kept=first.state.to_dict())
+    second = Story(first)
     second(events.Prepared(40))
     assert second.joins(7, "worker-3")["number"] == 2
 
@@ -114,6 +120,17 @@ def test_a_worker_that_a_restarted_chief_never_sees_again_is_lost():
     assert second.emitted("worker.left") == []
     second(events.Tick(), after=15)
     assert [left["reason"] for left in second.emitted("worker.left")] == ["lost"]
+
+
+def test_on_a_vm_that_takes_the_place_of_the_chiefs_no_number_is_used_twice_either():
+    first = Story()
+    first(events.Prepared(0))
+    first.joins(1, "worker-1")
+    second = Story(first, {"next_number": 0})  # only the events came with it
+    second(events.Prepared(40))
+    assert second.joins(5, "worker-2")["number"] == 1
+    assert second.joins(6, "worker-1", number=0)["number"] == 0
+    assert [joined["number"] for joined in second.emitted("worker.joined")] == [1]
 
 
 def test_silence_for_five_seconds_is_a_loss_and_a_thawed_worker_goes_on_under_its_number():
@@ -443,13 +460,26 @@ def test_a_restarted_chief_repeats_the_sizes():
     for connection, speed in ((1, 1.0), (2, 3.0)):
         first(events.Joined(connection, f"worker-{connection}"))
         first(events.Stepping(connection, 2.0, speed=speed))
-    second = Story(first.state.to_dict(), batching="static", workers=2)
+    second = Story(first, batching="static", workers=2)
     assert batches(second(events.Joined(7, "worker-2", number=1))) == {7: {"do": "batch", "size": 48, "share": 1.5}}
     second(events.Prepared(40, batch=32))
     assert resized(second) == []
     second(events.Heard(7), after=18)
     second(events.Tick(), after=3)
     assert resized(second) == [("worker-2", 48, 64, "revocation")]
+
+
+def test_a_chief_that_was_killed_before_it_kept_the_sizes_divides_anew_for_its_successor():
+    first = Story(batching="static", workers=2)
+    first(events.Prepared(0, batch=32))
+    first.joins(1, "worker-1")
+    kept = first.state.to_dict()
+    first.joins(2, "worker-2")
+    second = Story(first, kept, batching="static", workers=2)
+    for connection, number in ((1, 0), (2, 1)):
+        second(events.Joined(connection, f"worker-{connection}", number=number))
+    told = batches(second(events.Prepared(40, batch=32)))
+    assert {connection: message["size"] for connection, message in told.items()} == {1: 32, 2: 32}
 
 
 def test_uniform_batching_says_nothing():

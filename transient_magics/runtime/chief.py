@@ -28,6 +28,7 @@ from .folder import Lines, RunFolder, RunSpec, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from .role import log
+from .roster import read_roster
 from .shared_graph import SharedGraphs
 from .shipper import Shipper
 from .synchronous import Rounds
@@ -64,7 +65,7 @@ class Chief:
             spec.mode,
             Rule(spec.deadband, spec.batch_smoothing, spec.batch_least, spec.batch_most, spec.step_time),
         )
-        self._state = ChiefState(plan, self._kept, time.monotonic())
+        self._state = ChiefState(plan, self._kept, time.monotonic(), read_roster(folder.events))
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
         self._shipper = Shipper(spec.name, folder, self._lines.write) if spec.store else None

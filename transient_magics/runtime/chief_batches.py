@@ -34,10 +34,11 @@ class Batches:
         return {"batches": self._controller.to_dict()} if self._controller else {}
 
     def prepared(self, batch: int, members: Iterable[Member]) -> list[Instruction]:
-        """The declared mini-batch is known."""
-        if self._policy == "uniform" or not batch or self._controller:
+        """The declared mini-batch is known. After a restart, somebody may have come or left whose size was not kept."""
+        if self._policy == "uniform" or not batch:
             return []
-        self._controller = BatchController(self._policy, batch, self._workers, rule=self._rule)
+        if self._controller is None:
+            self._controller = BatchController(self._policy, batch, self._workers, rule=self._rule)
         return self.changed(members, "join")
 
     def changed(self, members: Iterable[Member], reason: str) -> list[Instruction]:

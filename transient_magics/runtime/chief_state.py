@@ -3,6 +3,7 @@
 A pure state machine. `handle(event, now)` takes what happened and returns what is to be done; no clock, socket, file
 or TensorFlow in here. The chief (chief.py) is its edge. `now` is any monotonic clock's seconds. What must survive a
 restart of the chief is in `to_dict` and written before a number is given out, so that no number is ever used twice.
+Who trains is not in there: the run's events say it (roster.py).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from .chief_events import (
 from .chief_progress import Progress
 from .chief_saving import Saving
 from .protocol import DONE, FAILED
+from .roster import Roster
 from .speed import Slow, SpeedAlarm
 
 SILENCE = 5.0
@@ -117,16 +119,19 @@ class Plan:
 class ChiefState:
     """The chief of one run."""
 
-    def __init__(self, plan: Plan, kept: Mapping[str, Any] | None = None, now: float = 0.0) -> None:
-        kept = kept or {}
+    def __init__(
+        self, plan: Plan, kept: Mapping[str, Any] | None = None, now: float = 0.0, roster: Roster | None = None
+    ) -> None:
+        kept, roster = kept or {}, roster or Roster()
         self.plan = plan
         self.phase = Phase.PREPARING
-        self.next_number = int(kept.get("next_number", 0))
         self.members = {
-            int(number): Member(name, int(number), None, now + REJOIN_WITHIN - SILENCE, active=True)
-            for number, name in kept.get("members", {}).items()
+            number: Member(name, number, None, now + REJOIN_WITHIN - SILENCE, active=True)
+            for number, name in roster.training.items()
         }
-        self._given = {int(number): name for number, name in kept.get("given", {}).items()}
+        kept_given = {int(number): name for number, name in kept.get("given", {}).items()}
+        self._given = {**roster.joined, **kept_given}
+        self.next_number = max([int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)])
         self.step = 0
         self._batches = Batches(plan.run, plan.batching, plan.workers, plan.rule, kept.get("batches"))
         self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores, plan.mode == "sync")
@@ -172,9 +177,8 @@ class ChiefState:
 
     def to_dict(self) -> dict[str, Any]:
         """What a restarted chief must know."""
-        members = {str(member.number): member.name for member in self.members.values() if member.active}
         given = {str(number): name for number, name in self._given.items()}
-        return {"next_number": self.next_number, "given": given, "members": members, **self._batches.to_dict()}
+        return {"next_number": self.next_number, "given": given, **self._batches.to_dict()}
 
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
