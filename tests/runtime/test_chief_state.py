@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from transient_magics.runtime import chief_events as events
 from transient_magics.runtime.chief_state import ChiefState, Phase, Plan
 from transient_magics.runtime.roster import Roster
+from transient_magics.runtime.server_load import Load
 
 
 class Story:
@@ -211,7 +212,7 @@ def test_planned_checkpoints_are_as_far_apart_as_they_are_dear():
 
 
 def test_a_cluster_that_falls_behind_its_best_is_told_with_the_likely_reason():
-    story = Story(train_steps=10**6, checkpoint_steps=None, alarm_below=0.8, alarm_after=5.0, cores=2)
+    story = Story(train_steps=10**6, checkpoint_steps=None, alarm_below=0.8, alarm_after=5.0)
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     for connection in (1, 2):
@@ -222,7 +223,7 @@ def test_a_cluster_that_falls_behind_its_best_is_told_with_the_likely_reason():
             for connection, count in enumerate(steps, 1):
                 line = {"step": 9, "steps": count, "samples": 32 * count, "loss": 1.0, "compute_seconds": 1.0}
                 story(events.Heard(connection, line), after=0.5)
-            story(events.Tick(0.5 * story.now), after=0)
+            story(events.Tick(), after=0)
 
     train(40, (10, 10))
     assert story.emitted("train.slow") == []
@@ -452,6 +453,21 @@ def test_sizes_follow_the_measured_speeds_and_exhausted_memory():
     assert resized(story) == [("worker-1", 32, 43, "dynamic"), ("worker-2", 32, 21, "dynamic")]
     story(events.Exhausted(1, 32))
     assert resized(story)[2:] == [("worker-1", 43, 32, "oom"), ("worker-2", 21, 32, "oom")]
+
+
+def test_the_parameter_server_that_is_busiest_is_told_by_name():
+    story = Story(train_steps=10**6, checkpoint_steps=None, alarm_below=0.8, alarm_after=5.0)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story.joins(1, "worker-1")
+    for second in range(80):
+        line = {"step": 9, "steps": 10, "samples": 320 if second < 40 else 160, "loss": 1.0, "compute_seconds": 1.0}
+        story(events.Heard(1, line), after=1.0)
+        for name, share in (("ps-0", 0.9), ("ps-1", 1.9)):
+            story(events.ServerLoad(name, Load(share * second, 50.0 + second, 2)), after=0)
+        story(events.Tick(), after=0)
+    (slow,) = story.emitted("train.slow")
+    assert (slow["bottleneck"], slow["server"]) == ("parameter server", "ps-1")
 
 
 def test_a_restarted_chief_repeats_the_sizes():

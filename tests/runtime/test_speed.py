@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_magics.runtime.server_load import Load
 from transient_magics.runtime.speed import Recovered, Slow, SpeedAlarm
 
 Second = tuple[int, float, float]
@@ -18,24 +19,30 @@ class Cluster:
     """Feeds an alarm second by second."""
 
     def __init__(self, below: float = 0.8, after: float = 30.0, cores: int = 2, sync: bool = False) -> None:
-        self.alarm = SpeedAlarm(below, after, cores, sync)
-        self.now, self.cpu = 1000.0, 5.0
+        self.alarm, self.cores = SpeedAlarm(below, after, sync), cores
+        self.now, self.cpu = 1000.0, dict[str, float]()
 
     def train(
-        self, seconds: int, each: Mapping[str, Second], cpu: float = 0.2, disturbed: bool = False, saving: bool = False
+        self, seconds: int, each: Mapping[str, Second], *cpus: float, disturbed: bool = False, saving: bool = False
     ) -> list[Slow | Recovered]:
+        """`cpus`: of each parameter server's cores, how many it takes (one server, 0.2)."""
         said = []
         for _ in range(seconds):
-            self.now, self.cpu = self.now + 1, self.cpu + cpu
+            self.now += 1
+            for index, cpu in enumerate(cpus or (0.2,)):
+                name = f"ps-{index}"
+                self.cpu[name] = self.cpu.get(name, 5.0) + cpu
+                if not index or self.now % 2:  # the others' word comes over the network, and later
+                    self.alarm.served(name, Load(self.cpu[name], 77.0 * (1 + index) + self.now, self.cores))
             for worker, (steps, computing, waiting) in each.items():
                 line = {"steps": steps, "samples": 32 * steps, "compute_seconds": computing, "wait_seconds": waiting}
                 self.alarm.heard(worker, line, self.now)
-            said.append(self.alarm.look(each, self.cpu, self.now, disturbed, saving))
+            said.append(self.alarm.look(each, self.now, disturbed, saving))
         return [each for each in said if each]
 
-    def slow(self, seconds: int, each: Mapping[str, Second], cpu: float = 0.2) -> Slow:
+    def slow(self, seconds: int, each: Mapping[str, Second], *cpus: float) -> Slow:
         """What is told in these seconds, which is one alarm."""
-        (told,) = self.train(seconds, each, cpu)
+        (told,) = self.train(seconds, each, *cpus)
         assert isinstance(told, Slow)
         return told
 
@@ -53,8 +60,30 @@ def test_all_slower_than_they_were_is_the_network_or_the_parameter_server_when_t
         cluster = Cluster()
         cluster.train(60, FAST)
         slow = cluster.slow(100, HALF, cpu)
-        assert (slow.bottleneck, slow.worker) == (bottleneck, "")
+        assert (slow.bottleneck, slow.worker, slow.server) == (bottleneck, "", "")
         assert abs(slow.speed / slow.expected - 0.5) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("cpus", "bottleneck", "server"),
+    [
+        ((0.2, 1.9, 0.3), "parameter server", "ps-1"),
+        ((1.8, 0.3, 1.9), "parameter server", "ps-2"),
+        ((1.9, 0.3), "parameter server", "ps-0"),
+        ((1.0, 1.5), "network", ""),
+    ],
+)
+def test_of_several_parameter_servers_the_busiest_is_named(cpus: tuple[float, ...], bottleneck: str, server: str):
+    cluster = Cluster()
+    cluster.train(60, FAST, *cpus)
+    slow = cluster.slow(100, HALF, *cpus)
+    assert (slow.bottleneck, slow.worker, slow.server) == (bottleneck, "", server)
+
+
+def test_a_parameter_server_that_is_not_heard_any_more_is_not_blamed():
+    cluster = Cluster()
+    cluster.train(60, FAST, 0.2, 1.9)
+    assert cluster.slow(100, HALF, 0.2).bottleneck == "network"
 
 
 def test_one_that_fell_behind_is_named():
@@ -127,13 +156,13 @@ def test_steps_that_take_longer_than_a_window_are_no_standstill():
 
 @given(st.lists(st.floats(0.5, 1.6), min_size=200, max_size=200))
 def test_the_published_gap_is_found_however_irregularly_lines_come(gaps: list[float]):
-    alarm, now, told = SpeedAlarm(0.933, 30.0, 2), 0.0, list[Slow | Recovered]()
-    alarm.look(["worker-1"], 0.0, now)
+    alarm, now, told = SpeedAlarm(0.933, 30.0), 0.0, list[Slow | Recovered]()
+    alarm.look(["worker-1"], now)
     for gap in gaps:
         now += gap
         samples = round(gap * (100_000 if now < 60 else 90_000))  # since the last line
         alarm.heard("worker-1", {"steps": 10, "samples": samples, "compute_seconds": gap}, now)
-        if verdict := alarm.look(["worker-1"], 0.0, now + 0.2):
+        if verdict := alarm.look(["worker-1"], now + 0.2):
             assert now > 60
             told.append(verdict)
     (slow,) = told

@@ -369,7 +369,7 @@ def _why_slow(event: events.TrainSlow) -> str:
         case "worker":
             return f"{event.worker} is slow"
         case "parameter server":
-            return "the parameter server has no CPU to spare; more of them (--ps) would help"
+            return f"{event.server or 'the parameter server'} has no CPU to spare; more of them (--ps) would help"
         case "network":
             return "the network is likely at its limit; --wire bf16 halves what crosses it"
     return event.bottleneck

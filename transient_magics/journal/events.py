@@ -349,7 +349,8 @@ class TrainUnshipped(Event):
 class TrainSlow(Event):
     """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
 
-    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU) or `network`.
+    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU; of several, `server`
+    says which) or `network`.
     """
 
     run: str
@@ -357,6 +358,7 @@ class TrainSlow(Event):
     expected: float
     bottleneck: str
     worker: str = ""
+    server: str = ""
 
 
 @_event("train.recovered")

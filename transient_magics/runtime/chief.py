@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from .role import log
 from .roster import read_roster
+from .server_load import Load, own_load
 from .shared_graph import SharedGraphs
 from .shipper import Shipper
 from .synchronous import Rounds
@@ -60,7 +60,6 @@ class Chief:
             spec.checkpoint_auto,
             spec.alarm_below,
             spec.alarm_after,
-            min(len(os.sched_getaffinity(0)), spec.threads or sys.maxsize),
             spec.chief,
             spec.mode,
             Rule(spec.deadband, spec.batch_smoothing, spec.batch_least, spec.batch_most, spec.step_time),
@@ -177,7 +176,8 @@ class Chief:
                     continue
                 trouble = 0
                 self._happened(events.StepSeen(step))
-            self._happened(events.Tick(time.process_time()))
+            self._happened(events.ServerLoad(self._assignment.name, own_load(self._spec.threads)))
+            self._happened(events.Tick())
 
     async def _save(self) -> None:
         try:
@@ -266,7 +266,7 @@ class Chief:
 
     # --- talking to workers ------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: a worker for as long as it trains, or one that copies the records."""
+        """One connection: a worker for as long as it trains, one that copies the records, or a server with one word."""
         self._connections += 1
         connection = self._connections
         self._writers[connection] = writer
@@ -280,6 +280,8 @@ class Chief:
                 await self._take_checkpoint(first, reader, writer)
             elif first.get("do") == "files":
                 await self._serve_files(first, reader, writer)
+            elif first.get("do") == "load":
+                self._happened(events.ServerLoad(str(first.get("name")), Load.from_message(first)))
             else:
                 await self._listen(connection, first, reader)
         except (OSError, ValueError, TimeoutError):

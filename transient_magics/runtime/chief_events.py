@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .server_load import Load
+
 
 # --- what can happen -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
@@ -138,10 +140,16 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Tick:
-    """Time passed; `cpu_seconds` is what the chief's process has taken so far."""
+class ServerLoad:
+    """What the process of the parameter server `name` has taken so far."""
 
-    cpu_seconds: float = 0.0
+    name: str
+    load: Load
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
 
 
 # --- what is to be done ----------------------------------------------------------------------------------------------

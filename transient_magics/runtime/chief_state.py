@@ -37,6 +37,7 @@ from .chief_events import (
     SaveAsked,
     SaveDone,
     SaveFailed,
+    ServerLoad,
     Stepping,
     StepSeen,
     StopAsked,
@@ -107,8 +108,6 @@ class Plan:
     """The share of the expected speed below which the run counts as slow; 0 for never."""
     alarm_after: float = 30.0
     """Seconds that a worker warms up."""
-    cores: int = 1
-    """Of the parameter server."""
     chief: str = "ps"
     """Who saves: the chief itself, or with `worker` one of those who train, as long as there is any."""
     mode: str = "async"
@@ -134,7 +133,7 @@ class ChiefState:
         self.next_number = max([int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)])
         self.step = 0
         self._batches = Batches(plan.run, plan.batching, plan.workers, plan.rule, kept.get("batches"))
-        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.cores, plan.mode == "sync")
+        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.mode == "sync")
         self._progress = Progress(plan.run)
         self._saving = Saving(plan, now)
         self._evaluating, self._evaluation_due = False, False
@@ -227,8 +226,11 @@ class ChiefState:
                 return self._evaluated(event)
             case Failed(reason):
                 return self._fail(reason)
-            case Tick(cpu_seconds):
-                return [*self._tick(now), *self._look_at_speed(cpu_seconds, now)]
+            case ServerLoad(name, load):
+                self._alarm.served(name, load)
+                return []
+            case Tick():
+                return [*self._tick(now), *self._look_at_speed(now)]
         raise TypeError(f"not an event of the chief: {event!r}")
 
     # --- who is in ---------------------------------------------------------------------------------------------------
@@ -347,10 +349,10 @@ class ChiefState:
             return [*done, *self._save("evaluation")]
         return [*done, *(self._save("due") if self._saving.due(step, now) else [])]
 
-    def _look_at_speed(self, cpu_seconds: float, now: float) -> list[Instruction]:
+    def _look_at_speed(self, now: float) -> list[Instruction]:
         active = [member.name for member in self.members.values() if member.active]
         disturbed = self._evaluating or self.phase is not Phase.TRAINING
-        verdict = self._alarm.look(active, cpu_seconds, now, disturbed, saving=bool(self._saving.why))
+        verdict = self._alarm.look(active, now, disturbed, saving=bool(self._saving.why))
         if verdict is None:
             return []
         speeds = {"speed": round(verdict.speed, 1), "expected": round(verdict.expected, 1)}

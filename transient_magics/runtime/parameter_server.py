@@ -26,6 +26,7 @@ async def _chief(role: Role) -> int:
 
 async def _server(role: Role) -> int:
     from .keeper import start_server
+    from .server_load import report
 
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -33,7 +34,9 @@ async def _server(role: Role) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # only the chief saves
     await asyncio.to_thread(start_server, role.assignment, role.spec.threads)
     log(f"serving as ps {role.assignment.index} of {len(role.assignment.ps)}")
+    reporting = asyncio.create_task(report(role.assignment, role.spec.token, role.spec.threads))
     await told.wait()
+    reporting.cancel()
     return DONE
 
 

@@ -6,7 +6,7 @@ T. Guo, "Characterizing and modeling distributed training with transient cloud G
 for 30 s and takes 6.7 % for a gap; both are settings here). Speeds are examples per second, because mini-batches may
 change. Seconds of waiting for others are no part of what a worker can do, but they are part of what it does.
 
-What goes in are the workers' lines of metrics and the CPU seconds of the parameter server that hosts the chief. What
+What goes in are the workers' lines of metrics and the CPU seconds of the parameter servers. What
 comes out is a `Slow` when the cluster falls behind, or when another reason for it has become likely, and a `Recovered`
 when it is as fast as expected again. `now` is any monotonic clock's seconds.
 """
@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from .server_load import Load
 
 LONGEST_WINDOW = 10.0
 SHORTEST_WINDOW = 3.0
@@ -32,18 +34,20 @@ BUSY = 0.85
 class Slow:
     """The cluster makes `speed` examples per second where `expected` could be.
 
-    `bottleneck` is `worker` (named), `parameter server` (its CPU) or `network`, which is what is left.
+    `bottleneck` is `worker` (named), `parameter server` (its CPU; `server` is its name, where there are several) or
+    `network`, which is what is left.
     """
 
     speed: float
     expected: float
     bottleneck: str
     worker: str = ""
+    server: str = ""
 
     @property
     def cause(self) -> str:
         """The bottleneck, by name."""
-        return self.worker or self.bottleneck
+        return self.worker or self.server or self.bottleneck
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,15 @@ class _Worker:
 
 class SpeedAlarm:
     """Looks at one run. `below` is the share of the expected speed that is too slow, 0 for never; `after` the seconds
-    that a worker warms up; `cores` how many the parameter server has; `sync`: workers wait for each other."""
+    that a worker warms up; `sync`: workers wait for each other."""
 
-    def __init__(self, below: float, after: float, cores: int, sync: bool = False) -> None:
-        self._below, self._after, self._cores, self._sync = below, after, max(cores, 1), sync
+    def __init__(self, below: float, after: float, sync: bool = False) -> None:
+        self._below, self._after, self._sync = below, after, sync
         self._window = min(max(after, SHORTEST_WINDOW), LONGEST_WINDOW)
         self._workers: dict[str, _Worker] = {}
-        self._began, self._cpu_began, self._looked, self._saving = 0.0, 0.0, 0.0, 0.0
+        self._servers, self._servers_before = dict[str, Load](), dict[str, Load]()
+        """As they were heard of last, and when the window began."""
+        self._began, self._looked, self._saving = 0.0, 0.0, 0.0
         self._history: list[str] = []
         """What held up the latest windows; empty words for those that were well."""
         self._told = ""
@@ -120,8 +126,12 @@ class SpeedAlarm:
         worker.computing += float(line.get("compute_seconds") or 0.0)
         worker.waiting += float(line.get("wait_seconds") or 0.0)
 
+    def served(self, name: str, load: Load) -> None:
+        """What a parameter server has taken so far."""
+        self._servers[name] = load
+
     def look(
-        self, active: Collection[str], cpu_seconds: float, now: float, disturbed: bool = False, saving: bool = False
+        self, active: Collection[str], now: float, disturbed: bool = False, saving: bool = False
     ) -> Slow | Recovered | None:
         """Judge the window if it is over; None if there is nothing new to tell.
 
@@ -133,7 +143,7 @@ class SpeedAlarm:
         self._looked = now
         if disturbed or set(active) != set(self._workers):
             self._workers = {name: self._workers.get(name) or _Worker(now, now) for name in active}
-            self._begin(cpu_seconds, now)
+            self._begin(now)
             return None
         seconds, warm = now - self._began, self._warm()
         reported = all(worker.steps or worker.stands_still(now) for worker in warm.values())
@@ -141,12 +151,12 @@ class SpeedAlarm:
             return None
         for worker in warm.values():
             worker.measure()
-        verdict = self._judge(warm, now, (cpu_seconds - self._cpu_began) / seconds)
-        self._begin(cpu_seconds, now)
+        verdict = self._judge(warm, now)
+        self._begin(now)
         return self._worth_telling(verdict) if verdict else None
 
-    def _begin(self, cpu_seconds: float, now: float) -> None:
-        self._began, self._cpu_began, self._saving = now, cpu_seconds, 0.0
+    def _begin(self, now: float) -> None:
+        self._began, self._saving, self._servers_before = now, 0.0, dict(self._servers)
         for worker in self._workers.values():
             worker.begin(now)
 
@@ -154,8 +164,7 @@ class SpeedAlarm:
         """Those that had warmed up when the window began."""
         return {name: worker for name, worker in self._workers.items() if self._began - worker.since >= self._after}
 
-    def _judge(self, workers: Mapping[str, _Worker], now: float, cpu: float) -> Slow | Recovered | None:
-        """The verdict on a window in which the parameter server took `cpu` of a core."""
+    def _judge(self, workers: Mapping[str, _Worker], now: float) -> Slow | Recovered | None:
         speeds = {name: worker.speed(now, self._saving) for name, worker in workers.items() if worker.best}
         speed, expected = sum(speeds.values()), sum(workers[name].best for name in speeds)
         if not expected:
@@ -164,7 +173,15 @@ class SpeedAlarm:
             return Recovered(speed, expected)
         if name := self._waited_for(workers) or self._fallen_behind(speeds):
             return Slow(speed, expected, "worker", name)
-        return Slow(speed, expected, "parameter server" if cpu >= BUSY * self._cores else "network")
+        if server := self._busiest():
+            return Slow(speed, expected, "parameter server", server=server if len(self._servers) > 1 else "")
+        return Slow(speed, expected, "network")
+
+    def _busiest(self) -> str:
+        """The parameter server that took the most of its cores in the window, if that was too much; else nothing."""
+        shares = {name: load.share_since(self._servers_before.get(name, load)) for name, load in self._servers.items()}
+        name = max(shares, key=shares.__getitem__, default="")
+        return name if shares.get(name, 0.0) >= BUSY else ""
 
     def _worth_telling(self, verdict: Slow | Recovered) -> Slow | Recovered | None:
         """A verdict that several windows in a row agree on and that was not told yet."""
