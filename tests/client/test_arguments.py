@@ -153,6 +153,10 @@ def test_checkpoints_come_by_steps_by_time_or_as_planned() -> None:
     assert read("Auto") == {"checkpoint_steps": None, "checkpoint_auto": True}
 
 
+def test_how_many_checkpoints_stay_is_said_with_a_number() -> None:
+    assert parse("train", split(TRAIN + "--keep 2")).values["keep"] == 2
+
+
 def test_the_speed_alarm_has_a_share_and_a_warm_up() -> None:
     def read(text: str) -> dict[str, object]:
         values = parse("train", split(TRAIN + f"--speed-alarm {text}")).values
@@ -213,6 +217,9 @@ def test_a_run_reads_its_options() -> None:
         (TRAIN + "--gradient-noise 1", "--gradient-noise takes a share below 0.5"),
         (TRAIN + "--backup-workers 1", "--backup-workers needs --mode sync"),
         (TRAIN + "--mode sync --backup-workers -1", "whole number from 0 on"),
+        (TRAIN + "--keep 0", "--keep takes a whole number from 1 on, not '0'"),
+        (TRAIN + "--keep -1", "--keep takes a whole number from 1 on, not '-1'"),
+        (TRAIN + "--keep all", "--keep takes a whole number from 1 on, not 'all'"),
         (TRAIN + "--hparams 64", "overrides nothing"),
         (TRAIN + "--lr-policy activ", "Did you mean active?"),
         (TRAIN + "--hparam a=1", "Did you mean --hparams?"),

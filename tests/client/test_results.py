@@ -216,6 +216,16 @@ def test_without_the_training_stack_the_error_says_what_is_missing(
     assert not list(tmp_path.glob("*model*"))
 
 
+@pytest.mark.parametrize("keep", [0, -3, "many"])
+def test_how_many_checkpoints_stay_is_a_number_from_one_on(run: client.Run, keep: object) -> None:
+    with pytest.raises(DeclarationError) as error:
+        client.train(
+            source="", cluster=run.cluster, train_steps=5, keep=keep,
+            model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        )  # fmt: skip
+    assert str(error.value) == f"--keep takes a whole number from 1 on, not '{keep}'."
+
+
 def test_a_worker_cannot_save_between_synchronous_steps(run: client.Run) -> None:
     declared = replace(SPEC, chief="worker")
     happen(run, (1, events.ClusterDeclared(spec=declared.to_dict())))

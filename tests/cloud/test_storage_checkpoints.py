@@ -18,7 +18,8 @@ from google.cloud import storage
 from transient_magics.errors import TrainingError
 from transient_magics.runtime import shared_records
 from transient_magics.runtime.bucket import Bucket, OvertakenError
-from transient_magics.runtime.manifest import NAME
+from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.manifest import NAME, File
 from transient_magics.runtime.shipping import read_manifest, restore, ship
 
 BUCKET = "checkpoints-here"
@@ -72,6 +73,22 @@ def test_the_last_few_are_kept_and_the_newest_comes_back(
     assert restore(bucket, tmp_path / "new")["step"] == 30
     assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
     assert 'model_checkpoint_path: "model.ckpt-30"' in (tmp_path / "new" / "checkpoint").read_text()
+
+
+def test_what_is_being_shipped_stays_although_only_one_is_kept(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = Checkpoints(tmp_path / "vm", keep=1)
+    upload = Bucket.upload
+
+    def slowly(self: Bucket, path: Path, name: str) -> File:
+        for step in (11, 12):  # meanwhile
+            local.write(step, lambda prefix: saved(tmp_path / "vm", int(prefix.rpartition("-")[2])))
+        return upload(self, path, name)
+
+    monkeypatch.setattr(Bucket, "upload", slowly)
+    assert ship(bucket, saved(tmp_path / "vm", 10), keep=1)["step"] == 10
+    assert local.steps() == [12, 10]
 
 
 def test_shipping_the_same_again_changes_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None, pace_seconds=0.05, check=False,
-        data_dir="gs://stored-results/digits",
+        data_dir="gs://stored-results/digits", keep=2,
     )  # fmt: skip
     patient = Patient(cluster, run)
     try:
@@ -42,6 +42,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     fetched = run.fetch(tmp_path / "fetched")
     name = str(result.checkpoint).rpartition("/")[2]
     assert (fetched / "checkpoints" / f"{name}.index").exists()
+    assert len(list((fetched / "checkpoints").glob("*.index"))) == 2
     assert f'"{name}"' in (fetched / "checkpoints" / "checkpoint").read_text().splitlines()[0]
     assert (fetched / "metrics.jsonl").stat().st_size
     ended = json.loads((fetched / "result.json").read_text())

@@ -200,6 +200,7 @@ def _train() -> tuple[Option, ...]:
         flag("--checkpoint-every", "in steps or time: 500, 5m; auto: as often as saving takes 1 % of the time, and "
               "at least every 10 min (1000 steps, and at least every 10 min)", interval, choices=("auto",),
               metavar="STEPS|TIME|auto"),
+        flag("--keep", "how many checkpoints stay, the last ones (5)", whole("--keep"), metavar="N"),
         flag("--ps-shards", "partitions of variables of 2 MiB and more, over the parameter servers (1)",
               whole("--ps-shards"), metavar="N"),
         flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",

@@ -21,6 +21,7 @@ from .cell import packages
 from .clusters import cluster as find_cluster
 from .clusters import clusters, fetch
 from .handles import Cluster, Run
+from .option import whole
 
 _CHOICES = {
     "mode": ("async", "sync"),
@@ -61,6 +62,8 @@ def train(
         raise DeclarationError("A run has at least one step", where="--train-steps")
     check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
     options["pip"] = packages(options.get("pip") or ())
+    if (keep := options.get("keep")) is not None:
+        options["keep"] = whole("--keep")(str(keep))
     for option, choices in _CHOICES.items():
         if (value := options.get(option)) is not None and value not in choices:
             what = f"'{value}' is not to be had"

@@ -36,6 +36,8 @@ class RunSpec:
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600
     checkpoint_auto: bool = False
+    keep: int = 5
+    """How many checkpoints stay."""
     ps_shards: int = 1
     mode: str = "async"
     backup_workers: int = 0

@@ -36,7 +36,7 @@ class Keeper:
 
     def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
         self._folder, self._spec, self._assignment = folder, spec, assignment
-        self._checkpoints = Checkpoints(folder.checkpoints)
+        self._checkpoints = Checkpoints(folder.checkpoints, spec.keep)
         self._trainable: Any = None
         self._target = ""
         self._session: Any = None

@@ -24,13 +24,12 @@ from .checkpoints import Checkpoints
 from .folder import RunFolder, RunSpec, write_atomically
 from .manifest import NAME, Checkpoint, File, Manifest, described, state_file
 
-KEEP = 5
 _NICE = 10
 _LEFT_OVER_SECONDS = 3600.0
 """An upload that was not finished within so long never will be."""
 
 
-def ship(bucket: Bucket, folder: Path, keep: int = KEEP) -> dict[str, Any]:
+def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     """Upload the newest checkpoint in `folder`; step, path, seconds, bytes, or only `step: null` if there is no new."""
     started = time.monotonic()
     local = Checkpoints(folder)
@@ -38,23 +37,24 @@ def ship(bucket: Bucket, folder: Path, keep: int = KEEP) -> dict[str, Any]:
     manifest, generation = read_manifest(bucket)
     if step is None:
         return {"step": None}
-    paths = local.files(step)
     known = manifest.newest
-    if known and known.step == step and set(known.files) == {described(path) for path in paths}:
-        return _shipped(bucket, known, started)
     place = f"checkpoints/{step}-{secrets.token_hex(6)}"
-    manifest.adding(Checkpoint(step, place, ()), keep)  # refused before anything is uploaded
     uploaded: list[File] = []
-    try:
-        for path in paths:
-            uploaded.append(bucket.upload(path, f"{place}/{path.name}"))
-        checkpoint = Checkpoint(step, place, tuple(uploaded))
-        after = manifest.adding(checkpoint, keep)
-        bucket.write_json(NAME, after.to_dict(), generation)
-    except (TransientError, OSError):
-        for file in uploaded:
-            bucket.delete(f"{place}/{file.name}")
-        raise
+    with local.held(step):  # where few are kept, the next ones may be written faster than this is uploaded
+        paths = local.files(step)
+        if known and known.step == step and set(known.files) == {described(path) for path in paths}:
+            return _shipped(bucket, known, started)
+        manifest.adding(Checkpoint(step, place, ()), keep)  # refused before anything is uploaded
+        try:
+            for path in paths:
+                uploaded.append(bucket.upload(path, f"{place}/{path.name}"))
+            checkpoint = Checkpoint(step, place, tuple(uploaded))
+            after = manifest.adding(checkpoint, keep)
+            bucket.write_json(NAME, after.to_dict(), generation)
+        except (TransientError, OSError):
+            for file in uploaded:
+                bucket.delete(f"{place}/{file.name}")
+            raise
     _clean(bucket, manifest, after)
     return _shipped(bucket, checkpoint, started)
 
@@ -144,7 +144,7 @@ def main() -> None:
 def _ship(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
     assert spec.store
     os.nice(_NICE)
-    return ship(Bucket(spec.store), folder.checkpoints)
+    return ship(Bucket(spec.store), folder.checkpoints, spec.keep)
 
 
 def _restore(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:

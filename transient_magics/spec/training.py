@@ -16,7 +16,7 @@ class TrainSpec:
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
     `backup_workers` are those whose gradients a synchronous step does not wait for.
-    `checkpoint_auto` plans the seconds between checkpoints from what they were measured to cost.
+    `checkpoint_auto` plans the seconds between checkpoints from what they were measured to cost; the last `keep` stay.
     `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow the measured times (runtime/batching.py);
     `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times the declared mini-batch).
     `damping` staleness lowers the learning rate of gradients that come late.
@@ -40,6 +40,7 @@ class TrainSpec:
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600.0
     checkpoint_auto: bool = False
+    keep: int = 5
     ps_shards: int = 1
     mode: str = "async"
     backup_workers: int = 0
