@@ -325,15 +325,28 @@ class Run:
         """What the model of the last checkpoint answers to `inputs`, on this machine; the cluster may be gone.
 
         `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's generator makes
-        them (an image's pixels, a text's token numbers); the problem's own preprocessing is applied. A classifier
-        gives probabilities of shape (examples, classes). Every other model needs its targets too (`{"inputs": ...,
-        "targets": ...}`) and gives its logits for them. `data_dir`: where the problem's vocabulary is, if it has one.
-        A model that the cell defines takes features as its input_fn gives them, and gives its predictions. Starting
-        TensorFlow takes some seconds, so ask for many at once. Raises TrainingError or CellError.
+        them (an image's pixels, a text's token numbers; or texts); the problem's own preprocessing is applied. A
+        classifier gives probabilities of shape (examples, classes). Every other model needs its targets too
+        (`{"inputs": ..., "targets": ...}`) and gives its logits for them; `decode` gives texts. `data_dir`: where the
+        problem's vocabulary is, if it has one. A model that the cell defines takes features as its input_fn gives
+        them, and gives its predictions. Starting TensorFlow takes some seconds, so ask for many at once. Raises
+        TrainingError or CellError.
         """
         from .models import predict
 
         return predict(self, inputs, data_dir)
+
+    def decode(self, texts: Any, data_dir: str | Path | None = None) -> list[str]:
+        """The texts that a Tensor2Tensor model answers `texts` with, each token the likeliest one, on this machine.
+
+        `texts`: a list of them (or of rows of token numbers), or a dict of such lists by feature name. The problem's
+        own encoders turn them into token numbers and back. A model with inputs answers them, a language model goes on
+        from them, a classifier names their classes. `data_dir`: where the problem's vocabulary is, if it has one.
+        Raises TrainingError or CellError.
+        """
+        from .models import decode
+
+        return decode(self, texts, data_dir)
 
     def export(self, folder: str | Path, data_dir: str | Path | None = None) -> Path:
         """Write the model of the last checkpoint as a SavedModel into `folder`, which must be new or empty.

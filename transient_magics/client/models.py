@@ -1,4 +1,4 @@
-"""What a run has learned, used: predictions in this process's arrays, and a SavedModel on disk.
+"""What a run has learned, used: predictions in this process's arrays, texts for texts, and a SavedModel on disk.
 
 TensorFlow is imported in a process of its own (`runtime.serve`), which restores the run's last checkpoint on this
 machine; the cluster may be gone. Arrays go there and back as .npz files in a folder that this user alone can read.
@@ -25,10 +25,21 @@ if TYPE_CHECKING:
 
 def predict(run: Run, inputs: Any, data_dir: str | Path | None) -> ndarray | dict[str, ndarray]:
     """What the model answers to `inputs`; one array, or one by name for a model with several outputs."""
+    answers = _ask(run, "predict", inputs, data_dir)
+    return next(iter(answers.values())) if len(answers) == 1 else answers
+
+
+def decode(run: Run, inputs: Any, data_dir: str | Path | None) -> list[str]:
+    """The texts that the model answers `inputs` with."""
+    return [str(text) for text in _ask(run, "decode", inputs, data_dir)["texts"]]
+
+
+def _ask(run: Run, do: str, inputs: Any, data_dir: str | Path | None) -> dict[str, ndarray]:
+    """The arrays that the model answers with, by name."""
     try:
         import numpy
     except ImportError:
-        raise TrainingError("run.predict needs NumPy, which is not installed on this machine") from None
+        raise TrainingError(f"run.{do} needs NumPy, which is not installed on this machine") from None
     given = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     arrays: dict[str, Any] = {str(name): _array(numpy, str(name), value) for name, value in given.items()}
     counts = {name: len(array) for name, array in arrays.items()}
@@ -39,11 +50,10 @@ def predict(run: Run, inputs: Any, data_dir: str | Path | None) -> ndarray | dic
         folder = _with_checkpoint(run, Path(temporary))
         given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
         numpy.savez(given_file, **arrays)
-        words = [*_common(folder, data_dir), "predict", str(given_file), str(answer_file)]
+        words = [*_common(folder, data_dir), do, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
         with numpy.load(answer_file, allow_pickle=False) as file:
-            answers = {name: file[name] for name in file.files}
-    return next(iter(answers.values())) if len(answers) == 1 else answers
+            return {name: file[name] for name in file.files}
 
 
 def export(run: Run, target: Path, data_dir: str | Path | None) -> Path:

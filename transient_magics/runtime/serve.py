@@ -1,9 +1,10 @@
-"""Use the trained model of a run: `python -m transient_magics.runtime.serve --run FOLDER predict|export ...`.
+"""Use the trained model of a run: `python -m transient_magics.runtime.serve --run FOLDER predict|decode|export ...`.
 
 `predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's answers to another;
-`export TARGET` writes a SavedModel. Both restore the newest checkpoint in FOLDER (or that of `--step`), on the CPU,
-without any cluster. Prints one line of JSON: `{"step": N}`, or `{"error": sentence, "kind": class, ...}` with exit code
-1, where the class is one of this package's errors.
+`decode INPUTS OUTPUTS` does the same with the texts that the model writes; `export TARGET` writes a SavedModel. All
+restore the newest checkpoint in FOLDER (or that of `--step`), on the CPU, without any cluster. Prints one line of JSON:
+`{"step": N}`, or `{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this package's
+errors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ ServingGraph = Any
 
 @contextlib.contextmanager
 def restored(
-    folder: RunFolder, spec: RunSpec, step: int, data: str | None, given: Collection[str] = ()
-) -> Iterator[tuple[Session, ServingGraph]]:
-    """A session in which the model has the values of the checkpoint at `step`. `data`: where vocabularies are."""
+    folder: RunFolder, spec: RunSpec, step: int, data: str | None, build: Callable[[Trainable], ServingGraph]
+) -> Iterator[tuple[Session, Trainable, ServingGraph]]:
+    """A session in which what `build` builds has the values of the checkpoint at `step`. `data`: where vocabularies
+    are."""
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as nothing:
         trainable = define(folder, spec, data or nothing)
@@ -47,35 +49,49 @@ def restored(
     with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
         with placement.cut(spec.ps_shards):
-            built = trainable.serving_graph(given)
+            built = build(trainable)
         _refuse_other_model(tf, checkpoints.prefix(step))
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
             saver.restore(session, str(checkpoints.prefix(step)))
-            yield session, built
+            yield session, trainable, built
 
 
 def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
     """Write the model's answers to the arrays of `inputs`, in their order."""
     import numpy
 
-    with numpy.load(inputs, allow_pickle=False) as file:
-        given = {name: file[name] for name in file.files}
-    with restored(folder, spec, step, data, given) as (session, built):
-        fed = {built.inputs[name]: _fitting(name, array, built.inputs[name]) for name, array in given.items()}
-        count = len(next(iter(given.values())))
+    given = _read(inputs)
+    with restored(folder, spec, step, data, lambda trainable: trainable.serving_graph(given)) as found:
+        session, trainable, built = found
+        fed = _fed(trainable, built, given)
         answers = [
             session.run(dict(built.outputs), {key: array[begin : begin + _BATCH] for key, array in fed.items()})
-            for begin in range(0, count, _BATCH)
+            for begin in range(0, _count(given), _BATCH)
         ]
     whole: dict[str, Any] = {name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]}
     numpy.savez(outputs, **whole)
 
 
+def decode(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
+    """Write the texts with which the model answers those of `inputs`, in their order, as `texts`."""
+    import numpy
+
+    given, decoded = _read(inputs), list[str]()
+    with restored(folder, spec, step, data, lambda trainable: trainable.texts().graph(given)) as found:
+        session, trainable, built = found
+        texts = trainable.texts()
+        for begin in range(0, _count(given), texts.batch):
+            part = {name: array[begin : begin + texts.batch] for name, array in given.items()}
+            tokens = session.run(built.outputs["tokens"], _fed(trainable, built, part))
+            decoded += map(texts.decode, tokens)
+    numpy.savez(outputs, texts=numpy.array(decoded))
+
+
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
     """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
-    with restored(folder, spec, step, data) as (session, built):
+    with restored(folder, spec, step, data, lambda trainable: trainable.serving_graph()) as (session, _, built):
         tf = tensorflow()
         saved_model = tf.saved_model
         signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
@@ -89,6 +105,28 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
             strip_default_attrs=True,
         )
         builder.save()
+
+
+def _read(inputs: Path) -> dict[str, Any]:
+    import numpy
+
+    with numpy.load(inputs, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _count(given: Mapping[str, Any]) -> int:
+    return len(next(iter(given.values())))
+
+
+def _fed(trainable: Trainable, built: ServingGraph, given: Mapping[str, Any]) -> dict[Any, Any]:
+    """What to feed: arrays as the model takes them, texts as token numbers."""
+    fed: dict[Any, Any] = {}
+    for name, array in given.items():
+        placeholder = built.inputs[name]
+        if array.dtype.kind == "U" and placeholder.dtype.is_integer:
+            array = trainable.texts().encode(name, list(array))
+        fed[placeholder] = _fitting(name, array, placeholder)
+    return fed
 
 
 def _prepare(trainable: Trainable, spec: RunSpec, nothing: str) -> None:
@@ -138,9 +176,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--step", type=int)
     parser.add_argument("--data", help="folder with the problem's vocabularies")
     what = parser.add_subparsers(dest="what", required=True)
-    predicting = what.add_parser("predict")
-    predicting.add_argument("inputs", type=Path)
-    predicting.add_argument("outputs", type=Path)
+    for name in ("predict", "decode"):
+        asking = what.add_parser(name)
+        asking.add_argument("inputs", type=Path)
+        asking.add_argument("outputs", type=Path)
     what.add_parser("export").add_argument("target", type=Path)
     return parser.parse_args()
 
@@ -156,8 +195,8 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         step = steps[0] if given.step is None else given.step
         there = spec.data_dir if spec.data_dir and Path(spec.data_dir).is_dir() else None  # it was the VMs' place
         data = given.data or there
-        work: Callable[..., None] = predict if given.what == "predict" else export
-        work(folder, spec, step, data, *([given.inputs, given.outputs] if work is predict else [given.target]))
+        work: Callable[..., None] = {"predict": predict, "decode": decode, "export": export}[given.what]
+        work(folder, spec, step, data, *([given.target] if work is export else [given.inputs, given.outputs]))
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
         traceback.print_exc()
         known = told(error, offset)

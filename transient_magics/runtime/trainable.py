@@ -69,6 +69,25 @@ class ServingGraph:
     outputs: Mapping[str, Any]
 
 
+class Texts(Protocol):
+    """A model that takes and gives texts."""
+
+    batch: int
+    """How many are answered at once."""
+
+    def encode(self, feature: str, texts: Sequence[str]) -> Any:
+        """The token numbers of a feature's texts, an array with a row for each, filled up with zeros at their ends."""
+        ...
+
+    def graph(self, given: Collection[str]) -> ServingGraph:
+        """What answers the features `given`: `tokens`, with a row for each text."""
+        ...
+
+    def decode(self, tokens: Any) -> str:
+        """The text of one row of an answer."""
+        ...
+
+
 class Trainable(Protocol):
     """What a run trains. Whatever it builds goes into the default graph."""
 
@@ -111,6 +130,10 @@ class Trainable(Protocol):
 
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
         """The model on placeholders for the features that it needs, and for those `given`."""
+        ...
+
+    def texts(self) -> Texts:
+        """The same model with texts in and out. Raises TrainingError where it has none."""
         ...
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from ...errors import DeclarationError, TrainingError
 from ..folder import RunFolder, RunSpec
 from ..graph_mode import tensorflow
-from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph
+from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_cell
 from .data import LABELS, Data
 
@@ -117,6 +117,11 @@ class OwnModel:
         return ServingGraph(
             inputs, {name: tf.identity(value, name=f"output_{name}") for name, value in outputs.items()}
         )
+
+    def texts(self) -> Texts:
+        """Raises TrainingError: whatever turns texts into numbers is the cell's, and not known here."""
+        fix = "Give run.predict what input_fn gives."
+        raise TrainingError("a model that the cell defines takes and gives numbers, no texts", fix=fix)
 
     def _placeholders(self, names: Collection[str]) -> dict[str, Any]:
         tf = tensorflow()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..folder import RunFolder, RunSpec
 from ..trainable import EvaluationGraph, Objective, Pipeline, ServingGraph
-from . import data, graph, registry, serving
+from . import data, decoding, graph, registry, serving
 from .bridges import autograph_off
 
 
@@ -71,3 +71,7 @@ class RegisteredModel:
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
         """Class scores of a classifier, logits of any other model."""
         return serving.serving_graph(self._definition, given)
+
+    def texts(self) -> decoding.Decoder:
+        """Texts in and out by the problem's own encoders."""
+        return decoding.Decoder(self._definition)

@@ -1,0 +1,44 @@
+"""Trains a run in this process alone, without chief or workers: `python -m tests.runtime.text_run FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    import numpy
+
+    from transient_magics.runtime.checkpoints import Checkpoints
+    from transient_magics.runtime.folder import RunFolder
+    from transient_magics.runtime.graph_mode import tensorflow
+    from transient_magics.runtime.trainable import define
+
+    folder = RunFolder(Path(sys.argv[1]))
+    spec = folder.spec()
+    numpy.random.seed(7)
+    trainable = define(folder, spec, str(folder.data))
+    trainable.generate(str(folder.data), str(folder.path / "temporary"))
+    trainable.prepare()
+    tf = tensorflow()
+    with tf.Graph().as_default():
+        tf.set_random_seed(7)
+        step = tf.train.get_or_create_global_step()
+        pipeline = trainable.training_pipeline(0)
+        objective = trainable.objective(tf.data.make_one_shot_iterator(pipeline.dataset).get_next(), tf.constant(1.0))
+        update = objective.optimizer.apply_gradients(objective.finished(objective.pairs), step)
+        saver = tf.train.Saver(tf.global_variables())
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            for _ in range(spec.train_steps):
+                loss, _ = session.run([objective.loss, update])
+            Checkpoints(folder.checkpoints).write(
+                spec.train_steps, lambda prefix: saver.save(session, prefix, write_meta_graph=False)
+            )
+    print(loss)
+
+
+if __name__ == "__main__":
+    main()
