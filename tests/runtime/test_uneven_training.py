@@ -174,8 +174,11 @@ def test_a_notice_on_the_vm_of_the_chief_saves_at_once(text: Story) -> None:
     assert list(text.room.run_folder("ps-0").glob(f"{marks['saved']['path']}.index"))
 
 
-def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "tests.runtime.text_step", str(tmp_path)]
+@pytest.mark.parametrize("masked", [[], ["masked"]], ids=["tokens", "masked tokens"])
+def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(
+    tmp_path: Path, masked: list[str]
+) -> None:
+    program = [sys.executable, "-m", "tests.runtime.text_step", str(tmp_path), *masked]
     done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,7 @@
 """A synchronous step of a transformer on uneven mini-batches of text, beside one process's on all of them; prints JSON.
 
 A program of its own, because TensorFlow is not imported into the process of the tests. Nothing listens here. The
-argument is an empty folder.
+arguments are an empty folder and, if each target is to have a weight of its own, `masked`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ EXACT = (
     "num_hidden_layers=1,optimizer=sgd,learning_rate_schedule=constant,learning_rate_constant=1.0,"
     "layer_prepostprocess_dropout=0.0,attention_dropout=0.0,relu_dropout=0.0"
 )
+MASKED = """
+
+import tensorflow.compat.v1 as tf
+
+
+@registry.register_problem
+class ReverseMaskedBits(ReverseBits):
+    def preprocess_example(self, example, mode, hparams):
+        places = tf.cast(tf.range(tf.size(example["targets"])), tf.float32)
+        return {**example, "targets_mask": 0.5 * (places % 3)}
+"""
 PARTS = (1 / 3, 1.0, 5 / 3)
 """Of the declared mini-batch, for each of three workers."""
 
@@ -54,11 +65,18 @@ def union(batches: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(together.take(sum(len(batch["targets"]) for batch in batches)))
 
 
+def mask(batch: dict[str, Any], masked: bool) -> Any:
+    """The weight of every target."""
+    return batch["targets_mask"].reshape(batch["targets"].shape) if masked else 1.0
+
+
 def main() -> None:
     folder = RunFolder(Path(sys.argv[1]))
     declared = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic", "hparams": EXACT}
+    if masked := sys.argv[2:] == ["masked"]:
+        declared["problem"] = "reverse_masked_bits"
     (folder.path / "run.json").write_text(json.dumps(declared))
-    folder.cell.write_text(REVERSE)
+    folder.cell.write_text(REVERSE + MASKED * masked)
     spec = folder.spec()
     trainable = define(folder, spec, str(folder.data))
     tf = tensorflow()
@@ -86,7 +104,7 @@ def main() -> None:
         session.run(accumulators.update, {accumulators.round: number, accumulators.needed: len(batches)})
         pairs = zip(before, session.run(variables), alone, strict=True)  # plain descent with a rate of 1
         differences = [float(np.abs(old - new - gradient).max(initial=0)) for old, new, gradient in pairs]
-    tokens = [int((batch["targets"] != 0).sum()) for batch in batches]
+    tokens = [float(((batch["targets"] != 0) * mask(batch, masked)).sum()) for batch in batches]
     largest = max(float(np.abs(gradient).max(initial=0)) for gradient in alone)
     print(json.dumps({"differences": differences, "weights": weights, "tokens": tokens, "largest": largest}))
 

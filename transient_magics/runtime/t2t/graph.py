@@ -41,15 +41,19 @@ def objective(definition: Definition, features: Mapping[str, Any], divisor: Any)
 
 
 def _weight(tf: Any, hparams: Any, features: Mapping[str, Any]) -> Any:
-    """Of how many targets T2T's loss is the mean: those that the modality's weights do not take for padding."""
-    from tensor2tensor.layers import modalities
+    """Of how many targets T2T's loss is the mean: those that the modality's weights do not take for padding, each with
+    its own weight where the problem gives one (`targets_mask`)."""
+    from tensor2tensor.layers import common_layers, modalities
 
     modality = hparams.problem_hparams.modality.get("targets")
     targets = features.get("targets")
     if targets is None or modality is None:
         return tf.cast(tf.shape(next(iter(features.values())))[0], tf.float32)
     weights = hparams.weights_fn.get("targets", modalities.get_weights_fn(modality))
-    return tf.reduce_sum(tf.cast(weights(targets) if weights else tf.ones_like(targets), tf.float32))
+    counted = tf.cast(weights(targets) if weights else tf.ones_like(targets), tf.float32)
+    if (mask := features.get("targets_mask")) is not None:
+        counted *= common_layers.expand_squeeze_to_nd(tf.cast(mask, tf.float32), counted.shape.ndims)
+    return tf.reduce_sum(counted)
 
 
 def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> EvaluationGraph:
