@@ -111,6 +111,7 @@ def test_a_waiting_process_becomes_the_worker_and_a_dead_one_is_done_without(roo
         room.put("vm", DECLARATION, "")
         if kill:
             os.kill(pid, signal.SIGKILL)
+            until(lambda pid=pid: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "its end")
         assert room.say("vm", worker(free_ports(1))) == {"ok": True}
         running = until(lambda: room.pids("vm"), "a process")["worker-1"]
         assert (running == pid) is not kill
