@@ -33,11 +33,11 @@ export function costSection() {
     setAttribute(meter, "aria-valuenow", used);
     setAttribute(meter, "data-tone", used > 90 ? "bad" : used > 70 ? "warn" : "quiet");
     fill.style.width = `${Math.max(used, 1)}%`;
-    setText(limit, `${used} % of the limit of ${cost.limit_words}, which ends the cluster.`);
+    setText(limit, `${used}% of the limit of ${cost.limit_words}, which ends the cluster.`);
     setText(transfer, cost.transfer_words);
     setText(ending, view.ending);
     saved.hidden = !full;
-    saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))} %` : "-");
+    saved.set(full > 0 && now < full * 0.995 ? `${Math.round(100 * (1 - now / full))}%` : "-");
     const notes = [view.emulated ? "Emulated, nothing is billed." : "", cost.source ? `Prices: ${cost.source}.` : ""];
     setText(foot, notes.filter(Boolean).join(" "));
   };

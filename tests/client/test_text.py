@@ -14,7 +14,7 @@ def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
     def words(bottleneck: str, **named: str) -> str:
         return event_words(events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck=bottleneck, **named))
 
-    assert words("worker", worker="worker-2") == "run-1 runs at 60 % of its workers' best speed: worker-2 is slow"
+    assert words("worker", worker="worker-2") == "run-1 runs at 60% of its workers' best speed: worker-2 is slow"
     assert "the parameter server has no CPU to spare" in words("parameter server")
     assert "ps-1 has no CPU to spare; more of them (--ps) would help" in words("parameter server", server="ps-1")
     assert "--wire bf16" in words("network")

@@ -40,7 +40,7 @@ def test_the_line_typed_declares_what_was_offered(choices):
 def test_the_first_offer_is_the_readmes_line_with_its_price_and_risk():
     shown = offer(FIRST)
     assert shown["line"] == "%transient_cluster k80x4"
-    assert dict(shown["facts"]) == {"per hour": "$1.17", "on demand": "$3.03", "saved": "62 %"}
+    assert dict(shown["facts"]) == {"per hour": "$1.17", "on demand": "$3.03", "saved": "62%"}
     assert any("4% within 1 h, 17% within 8 h, 23% within 24 h" in note for note in shown["notes"])
     assert "Emulated, nothing is billed." in shown["notes"][-1]
     assert not shown["billed"]

@@ -68,7 +68,7 @@ class Lifetimes:
     def rows(self) -> list[dict[str, float]]:
         """One dict per `age` in hours.
 
-        `alive`: the share of VMs that live longer; `low`, `high`: between which it lies with 90 %; `hazard`:
+        `alive`: the share of VMs that live longer; `low`, `high`: between which it lies with 90%; `hazard`:
         revocations per hour of a VM's life since the age before; `trusted_hours`: for how long a VM of that age may be
         trusted before the risk passes one in ten.
         """
@@ -249,7 +249,7 @@ def _change_words(answer: Lifetimes) -> str:
 
 
 def _survival(rows: list[dict[str, float]]) -> list[str]:
-    header = ("AGE", "STILL ALIVE", "90 % BAND", "REVOKED PER HOUR", "ONE IN TEN IS GONE WITHIN")
+    header = ("AGE", "STILL ALIVE", "90% BAND", "REVOKED PER HOUR", "ONE IN TEN IS GONE WITHIN")
     return table(header, [
         (f"{row['age']:g} h", f"{row['alive']:.0%}", f"{row['low']:.0%} to {row['high']:.0%}",
          "" if math.isnan(row["hazard"]) else f"{row['hazard']:.2%}", _trust(row))

@@ -391,7 +391,7 @@ def _train_words(event: Event) -> str:
         case events.TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
         case events.TrainSlow():
-            share = f"{100 * event.speed / event.expected:.0f} %" if event.expected else "a part"
+            share = f"{100 * event.speed / event.expected:.0f}%" if event.expected else "a part"
             return f"{event.run} runs at {share} of its workers' best speed: {_why_slow(event)}"
         case events.TrainRecovered():
             return f"{event.run} is as fast as its workers can be again"

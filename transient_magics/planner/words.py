@@ -39,7 +39,7 @@ def row(plan: Plan) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-HEADER = ("TIME", "90 %", "COST", "90 %", "SAVED", "LOST", "LINE")
+HEADER = ("TIME", "90%", "COST", "90%", "SAVED", "LOST", "LINE")
 
 
 def plan_text(plan: Plan) -> str:
