@@ -190,6 +190,23 @@ def test_exhausted_memory_is_a_bound_and_the_others_take_over() -> None:
     assert controller.exhausted(5, 32) == {}
 
 
+def test_a_size_that_turned_out_to_be_too_much_is_not_kept_for_being_near() -> None:
+    controller = BatchController("dynamic", 6, 2)
+    controller.members({1: 5.0, 2: 1.0})
+    assert controller.sizes == {1: 10, 2: 2}
+
+    def observe(seconds: float) -> dict[int, int]:
+        for turn in range(4):
+            for number, size in controller.sizes.items():
+                controller.observe(number, size, seconds * (1.1 if turn % 2 else 0.9), 10)
+        return controller.decide()
+
+    assert observe(1.0) == {}
+    controller.members({1: 5.0})
+    assert controller.sizes == {1: 12}
+    assert observe(2.0) == {1: 10}, "two examples are within the noise, but the twelve take twice as long"
+
+
 def test_a_worker_goes_back_to_what_fitted() -> None:
     batch = MiniBatch(32)
     assert batch.next(None) == (32, 1.0)

@@ -117,7 +117,7 @@ def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.Run]:
     """A transformer that has learnt to repeat up to four bits."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         home = tmp_path_factory.mktemp("home")
-        yield trained("transformer", "small_transformer", "short_bits", 800, home, monkeypatch)
+        yield trained("transformer", "small_transformer", "short_bits", 8000, home, monkeypatch)
 
 
 def test_a_transformer_answers_texts_with_texts(repeating: client.Run) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.runtime.machine_room import MachineRoom, free_ports, until
-from tests.runtime.test_other_runs import events
+from tests.runtime.test_other_runs import REVERSE, events
 from tests.runtime.test_training import DECLARATION, DIGITS, assignment
+from transient_magics.runtime.graph.file import GraphFile
 
 pytestmark = pytest.mark.training
 
@@ -46,11 +47,11 @@ class Joining:
         self.room = room
         self._server, self._chief = (f"127.0.0.1:{port}" for port in free_ports(2))
 
-    def begin(self, cell: str) -> Path:
+    def begin(self, cell: str, **declared: Any) -> Path:
         """The place of the graph, once the records are made."""
         for name in ("ps-0", "worker-1"):
             self.room.start_agent(name)
-            self.room.put(name, DECLARED, cell)
+            self.room.put(name, {**DECLARED, **declared}, cell)
         self.room.say("ps-0", assignment("ps-0", [self._server], self._chief))
         folder = self.room.run_folder("ps-0")
         until((folder / "data" / ".complete").exists, "the records")
@@ -76,27 +77,34 @@ def laps(log: str) -> dict[str, float]:
     return {name: float(seconds) for name, _, seconds in (lap.rpartition(" ") for lap in told.split(", "))}
 
 
-def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining):
-    cell = DIGITS + "\nimport sys, pathlib\nif 'transient_magics.runtime.worker' in sys.modules: raise SystemExit(1)\n"
-    graph = joining.begin(cell)
+TEXT = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits", "batching": "dynamic"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "declared"),
+    [(DIGITS, {"wire": "bf16"}), (DIGITS, {"mode": "sync"}), (REVERSE, TEXT)],
+    ids=["images", "synchronous", "text"],
+)
+def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining, cell: str, declared: dict[str, Any]):
+    cell += "\nimport sys\nif 'transient_magics.runtime.worker_session' in sys.modules: raise SystemExit(1)\n"
+    graph = joining.begin(cell, **declared)
     write_graph(graph.parent.parent)
     assert {"tensorflow", "graph (read)", "session", "step"} <= laps(joining.come()).keys()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x00\xff",
-        b"[]",
-        json.dumps({"tensorflow": "1.15.0", "elements": {}, "features": {}, "examples": {}, "directory": "/"}).encode(),
-    ],
-    ids=["torn", "something else", "of another TensorFlow"],
-)
-def test_with_a_graph_that_it_cannot_use_it_builds_its_own(joining: Joining, content: bytes):
-    joining.begin(DIGITS).write_bytes(content)
+def test_with_the_graph_of_another_tensorflow_it_builds_its_own(joining: Joining):
+    other = {"tensorflow": "1.15.0", "elements": {}, "features": {}, "examples": {}, "directory": "/"}
+    joining.begin(DIGITS).write_text(json.dumps(other))
     log = joining.come()
     assert "the graph of the run cannot be used" in log
     assert "graph" in laps(log)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[]"])
+def test_a_file_without_a_graph_is_none(tmp_path: Path, content: bytes):
+    (tmp_path / "cpu.graph").write_bytes(content)
+    with pytest.raises(ValueError, match=r".+"):
+        GraphFile.read(tmp_path / "cpu.graph")
 
 
 def test_where_the_examples_of_the_graph_cannot_be_read_it_builds_its_own(joining: Joining):

@@ -247,14 +247,19 @@ class BatchController:
         return self._resize(self._wanted())
 
     def decide(self) -> dict[int, int]:
-        """The sizes that are to change now: none while any worker's time is unknown, or all are as good as equal."""
+        """The sizes that are to change now: none while any worker's time is unknown, or all are as good as equal.
+
+        A size is never kept that turned out to be more than the worker bears.
+        """
         if self.policy != "dynamic" or not self._times or not all(time.known for time in self._times.values()):
             return {}
         for time in self._times.values():
             time.judge()
         wanted = self._wanted()
-        worth_it = any(abs(wanted[key] - size) > self._threshold(key, size) for key, size in self.sizes.items())
-        return self._resize(wanted) if worth_it else {}
+        for key, size in self.sizes.items():
+            if size > self._times[key].largest or abs(wanted[key] - size) > self._threshold(key, size):
+                return self._resize(wanted)
+        return {}
 
     def _threshold(self, worker: int, size: int) -> float:
         """Below it a change is noise, or rounding to and fro.
