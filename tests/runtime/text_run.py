@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 BY_HEART = 0.02
-"""A loss per token in ten batches in a row."""
+"""A loss per token in twenty batches in a row."""
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         with tf.Session(config=one) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             losses = [1.0]
-            while len(losses) <= spec.train_steps and max(losses[-10:]) > BY_HEART:
+            while len(losses) <= spec.train_steps and max(losses[-20:]) > BY_HEART:
                 losses.append(session.run([objective.loss, update])[0])
             Checkpoints(folder.checkpoints).write(
                 spec.train_steps, lambda prefix: saver.save(session, prefix, write_meta_graph=False)
