@@ -26,7 +26,6 @@ import time
 from pathlib import Path
 
 import _network
-import _plain
 from _common import CELL, all_in, own_home, say, train, vm_home
 from _coordinator import Coordinator
 
@@ -218,6 +217,8 @@ def turns(sides: list[Side], rounds: int, ends: contextlib.ExitStack) -> dict[st
 def bare_process(folder: Path, places: list[str], role: str, index: int, as_written: bool) -> None:
     """The bare script: one task of a declared cluster, for ever. `as_written`: it starts as slowly as a plain one."""
     if as_written:
+        import _plain
+
         _plain.import_all()
     from transient_magics.runtime.folder import RunFolder, RunSpec
     from transient_magics.runtime.graph.training import training_graph
