@@ -164,8 +164,8 @@ class Script:
         self._before = self.steps()
         self.end()
         self._counter.write_bytes(bytes(8 * WORKERS))
-        script = [sys.executable, bench_throughput.__file__, "--bare", self._folder, ",".join([HERE] * (workers + 1))]
-        script.insert(2, "--as-written")
+        places = ",".join([HERE] * (workers + 1))
+        script = [sys.executable, bench_throughput.__file__, "--as-written", "--bare", self._folder, places]
         roles = [("ps", 0), *(("worker", index) for index in range(workers))]
         with (self._folder / "log").open("ab") as log:
             self._processes = [

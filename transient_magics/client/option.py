@@ -247,11 +247,7 @@ def interval(text: str) -> dict[str, Any]:
     """An interval in steps or in time."""
     if text.strip().lower() == "auto":
         return {"checkpoint_steps": None, "checkpoint_auto": True}
-    try:
-        steps, seconds = parse_interval(text, "--checkpoint-every")
-    except DeclarationError as error:
-        fix = "Write 500 (steps), 90s, 5m, 1h or auto."
-        raise DeclarationError(error.what.replace("duration", "interval"), where=error.where, fix=fix) from None
+    steps, seconds = parse_interval(text, "--checkpoint-every")
     return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
 
 

@@ -2,8 +2,8 @@
 
 The chief starts it once a run has trained for a while, as a process of its own and of the lowest priority, at which it
 takes no time from anybody; where nobody leaves it any, another tries at a low one. Workers copy the file before the
-records (data_files.py). There is one for machines with a GPU and one for those without: models
-differ in them. A worker that finds none, or none that fits, builds its graph itself.
+records (data_files.py). There is one for machines with a GPU and one for those without: models differ in them. A worker
+that finds none, or none that fits, builds its graph itself.
 """
 
 from __future__ import annotations

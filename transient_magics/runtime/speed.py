@@ -6,9 +6,9 @@ T. Guo, "Characterizing and modeling distributed training with transient cloud G
 for 30 s and takes 6.7 % for a gap; both are settings here). Speeds are examples per second, because mini-batches may
 change. Seconds of waiting for others are no part of what a worker can do, but they are part of what it does.
 
-What goes in are the workers' lines of metrics and the CPU seconds of the parameter servers. What
-comes out is a `Slow` when the cluster falls behind, or when another reason for it has become likely, and a `Recovered`
-when it is as fast as expected again. `now` is any monotonic clock's seconds.
+What goes in are the workers' lines of metrics and the CPU seconds of the parameter servers. What comes out is a `Slow`
+when the cluster falls behind, or when another reason for it has become likely, and a `Recovered` when it is as fast as
+expected again. `now` is any monotonic clock's seconds.
 """
 
 from __future__ import annotations

@@ -42,6 +42,8 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
         if int(stripped) < 1:
             raise DeclarationError("An interval is at least one step", where=option)
         return int(stripped), None
+    if not _DURATION.fullmatch(stripped):
+        raise DeclarationError(f"'{text}' is no interval", where=option, fix="Write 500 (steps), 90s, 5m or 1h.")
     return None, parse_duration(stripped, option)
 
 
