@@ -157,6 +157,29 @@ def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: c
     assert not [each for each in found if each[3] == "events/vm.ready"], "that was before the run"
 
 
+BOARD = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell()
+shell.run_line_magic("load_ext", "tensorboard")
+from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+board = EventMultiplexer().AddRunsFromDirectory(sys.argv[1]).Reload()
+print(json.dumps({
+    "magic": "tensorboard" in shell.magics_manager.magics["line"],
+    "loss": [[each.step, each.value] for each in board.Scalars("cluster", "loss")],
+    "runs": sorted(board.Runs()),
+}))
+"""
+
+
+def test_tensorboard_is_there_as_an_extension_and_reads_what_is_written(run: client.Run, tmp_path: Path) -> None:
+    said = subprocess.run([sys.executable, "-c", BOARD, str(run.tensorboard(tmp_path / "board"))],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert json.loads(said.stdout) == {
+        "magic": True, "loss": [[10, 2.0]], "runs": ["cluster", "worker-0", "worker-1"],
+    }  # fmt: skip
+
+
 def test_a_folder_is_one_run_s(run: client.Run, tmp_path: Path) -> None:
     other = client.Run("run-0", run.cluster)
     other.directory.mkdir()

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -97,6 +98,34 @@ def test_a_table_in_the_body_declares_too(shell: InteractiveShell) -> None:
     assert isinstance(result.result, client.Preview)
     assert result.result.spec.spec == "k80x3"
     assert "cell line 2, column 7" in refused(shell, "%%transient_cluster\nspec =\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "%transient_cluster k80x4+v100x2 --dry-run",
+        "%transient_lifetimes --gpu k80 --source published",
+        "%transient_plan k80x4 --workload icac19/resnet-32 --train-steps 64000",
+    ],
+)
+def test_what_a_notebook_shows_is_whole_and_its_prices_are_no_formulas(shell: InteractiveShell, code: str) -> None:
+    assert shell.display_formatter is not None
+    data, _ = shell.display_formatter.format(run(shell, code).result)
+    shown = ElementTree.fromstring(data["text/html"])
+    alone = [
+        element
+        for element in shown.iter()
+        if "$" in (element.text or "") and (element.tag, element.text) != ("span", "$")
+    ]
+    assert not alone, "MathJax reads what is between two of these"
+    assert not [element for element in shown.iter() if "$" in (element.tail or "")]
+    if "--dry-run" in code:
+        assert next(line for line in map(said_in, shown) if line.startswith("$")).endswith(".")
+        assert "Ends by itself" in said_in(shown)
+
+
+def said_in(element: ElementTree.Element) -> str:
+    return "".join(element.itertext())
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 import re
 import time
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 
@@ -135,24 +135,26 @@ def test_the_panel_of_one_run_leaves_out_the_rest() -> None:
     assert not any("requested" in event["text"] for event in snapshot["events"])
 
 
-class _Balance(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-
-
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_the_twin_is_small_whole_and_without_script(chapter: str) -> None:
     snapshot, _, state = at(chapter)
     twin = html(snapshot, curves(state, state.run) if state.run else None)
-    parser = _Balance()
-    parser.feed(twin)
+    names = {element.tag for element in ElementTree.fromstring(twin).iter()}
     assert len(twin) < 9000
-    assert not parser.names & {"script", "style", "link", "img"}
+    assert not names & {"script", "style", "link", "img"}
     assert "None" not in re.sub(r"stroke='none'|fill='none'", "", twin)
+
+
+def test_bars_stand_side_by_side_in_the_lane_of_a_worker_that_took_a_place() -> None:
+    snapshot, _, _ = at("again")
+    lanes = {
+        lane.get("aria-label"): [(path.get("opacity"), len(path)) for path in lane]
+        for lane in ElementTree.fromstring(html(snapshot)).iter("svg")
+    }
+    drawn = lanes["life of worker-4"]
+    assert ("0.3", 0) in drawn, "those before it are fainter"
+    assert ("1", 0) in drawn
+    assert all(inside == 0 for _, inside in drawn)
 
 
 def test_everything_foreign_is_escaped() -> None:

@@ -109,7 +109,7 @@ class Preview:
         ]
         where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
         source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
-        total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}"
+        total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}."
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
         answers = [f"{'good' if good else 'NOT GOOD'}: {subject}: {said}" for subject, good, said in self.findings]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any
 
 from .. import panels
 from ..client import Cluster, ImageList, Preview, text
 from ..journal import Bill, ClusterState, bill
-from ..panels import twin
+from ..panels.markup import escape, row, table
 
 
 class Listing(Sequence[Cluster]):
@@ -53,7 +52,7 @@ class Snapshot:
         return text.status(self.state, bill(self.state, self._at), self._at, self._forecast)
 
     def _repr_html_(self) -> str:
-        foretold = f"<div>{twin.escape(self._forecast)}</div>" if self._forecast else ""
+        foretold = f"<div>{escape(self._forecast)}</div>" if self._forecast else ""
         return panels.html(panels.view(self.state, bill(self.state, self._at), self._at)) + foretold
 
 
@@ -65,8 +64,9 @@ def preview_html(preview: Preview) -> str:
         for row in preview.rows
     ]  # fmt: skip
     head = ["VMs", "role", "zone", "machine", "GPU", "model", "per hour each", "on demand"]
-    words = str(preview).splitlines()
-    return f"<div>{escape(words[0])}{_table(head, rows)}{escape(' '.join(words[1 + len(rows) :]))}</div>"
+    first, *words = str(preview).splitlines()
+    below = "".join(f"<div>{escape(each)}</div>" for each in words[len(rows) :])
+    return f"<div>{escape(first)}{_table(head, rows)}{below}</div>"
 
 
 def images_html(images: ImageList) -> str:
@@ -84,8 +84,4 @@ def preview_text(preview: Preview, printer: Any, cycle: bool) -> None:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag} style='text-align:left'>{escape(cell)}</{tag}>" for cell in cells)
-
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    return f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    return table([row(map(escape, head), "th"), *(row(map(escape, each)) for each in rows)])

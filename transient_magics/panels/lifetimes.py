@@ -11,7 +11,7 @@ from typing import Any
 from ..client import Lifetimes
 from ..client.lifetimes import LEVEL
 from ..client.text import number
-from .twin import CELL, COLOURS, FAINT, FONT, escape
+from .markup import COLOURS, FAINT, FONT, escape, row, table
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 44, 8, 560, 190
 _BARS_TOP, _BARS = _TOP + _HEIGHT + 34, 44
@@ -112,14 +112,10 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
 
 def _legend(fits: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> str:
     best = min((each["aic"] for each in fits), default=0.0)
-    rows = [
-        f"<tr>{CELL}<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
-        f"{CELL}AIC above best{CELL}largest gap (KS){CELL}parameters"
-    ]
+    observed = f"<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
+    rows = [row([observed, "AIC above best", "largest gap (KS)", "parameters"])]
     for each in fits:
         values = ", ".join(f"{escape(name)} {number(value)}" for name, value in each["parameters"].items())
-        rows.append(
-            f"<tr>{CELL}<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
-            f"{CELL}{each['aic'] - best:.1f}{CELL}{each['distance']:.1%}{CELL}{values}"
-        )
-    return f"<table cellpadding=3 style='font-size:12px;margin:2px 0'>{''.join(rows)}</table>"
+        name = f"<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
+        rows.append(row([name, f"{each['aic'] - best:.1f}", f"{each['distance']:.1%}", values]))
+    return table(rows, "font-size:12px;margin:2px 0")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import client
 from ..errors import TransientError
+from .markup import COLOURS, FAINT, FONT, escape, row, table
 from .show import current_shell, has_front_end, publisher, show_live
-from .twin import CELL, COLOURS, FAINT, FONT, escape
 
 if TYPE_CHECKING:
     from ..planner.plan import Plan
@@ -208,13 +208,9 @@ def _point(plan: Plan, search: Search) -> dict[str, Any]:
 
 
 def _table(view: Mapping[str, Any]) -> str:
-    head = "".join(f"{CELL}<b>{escape(name)}</b>" for name in ("", *view["header"]))
-    rows = []
-    for row in view["rows"]:
-        mark = f"<span style='color:{COLOURS['good']}'>●</span>" if row["best"] else ""
-        *cells, line = row["cells"]
-        said = "".join(CELL + escape(cell) for cell in cells)
-        rows.append(f"<tr>{CELL}{mark}{said}{CELL}<code>{escape(line)}</code>")
-    return (
-        f"<table cellpadding=3 style='font-size:13px;margin:4px 0;white-space:nowrap'><tr>{head}{''.join(rows)}</table>"
-    )
+    rows = [row(map(escape, ("", *view["header"])), "th")]
+    for each in view["rows"]:
+        mark = f"<span style='color:{COLOURS['good']}'>●</span>" if each["best"] else ""
+        *cells, line = each["cells"]
+        rows.append(row([mark, *map(escape, cells), f"<code>{escape(line)}</code>"]))
+    return table(rows, "font-size:13px;margin:4px 0;white-space:nowrap")

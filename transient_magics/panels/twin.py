@@ -6,14 +6,11 @@ No script, no style sheet, nothing from the network; colours that read on light 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from html import escape as _escape
 from typing import Any
 
 from .chart import HEIGHT, WIDTH, chart
+from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
 
-COLOURS = {
-    "good": "#2a9d5c", "busy": "#3f83c8", "warn": "#cf8a00", "bad": "#cf4436", "quiet": "#8b8f94",
-}  # fmt: skip
 TONES = {
     "ready": "good", "training": "good", "running": "good", "finished": "good",
     "requested": "busy", "booting": "busy", "provisioning": "busy", "declared": "busy", "unknown": "busy",
@@ -22,15 +19,8 @@ TONES = {
 }  # fmt: skip
 _EVENTS = 7
 _LANE = 160
+_BEFORE = 0.3
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
-CELL = "<td style=text-align:left>"  # JupyterLab and nbconvert align the cells of tables to the right
-FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
-FAINT = "opacity:.7"
-
-
-def escape(said: str) -> str:
-    """As text in HTML. JupyterLab reads what stands between two dollar signs as a formula, unless tags part them."""
-    return _escape(said).replace("$", "<span>$</span>")
 
 
 def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> str:
@@ -50,12 +40,11 @@ def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> st
 
 def offer_html(offered: Mapping[str, Any]) -> str:
     """The twin of the declare panel: one offer, by the line that makes it."""
-    rows = "".join("<tr>" + "".join(CELL + escape(cell) for cell in row) for row in offered["rows"])
+    rows = [row(map(escape, each)) for each in offered["rows"]]
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in offered["facts"])
     notes = "".join(f"<div>{escape(each)}</div>" for each in offered["notes"])
     return (
-        f"<div style='{FONT}'><code>{escape(offered['line'])}</code>"
-        f"<table cellpadding=3 style='font-size:13px;margin:4px 0'>{rows}</table>"
+        f"<div style='{FONT}'><code>{escape(offered['line'])}</code>{table(rows)}"
         f"<div>{facts}</div><div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
 
@@ -109,39 +98,41 @@ def _chart(chart: Mapping[str, Any]) -> str:
     )
     return (
         f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
-        f"aria-label='{_escape(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
-        f"stroke-width='1.5'/>{marks}</svg><br><span style='{FAINT}'>{escape(chart['title'])}, "
+        f"aria-label='{attribute(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
+        f"stroke-width='1.5'/>{marks}</svg><br/><span style='{FAINT}'>{escape(chart['title'])}, "
         f"{chart['low']} to {chart['high']}</span></span>"
     )
 
 
-def _vms(rows: Iterable[Mapping[str, Any]], since: float, until: float) -> str:
-    lines = "".join(
-        "<tr>"
-        + "".join(CELL + escape(row[name]) for name in ("name", "machine", "zone"))
-        + f"{CELL}{_lane(row, since, until)}{CELL}{_dot(row['state'])}{escape(row['words'])}"
-        for row in list(rows)[:12]
-    )
-    head = "".join(f"{CELL}<b>{name}</b>" for name in ("VM", "Machine", "Zone", "Life", "State"))
-    return f"<table cellpadding=3 style='font-size:13px;margin:4px 0'><tr>{head}{lines}</table>" if lines else ""
+def _vms(vms: Iterable[Mapping[str, Any]], since: float, until: float) -> str:
+    lines = [
+        row([
+            *(escape(vm[name]) for name in ("name", "machine", "zone")),
+            _lane(vm, since, until),
+            f"{_dot(vm['state'])}{escape(vm['words'])}",
+        ])
+        for vm in list(vms)[:12]
+    ]  # fmt: skip
+    head = row(["VM", "Machine", "Zone", "Life", "State"], "th")
+    return table([head, *lines]) if lines else ""
 
 
-def _lane(row: Mapping[str, Any], since: float, until: float) -> str:
+def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
     """A VM's life, and fainter that of those before it in its place, as bars; a stroke where one was taken."""
     scale = _LANE / max(until - since, 1.0)
     paths: dict[tuple[str, bool], str] = {}
-    for vm, what, begin, end in row["life"]:
+    for vm, what, begin, end in lane["life"]:
         x, gone = (begin - since) * scale, what in ("revoked", "refused")
         if gone or what != "deleted":
             width = 2 if gone else max(1, ((end or until) - begin) * scale)
             bar = f"M{x:.0f} {0 if gone else 3}h{width:.0f}v{12 if gone else 6}h-{width:.0f}z"
-            key = what, gone or vm == row["name"]
+            key = what, gone or vm == lane["name"]
             paths[key] = paths.get(key, "") + bar
     drawn = "".join(
-        f"<path d='{path}' fill='{COLOURS[TONES.get(what, 'quiet')]}'{'' if full else ' opacity=.3'}/>"
+        f"<path d='{path}' fill='{COLOURS[TONES.get(what, 'quiet')]}' opacity='{1 if full else _BEFORE}'/>"
         for (what, full), path in paths.items()
     )
-    return f"<svg width='{_LANE}' height='12' role='img' aria-label='life of {_escape(row['name'])}'>{drawn}</svg>"
+    return f"<svg width='{_LANE}' height='12' role='img' aria-label='life of {attribute(lane['name'])}'>{drawn}</svg>"
 
 
 def _cost(view: Mapping[str, Any]) -> str:

@@ -1,0 +1,35 @@
+"""The few pieces of HTML that everything static is made of: text, tables, and colours that read on light and dark.
+
+All of it is well-formed XML too, so that a mistake is found by a parser and not by a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape as _escape
+
+COLOURS = {
+    "good": "#2a9d5c", "busy": "#3f83c8", "warn": "#cf8a00", "bad": "#cf4436", "quiet": "#8b8f94",
+}  # fmt: skip
+FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
+FAINT = "opacity:.7"
+
+
+def escape(said: str) -> str:
+    """As text in HTML. JupyterLab reads what stands between two dollar signs as a formula, unless tags part them."""
+    return _escape(said).replace("$", "<span>$</span>")
+
+
+def attribute(said: str) -> str:
+    """As the value of an attribute, between quotes of either kind."""
+    return _escape(said)
+
+
+def row(cells: Iterable[str], tag: str = "td") -> str:
+    """A table's row of cells that are HTML already; JupyterLab and nbconvert align cells to the right by themselves."""
+    return "<tr>" + "".join(f"<{tag} style='text-align:left'>{each}</{tag}>" for each in cells) + "</tr>"
+
+
+def table(rows: Iterable[str], style: str = "font-size:13px;margin:4px 0") -> str:
+    """A table of such rows."""
+    return f"<table cellpadding='3' style='{style}'>{''.join(rows)}</table>"
