@@ -130,6 +130,7 @@ def test_a_mistake_is_answered_with_one_clear_line(line: str, said: str) -> None
         ("logs demo ps-0 --lines 5", "logs", {"name": "demo", "worker": "ps-0", "lines": 5}),
         ("events demo --follow --kind vm", "events", {"name": "demo", "follow": True, "kind": "vm"}),
         ("delete --all", "delete", {"all": True}),
+        ("delete c1 --by-name", "delete", {"name": "c1", "by_name": True}),
         ("sweep", "sweep", {}),
     ],
 )

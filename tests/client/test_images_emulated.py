@@ -109,7 +109,7 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
     os.kill(process, signal.SIGKILL)
     eventually(lambda: build.state == "interrupted")
     assert "was interrupted" in str(tm.images())
-    assert tm.sweep() == ["image-baked"]
+    assert tm.sweep() == [build.spec.vm]
     assert listed("disks") == []
     assert tm.delete_image("baked") == "The build of baked that failed is forgotten."
 

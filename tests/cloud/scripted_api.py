@@ -34,6 +34,8 @@ def instance(name: str, **fields: Any) -> dict[str, Any]:
         "status": "RUNNING",
         "creationTimestamp": "2026-01-02T03:04:05.678-08:00",
         "labels": {"cluster": "c1"},
+        "machineType": f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/machineTypes/n1-standard-4",
+        "metadata": {"items": [{"key": "ssh-keys", "value": "transient:ssh-ed25519 AAAA transient"}]},
         "scheduling": {"preemptible": True, "provisioningModel": "SPOT"},
         "networkInterfaces": [{"networkIP": "10.128.0.5", "accessConfigs": [{"natIP": "34.1.2.3"}]}],
     }

@@ -32,8 +32,9 @@ from transient_magics.errors import AccessError, AlreadyExistsError, CloudError,
 from transient_magics.journal import Journal, events, read, replay
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup
 
-SPEC = ImageSpec("stack", ZONE, declared_at=1e9, project=PROJECT)
-VM = f"zones/{ZONE}/instances/image-stack"
+SPEC = ImageSpec("stack", ZONE, declared_at=1e9, project=PROJECT, id="1a2b3c4d")
+VM = f"zones/{ZONE}/instances/image-stack-1a2b3c4d"
+ITSELF = f"zones/{ZONE}/instances/4711"
 LOST = refusal(403, "forbidden", "Required 'compute.images.create' permission")
 
 
@@ -41,17 +42,22 @@ class Google:
     """A Compute Engine on which a build succeeds, but for what a test changes."""
 
     def __init__(self, api: Api, *told: str) -> None:
-        self.api, self.status = api, ""
+        self.api, self.status, self.labels = api, "", {}
         api.on("GET", "", {"name": PROJECT})
-        api.on("POST", f"zones/{ZONE}/instances", self.changes("RUNNING"))
+        api.on("POST", f"zones/{ZONE}/instances", self.insert)
         api.on("GET", VM, self.vm)
         api.on("GET", f"{VM}/getGuestAttributes", *(attribute(each) for each in told))
         api.on("GET", f"{VM}/serialPort", {"contents": "one\ntwo\nno space left on device\n"})
         api.on("POST", f"{VM}/stop", self.changes("TERMINATED"))
-        api.on("DELETE", VM, self.delete)
+        api.on("DELETE", ITSELF, self.delete)
         api.on("POST", "global/images", operation())
         api.on("POST", f"zones/{ZONE}/operations/operation-1/wait", operation())
         api.on("POST", "global/operations/operation-1/wait", operation())
+
+    async def insert(self) -> dict[str, Any]:
+        ((_, body),) = self.api.asked("POST", f"zones/{ZONE}/instances")
+        self.status, self.labels = "RUNNING", body["labels"]
+        return operation()
 
     def changes(self, status: str) -> Answer:
         async def answer() -> dict[str, Any]:
@@ -61,7 +67,7 @@ class Google:
         return answer
 
     async def vm(self) -> Any:
-        return instance("image-stack", status=self.status) if self.status else gone()
+        return instance(SPEC.vm, status=self.status, labels=self.labels) if self.status else gone()
 
     async def delete(self) -> Any:
         self.status, before = "", self.status
@@ -95,7 +101,7 @@ async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(api: Api, 
     assert "ssh-keys" not in {item["key"] for item in vm["metadata"]["items"]}
     assert vm["disks"][0]["autoDelete"]
     ((_, image),) = api.asked("POST", "global/images")
-    assert (image["family"], image["sourceDisk"]) == ("transient-magics", f"zones/{ZONE}/disks/image-stack")
+    assert (image["family"], image["sourceDisk"]) == ("transient-magics", f"zones/{ZONE}/disks/image-stack-1a2b3c4d")
     assert image["labels"]["transient-magics-lock"] == lock_hash()
     assert image["description"].startswith("TensorFlow 2.21.0, NVIDIA driver, on projects/debian-cloud")
     assert not google.status
@@ -111,7 +117,7 @@ async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(api: Api, 
          operation(error={"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'IMAGES' exceeded."}]}),
          CloudError, "IMAGES"),
         ("GET", f"{VM}/getGuestAttributes", attribute("failed: installing TensorFlow"), CloudError,
-         r"(?s)failed at: installing TensorFlow \(image-stack\).*no space left on device"),
+         r"(?s)failed at: installing TensorFlow \(image-stack-1a2b3c4d\).*no space left on device"),
     ],
 )  # fmt: skip
 async def test_whatever_fails_the_vm_is_deleted(
@@ -122,7 +128,6 @@ async def test_whatever_fails_the_vm_is_deleted(
     with pytest.raises(error, match=words):
         await bake(engine)
     assert not google.status
-    assert len(api.asked("DELETE", VM)) == 2  # what an earlier build left, and its own
 
 
 async def test_a_script_that_never_ends_is_given_up(api: Api, engine: ComputeEngine) -> None:
@@ -150,8 +155,7 @@ async def test_a_vm_that_is_still_being_made_is_waited_for_and_deleted(api: Api,
 
     async def slowly() -> dict[str, Any]:
         await answers.wait()
-        google.status = "RUNNING"
-        return operation()
+        return await google.insert()
 
     api.on("POST", f"zones/{ZONE}/instances", slowly)
     task = asyncio.ensure_future(bake(engine))
@@ -160,14 +164,25 @@ async def test_a_vm_that_is_still_being_made_is_waited_for_and_deleted(api: Api,
     asyncio.get_running_loop().call_later(0.2, answers.set)
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    assert len(api.asked("DELETE", VM)) == 2
+    assert len(api.asked("DELETE", ITSELF)) == 1
     assert not google.status
+
+
+async def test_a_vm_of_its_name_that_somebody_else_made_is_left_alone(api: Api, engine: ComputeEngine) -> None:
+    google = Google(api, "ready: TensorFlow 2.21.0")
+    google.status, google.labels = "RUNNING", {"team": "production"}
+    api.on("POST", f"zones/{ZONE}/instances", refusal(409, "alreadyExists", "The VM already exists"))
+    with pytest.raises(AlreadyExistsError, match="The name is taken"):
+        await bake(engine)
+    assert (google.status, api.asked("DELETE", ".*")) == ("RUNNING", [])
 
 
 async def test_a_vm_that_cannot_be_deleted_is_told(api: Api, engine: ComputeEngine) -> None:
     Google(api, "ready: TensorFlow 2.21.0")
-    api.on("DELETE", VM, gone(), refusal(403, "forbidden", "Required 'compute.instances.delete' permission"))
-    with pytest.raises(CloudError, match="The image stack is there, but its VM image-stack could not be deleted"):
+    api.on("DELETE", ITSELF, refusal(403, "forbidden", "Required 'compute.instances.delete' permission"))
+    with pytest.raises(
+        CloudError, match="The image stack is there, but its VM image-stack-1a2b3c4d could not be deleted"
+    ):
         await bake(engine)
 
 

@@ -25,7 +25,7 @@ async def emulated(url: str) -> AsyncIterator[ComputeEngine]:
     async with ComputeEngine("emulated-project", url) as engine:
         yield engine
         for vm in await engine.list({}):
-            await engine.delete(vm.zone, vm.name)
+            await engine.delete(vm.zone, vm.name, {})
 
 
 async def test_a_vm_lives_and_is_deleted(emulated: ComputeEngine, wanted: VmRequest) -> None:
@@ -37,9 +37,9 @@ async def test_a_vm_lives_and_is_deleted(emulated: ComputeEngine, wanted: VmRequ
     assert await emulated.list({"cluster": "c1"}) == [vm]
     assert await emulated.list({"cluster": "c2"}) == []
     assert (await emulated.host_keys(ZONE, wanted.name))[0].startswith("ssh-ed25519 AAAA")
-    await emulated.delete(ZONE, wanted.name)
+    await emulated.delete(ZONE, wanted.name, wanted.labels)
     assert await emulated.get(ZONE, wanted.name) is None
-    await emulated.delete(ZONE, wanted.name)
+    await emulated.delete(ZONE, wanted.name, wanted.labels)
 
 
 async def test_the_same_request_again_is_the_same_vm(emulated: ComputeEngine, wanted: VmRequest) -> None:
@@ -64,7 +64,7 @@ async def test_vms_are_made_side_by_side(emulated: ComputeEngine, wanted: VmRequ
     requests = [replace(wanted, name=name, request_id=request_id(name)) for name in names]
     vms = await asyncio.gather(*map(emulated.insert, requests))
     assert len({vm.address for vm in vms}) == 8
-    await asyncio.gather(*(emulated.delete(ZONE, name) for name in names))
+    await asyncio.gather(*(emulated.delete(ZONE, name, {}) for name in names))
     assert await emulated.list({"cluster": "c1"}) == []
 
 

@@ -58,6 +58,8 @@ async def test_an_insert_returns_the_running_vm(api: Api, engine: ComputeEngine,
         created=datetime(2026, 1, 2, 3, 4, 5, 678000, timezone(timedelta(hours=-8))),
         preemptible=True,
         last_start=datetime(2026, 1, 2, 3, 4, 5, 678000, timezone(timedelta(hours=-8))),
+        machine_type="n1-standard-4",
+        ssh_keys="transient:ssh-ed25519 AAAA transient",
     )
 
 
@@ -136,11 +138,17 @@ async def test_a_vm_that_an_earlier_attempt_made_is_taken_over(
     assert (await engine.insert(wanted)).id == "4711"
 
 
+STRANGERS_KEY = {"items": [{"key": "ssh-keys", "value": "transient:ssh-ed25519 BBBB"}]}
+
+
+@pytest.mark.parametrize(
+    "differing", [{"labels": {"cluster": "other"}}, {"machineType": "n1-standard-64"}, {"metadata": STRANGERS_KEY}]
+)
 async def test_a_vm_of_someone_else_under_the_same_name_is_not_ours(
-    api: Api, engine: ComputeEngine, wanted: VmRequest
+    api: Api, engine: ComputeEngine, wanted: VmRequest, differing: dict[str, Any]
 ) -> None:
     api.on("POST", INSTANCES, refusal(409, "alreadyExists", "The resource 'c1-worker-1' already exists"))
-    api.on("GET", WORKER, instance("c1-worker-1", labels={"cluster": "other"}))
+    api.on("GET", WORKER, instance("c1-worker-1", **differing))
     with pytest.raises(AlreadyExistsError, match="The name is taken"):
         await engine.insert(wanted)
 
@@ -180,16 +188,18 @@ async def test_cancelling_an_insert_returns_at_once(api: Api, engine: ComputeEng
 
 
 async def test_deleting_what_is_not_there_is_success(api: Api, engine: ComputeEngine) -> None:
-    await engine.delete(ZONE, "c1-worker-1")
-    assert len(api.asked("DELETE", WORKER)) == 1
+    await engine.delete(ZONE, "c1-worker-1", {})
+    api.on("GET", WORKER, instance("c1-worker-1"))
+    await engine.delete(ZONE, "c1-worker-1", {"cluster": "another"})
+    assert not api.asked("DELETE", ".*"), "one of the name without the labels is another's"
 
 
 async def test_delete_returns_when_the_vm_is_gone(api: Api, engine: ComputeEngine) -> None:
-    api.on("DELETE", WORKER, operation())
+    api.on("DELETE", f"{INSTANCES}/4711", operation())
     api.on("POST", WAIT, operation())
-    api.on("GET", WORKER, instance("c1-worker-1", status="STOPPING"), refusal(404, "notFound", "was not found"))
-    await engine.delete(ZONE, "c1-worker-1")
-    assert len(api.asked("GET", WORKER)) == 2
+    api.on("GET", WORKER, instance("c1-worker-1", status="STOPPING"), instance("c1-worker-1", id="4712"))
+    await engine.delete(ZONE, "c1-worker-1", {"cluster": "c1"})
+    assert len(api.asked("GET", WORKER)) == 2, "the next VM of that name is another one"
 
 
 async def test_list_asks_for_labels_in_every_zone_and_page(api: Api, engine: ComputeEngine) -> None:

@@ -1,10 +1,11 @@
-"""What a cluster's VMs may do: nothing at Google, but for buckets where the cluster has one."""
+"""What a cluster's VMs may do (nothing at Google, but for buckets where the cluster has one), and whose they are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from transient_magics.cloud.translation import instance_of
+from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
 from transient_magics.controller.preflight import first_requests
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
@@ -43,3 +44,18 @@ def test_every_vm_turns_os_login_off_for_itself() -> None:
     for request in first_requests(SPEC):
         metadata = {item["key"]: item["value"] for item in instance_of(request)["metadata"]["items"]}
         assert (metadata["enable-oslogin"], metadata["block-project-ssh-keys"]) == ("FALSE", "true")
+
+
+def test_the_clusters_id_is_on_every_vm_disk_rule_and_request() -> None:
+    one, other = replace(SPEC, id="1a2b3c4d"), replace(SPEC, id="5e6f7a8b")
+    for mine, theirs in zip(first_requests(one), first_requests(other), strict=True):
+        body = instance_of(mine)
+        assert body["labels"][ID_LABEL] == body["disks"][0]["initialize_params"]["labels"][ID_LABEL] == one.id
+        assert (mine.name, mine.labels[LABEL]) == (theirs.name, "c"), "the name stays readable"
+        assert mine.request_id != theirs.request_id
+        assert mine.tags != theirs.tags
+    rules = firewall_rules(one)
+    assert all(one.id in rule["name"] and rule["target_tags"] == list(first_requests(one)[0].tags) for rule in rules)
+    assert not {rule["name"] for rule in rules} & {rule["name"] for rule in firewall_rules(other)}
+    assert labels(one) == {ID_LABEL: one.id}
+    assert labels(SPEC)[LABEL] == "c", "what has no id is found by its name and owner"

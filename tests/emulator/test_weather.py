@@ -318,7 +318,7 @@ async def test_our_own_client_gets_exactly_the_vms_that_it_asks_for(sky: Cloud) 
         listed = await engine.list({"cluster": "c1"})
         assert sorted(vm.name for vm in listed) == sorted(each.name for each in requests)
         assert {vm.id for vm in listed} == {vm.id for vm in made}
-        await asyncio.gather(*(engine.delete(ZONE, each.name) for each in requests[:6]))
+        await asyncio.gather(*(engine.delete(ZONE, each.name, {}) for each in requests[:6]))
         assert len(await engine.list({"cluster": "c1"})) == 6
     await asyncio.to_thread(weather, sky, api_errors=0)
     listed = sky.operations.list(project=PROJECT, zone=ZONE)

@@ -121,7 +121,7 @@ def test_a_vm_taken_away_while_it_boots_is_asked_for_again(home: Path) -> None:
         "async def main():\n"
         "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
         "        while await engine.get(sys.argv[1], 'early-worker-1') is None: await asyncio.sleep(0.02)\n"
-        "        await engine.delete(sys.argv[1], 'early-worker-1')\n"
+        "        await engine.delete(sys.argv[1], 'early-worker-1', {})\n"
         "asyncio.run(main())"
     )
     zone = cluster.state.vms["worker-1"].zone

@@ -114,7 +114,7 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
         "print(c.state.phase, c.cost().total)"
     )
     assert not vms("away")
-    assert "transient-magics-away" not in json.dumps(api("/global/firewalls"))
+    assert "cluster away" not in json.dumps(api("/global/firewalls"))
     assert "away" not in json.dumps(api("/aggregated/disks"))
     assert not client.commands.in_charge(cluster.directory)
 

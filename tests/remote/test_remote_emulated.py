@@ -35,7 +35,7 @@ async def engine(url: str) -> AsyncIterator[ComputeEngine]:
 async def emulated_vm(engine: ComputeEngine, tmp_path: Path) -> AsyncIterator[Vm]:
     public = generate_key(tmp_path / "key")
     yield await engine.insert(VmRequest("c1-worker-1", ZONE, "n1-standard-4", public, labels={"cluster": "c1"}))
-    await engine.delete(ZONE, "c1-worker-1")
+    await engine.delete(ZONE, "c1-worker-1", {})
 
 
 async def entered(url: str, engine: ComputeEngine, vm: Vm, key: Path) -> Connection:
@@ -110,7 +110,7 @@ async def test_a_deleted_vm_is_noticed_at_once(
 ) -> None:
     async with await entered(url, engine, emulated_vm, tmp_path / "key") as connection:
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(engine.delete(emulated_vm.zone, emulated_vm.name))
+            tasks.create_task(engine.delete(emulated_vm.zone, emulated_vm.name, {}))
             await connection.closed.wait()
         assert "keepalive" not in connection.reason, "its silence would have been noticed seconds later"
 

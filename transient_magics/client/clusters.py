@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -193,6 +194,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         zones=zones,
         candidates=candidates,
         prices=worker_prices(lines, groups, candidates, declaration.provisioning_model),
+        id=secrets.token_hex(4),
         declared_at=time.time(),
         parameter_servers=declaration.ps,
         parameter_server_cores=declaration.ps_cores,

@@ -7,6 +7,7 @@ does. What a project has is asked of Compute Engine, by a program of the control
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -168,6 +169,7 @@ def build_image(
     spec = ImageSpec(
         name=name, zone=zone, declared_at=now, project=project, base=base or DEBIAN, gpu=gpu,
         machine_type=machine_type, disk_gb=disk_gb, network=network, subnet=subnet, external_ip=external_ip,
+        id=secrets.token_hex(4),
     )  # fmt: skip
     directory = places.build(name)
     if (directory / "spec.json").exists() and Build(name).state == "building":

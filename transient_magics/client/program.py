@@ -228,7 +228,7 @@ def _delete(command: Command) -> None:
     failed = []
     for each in chosen:
         try:
-            each.delete()
+            each.delete(by_name=command.values.get("by_name", False))
         except ClusterError as error:  # the others are to go all the same
             failed.append(str(error))
         else:

@@ -90,7 +90,8 @@ class BulkInsert:
                 if name in outcome or (vm and vm.status not in ("RUNNING", *LEAVING)):
                     continue
                 if vm and vm.status == "RUNNING":
-                    outcome[name] = vm
+                    taken = f"The name is taken: {name} runs and is not what was asked for"
+                    outcome[name] = vm if vm.made_by(request) else AlreadyExistsError(taken, where=f"zone {vm.zone}")
                 elif vm is None and absent.setdefault(name, 0) < _SIGHTINGS and whole is None:
                     absent[name] += 1
                 else:

@@ -8,6 +8,8 @@ or by asking for it once more with the same request.
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,9 @@ from .values import LEAVING, Vm, VmRequest
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
+
+
+log = logging.getLogger(__name__)
 
 
 def preload() -> threading.Thread:
@@ -99,8 +104,8 @@ class ComputeEngine:
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
         """Make the VM and return it once it is RUNNING.
 
-        The same request again, also by another process, continues the first. A VM of that name with other labels is not
-        ours: AlreadyExistsError. A VM that is taken away before it ran: GoneError.
+        The same request again, also by another process, continues the first. A VM of that name with other labels, of
+        another machine type or for another key is not ours: AlreadyExistsError. Taken away before it ran: GoneError.
         """
         from google.cloud import compute_v1
 
@@ -120,9 +125,9 @@ class ComputeEngine:
                     raise CloudError(f"What the VM needs is not there: {error.what}", where=where) from error
                 await self._finish(zone, name, operation)
             except AlreadyExistsError:
-                # An attempt whose answer was lost made it, or one of a process that is gone: then it has our labels.
+                # An attempt whose answer was lost made it, or one of a process that is gone: then it is as we want it.
                 found = await self._appeared(zone, name)
-                if found is None or not request.labels.items() <= found.labels.items():
+                if found is None or not found.made_by(request):
                     raise
             return await self._running(zone, name)
 
@@ -146,9 +151,16 @@ class ComputeEngine:
 
     async def list(self, labels: Mapping[str, str]) -> list[Vm]:
         """All VMs of the project, in every zone, that have these labels."""
+        wanted = " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
+        return [vm for vm in await self._list(wanted) if labels.items() <= vm.labels.items()]
+
+    async def named(self, pattern: str) -> list[Vm]:
+        """All VMs of the project, in every zone, whose whole name fits a regular expression (without quotes)."""
+        return [vm for vm in await self._list(f"name eq '{pattern}'") if re.fullmatch(pattern, vm.name)]
+
+    async def _list(self, wanted: str) -> list[Vm]:
         from google.cloud import compute_v1
 
-        wanted = " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
         message = compute_v1.AggregatedListInstancesRequest(project=self.project, filter=wanted, max_results=500)
         instances = self._calls.clients.instances
 
@@ -156,20 +168,30 @@ class ComputeEngine:
             scopes = instances.aggregated_list(message, **PLAIN)
             return [vm_of(instance) for _, scope in scopes for instance in scope.instances]
 
-        vms = await self._calls.call(self._whole, all_pages)
-        return [vm for vm in vms if labels.items() <= vm.labels.items()]
+        return await self._calls.call(self._whole, all_pages)
 
-    async def delete(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
-        """Delete the VM with its disk and return when it is gone. There being no such VM is success."""
+    async def delete(self, zone: str, name: str, labels: Mapping[str, str], *, timeout: float = 300.0) -> None:
+        """Delete the VM that has the name and these labels, with its disk, and return when it is gone.
+
+        There being no such VM is success; one of that name without the labels is somebody else's, and stays.
+        """
         from google.cloud import compute_v1
 
+        vm = await self.get(zone, name)
+        if vm is None:
+            return
+        if not labels.items() <= vm.labels.items():
+            log.warning("%s is not deleted: its labels say that it is another's", _place(zone, name))
+            return
+        # By its id: the name may be another's by the time that the request arrives.
         message = compute_v1.DeleteInstanceRequest(
-            project=self.project, zone=zone, instance=name, request_id=str(uuid.uuid4())
+            project=self.project, zone=zone, instance=vm.id, request_id=str(uuid.uuid4())
         )
         instances, where = self._calls.clients.instances, _place(zone, name)
 
         async def gone() -> bool | None:
-            return True if await self.get(zone, name) is None else None
+            left = await self.get(zone, name)
+            return True if left is None or left.id != vm.id else None
 
         async with limit(timeout, f"{name} was not deleted", where):
             try:

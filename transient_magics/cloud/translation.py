@@ -82,6 +82,8 @@ def vm_of(instance: compute_v1.Instance) -> Vm:
         created=created,
         preemptible=instance.scheduling.preemptible,
         last_start=_time(instance.last_start_timestamp) or created,
+        machine_type=instance.machine_type.rpartition("/")[2],
+        ssh_keys=next((item.value for item in instance.metadata.items if item.key == "ssh-keys"), ""),
     )
 
 

@@ -78,3 +78,16 @@ class Vm:
     created: datetime | None
     preemptible: bool
     last_start: datetime | None
+    machine_type: str = ""
+    ssh_keys: str = ""
+    """Who may log in: lines `USER:KEY`."""
+
+    def made_by(self, request: VmRequest) -> bool:
+        """Whether this is the VM that `request` asked for, as far as can be seen: its labels, machine and key."""
+        key = request.ssh_public_key.strip()
+        return (
+            request.labels.items() <= self.labels.items()
+            and self.machine_type == request.machine_type
+            and self.preemptible == (request.provisioning_model != "standard")
+            and (not key or f"{request.user}:{key}" in self.ssh_keys.splitlines())
+        )

@@ -15,7 +15,7 @@ from ..cloud import BASE_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest,
 from ..errors import AlreadyExistsError, CloudError
 from ..spec import ImageSpec
 from ..version import VERSION
-from .machines import OWNER_LABEL, owner
+from .machines import ID_LABEL, OWNER_LABEL, owner
 from .startup import image_script, lock_hash
 
 BUILD_LABEL = "transient-magics-image"
@@ -42,7 +42,6 @@ class Baking:
         if await engine.images.exists(spec.name):
             fix = "Name another, or delete it."
             raise AlreadyExistsError(f"There is an image {spec.name} already", where=spec.project or "", fix=fix)
-        await engine.delete(spec.zone, spec.vm)  # what a build of this name left that was killed
         try:
             self._say(f"starting a VM from {spec.base}")
             await self._start_vm()
@@ -100,11 +99,11 @@ class Baking:
         return "Its last lines:\n" + "\n".join(lines[-_LINES:])
 
     async def _clear_away(self) -> str:
-        """Nothing, or what to say where the VM could not be deleted."""
+        """Nothing, or what to say where the VM could not be deleted. One of its name that we did not make stays."""
         spec = self._spec
         option = f" --project {spec.project}" if spec.project else ""
         try:
-            await self._engine.delete(spec.zone, spec.vm)
+            await self._engine.delete(spec.zone, spec.vm, self._request().labels)
         except CloudError as error:
             left = (
                 f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within the hour, and "
@@ -122,7 +121,7 @@ class Baking:
             machine_type=spec.machine_type,
             provisioning_model="standard",
             ssh_public_key="",
-            labels={BUILD_LABEL: spec.name, OWNER_LABEL: owner()},
+            labels={BUILD_LABEL: spec.name, ID_LABEL: spec.id, OWNER_LABEL: owner()},
             metadata={"startup-script": image_script(with_gpu=spec.gpu)},
             termination_time=datetime.now(UTC) + _LIFE,
             image=spec.base,
@@ -130,7 +129,7 @@ class Baking:
             network=spec.network,
             subnet=spec.subnet,
             external_ip=spec.external_ip,
-            request_id=request_id("image", spec.project, spec.name, spec.declared_at),
+            request_id=request_id("image", spec.project, spec.name, spec.id, spec.declared_at),
         )
 
     def _labels(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ from .choice import choose, to_be_chosen
 from .commands import serve
 from .core import PARAMETER_SERVER, WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .fleet import Fleet
+from .neighbours import taken
 from .record import Recorder
 from .seat import Seat, command_socket, here
 from .tasks import Tasks
@@ -122,6 +123,10 @@ class Controller:
         spec = self._state.spec
         if spec is None or self._state.vms or self._state.phase == "deleting":
             return
+        if "name" not in self._prepared and (why := await taken(spec, access.engine)):
+            self._delete(why)
+            return
+        self._prepared.add("name")
         if "prices" not in self._prepared and (priced := await live_prices.find(spec, access.engine)):
             self._recorder.record(priced)
             spec = ClusterSpec.from_dict(priced.spec)

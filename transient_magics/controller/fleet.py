@@ -125,7 +125,7 @@ class Fleet:
 
         async def later() -> None:
             await asyncio.sleep(seconds)
-            await self._access.engine.preempt(vm.zone, instance_name(self._spec, vm.name))
+            await self._access.engine.preempt(vm.zone, vm.vm_id or instance_name(self._spec, vm.name))
 
         if seconds > 0:
             self._tasks.do(f"revoke {vm.name}", later)
@@ -141,11 +141,11 @@ class Fleet:
             await asyncio.sleep(_FIRST_WAIT)
             return
         try:
-            left = await self._access.engine.list(labels(self._spec))
+            left = await self._listed()
             for vm in sorted(left, key=self._is_ours):
                 if self._is_ours(vm):
                     await self._keep_journal()
-                await self._access.engine.delete(vm.zone, vm.name)
+                await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
             if not left and self._spec.firewall:
                 await self._access.unprotect()
         except CloudError as error:
@@ -154,6 +154,11 @@ class Fleet:
             return
         if not left:
             self._recorder.record(events.ClusterDeleted())
+
+    async def _listed(self) -> list[Vm]:
+        """The cluster's VMs that Google has; of those told by name and owner (it has no id) only what we asked for."""
+        found = await self._access.engine.list(labels(self._spec))
+        return found if self._spec.id else [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
 
     def _is_ours(self, vm: Vm) -> bool:
         """Whether this process runs on the VM."""
@@ -184,7 +189,7 @@ class Fleet:
             try:
                 if self._login.refused:
                     await self._access.renew()
-                found = await self._access.engine.list(labels(self._spec))
+                found = await self._listed()
             except CloudError as error:
                 # Whoever cannot reach Google either learns nothing from the silence of a VM.
                 self._lost_at = dict.fromkeys(self._lost_at, time.monotonic())
@@ -280,7 +285,7 @@ class Fleet:
             await link.dismiss()
         with self._login.minded():
             try:
-                await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name))
+                await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name), labels(self._spec))
             except CloudError:
                 if link:
                     link.recall()
@@ -312,7 +317,7 @@ class Fleet:
     def _remover(self, vm: Vm) -> Callable[[], Any]:
         async def remove() -> None:
             with self._login.minded():
-                await self._access.engine.delete(vm.zone, vm.name)
+                await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
 
         return remove
 

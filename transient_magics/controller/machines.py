@@ -16,7 +16,8 @@ from ..spec import ClusterSpec
 from .core import PARAMETER_SERVER, RequestVm
 from .startup import startup_script
 
-LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-owner"
+LABEL, ID_LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-id", "transient-magics-owner"
+"""On every VM and disk: the name of its cluster, the cluster's id (by which it is found), and who declared it."""
 SEAT_LABEL = {"transient-magics-seat": "true"}
 """On the VM that the controller of a cluster declared with `--controller cluster` runs on."""
 USER = "transient"
@@ -24,24 +25,24 @@ _DISK_GB = 50
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
-    """The labels by which all VMs of this cluster are found."""
-    return {LABEL: spec.name}
+    """The labels by which the VMs of this cluster, and no others, are found."""
+    return {ID_LABEL: spec.id} if spec.id else {LABEL: spec.name, OWNER_LABEL: owner()}
 
 
 def tag(spec: ClusterSpec) -> str:
     """The network tag of this cluster's VMs, by which the firewall knows them."""
-    return f"transient-magics-{spec.name}"
+    return f"transient-magics-{spec.id or spec.name}"
 
 
 def firewall_rules(spec: ClusterSpec) -> list[dict[str, Any]]:
     """The rules that close this cluster to everyone but its members and SSH."""
     ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
-    return rules(tag(spec), spec.network or "", ssh_from, rule_description(spec.name))
+    return rules(tag(spec), spec.network or "", ssh_from, rule_description(spec.name, spec.id))
 
 
-def rule_description(cluster: str) -> str:
-    """What marks a firewall rule as this user's and this cluster's."""
-    return f"transient_magics: cluster {cluster} of {owner()}"
+def rule_description(cluster: str, identity: str) -> str:
+    """What marks a firewall rule as this cluster's."""
+    return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {owner()}'}"
 
 
 def instance_name(spec: ClusterSpec, vm: str) -> str:
@@ -85,6 +86,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         accelerator_count=1 if attached else 0,
         provisioning_model=model,
         labels={
+            LABEL: spec.name,
             **labels(spec),
             "transient-magics-role": event.role,
             OWNER_LABEL: owner(),
@@ -102,7 +104,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
         external_ip=spec.external_ip,
         service_account=spec.service_account or ("default" if seat or (spec.bucket and is_server) else ""),
         manages_vms=seat,
-        request_id=request_id(spec.name, spec.declared_at, event.vm),
+        request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
 
 

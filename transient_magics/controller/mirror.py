@@ -104,7 +104,7 @@ class Mirror:
             return True
         silent = time.monotonic() - self._silent_since if self._silent_since else 0.0
         if self._to_end and silent > _PATIENCE:  # the end does not wait for a controller that does not hear of it
-            await self._access.engine.delete(self._vm.zone, name)
+            await self._access.engine.delete(self._vm.zone, name, labels(self._spec))
             return True
         if vm.status == "STOPPING":
             raise ConnectionLostError(f"{self._vm.name} is about to go")

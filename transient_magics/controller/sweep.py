@@ -16,7 +16,7 @@ from .access import to_project
 from .answer import answer
 from .baking import BUILD_LABEL
 from .lock import held
-from .machines import LABEL, OWNER_LABEL, SEAT_LABEL, owner, rule_description
+from .machines import ID_LABEL, LABEL, OWNER_LABEL, SEAT_LABEL, owner, rule_description
 
 
 async def sweep(project: str | None) -> list[str]:
@@ -38,9 +38,11 @@ async def sweep(project: str | None) -> list[str]:
         ]
         async with asyncio.TaskGroup() as tasks:
             for vm in orphans:
-                tasks.create_task(access.engine.delete(vm.zone, vm.name))
-        for cluster in sorted({vm.labels[LABEL] for vm in orphans if LABEL in vm.labels}):
-            await access.engine.firewall.remove(await access.engine.firewall.find(rule_description(cluster)))
+                tasks.create_task(access.engine.delete(vm.zone, vm.name, vm.labels))
+        for cluster, identity in sorted(
+            {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in orphans if LABEL in vm.labels}
+        ):
+            await access.engine.firewall.remove(await access.engine.firewall.find(rule_description(cluster, identity)))
     return sorted(vm.name for vm in orphans)
 
 

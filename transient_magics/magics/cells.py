@@ -227,7 +227,7 @@ class TransientMagics(Magics):
         if not chosen:
             print("There is no cluster to delete.")
         for cluster in chosen:
-            cluster.delete()
+            cluster.delete(by_name=command.values.get("by_name", False))
             self.held.pop(cluster.name, None)
             print(text.deleted_words(cluster.state, cluster.cost()))
 

@@ -39,6 +39,9 @@ class ClusterSpec:
     """By accelerator: the zones in which groups without one of their own may be, best first (else `zones`)."""
     transfer_prices: Mapping[str, float] = field(default_factory=dict)
     """By zone: US dollars per GiB, in each direction, of traffic with the parameter servers' zone, where it costs."""
+    id: str = ""
+    """Eight hexadecimal digits, drawn when it was declared: what tells it from every other cluster of its name in the
+    project. Empty in what was declared before there were any."""
     declared_at: float = 0.0
     parameter_servers: int = 1
     parameter_server_cores: int = 4

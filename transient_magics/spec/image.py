@@ -30,11 +30,13 @@ class ImageSpec:
     network: str = ""
     subnet: str = ""
     external_ip: bool = True
+    id: str = ""
+    """Eight hexadecimal digits, drawn when it was declared: what tells its VM from every other."""
 
     @property
     def vm(self) -> str:
         """The name of the VM that the image is made with."""
-        return f"image-{self.name}"
+        return "-".join(filter(None, ["image", self.name, self.id]))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
