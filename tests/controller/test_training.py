@@ -45,13 +45,13 @@ class Machine:
         self.asked()
         return {"ok": True}
 
-    def saves(self, step: int) -> None:
-        """What a chief does that saves."""
+    def saves(self, step: int, *, asked: bool = False) -> None:
+        """What a chief does that saves, because it is time to or because it was asked."""
         folder = self.run / "checkpoints"
         folder.mkdir(exist_ok=True)
         for name in (f"model.ckpt-{step}.data-00000-of-00001", f"model.ckpt-{step}.index", "checkpoint"):
             (folder / name).write_text(f"{step}")
-        line = {"time": time.time_ns(), "kind": "train.checkpoint", "run": "run-1", "step": step}
+        line = {"time": time.time_ns(), "kind": "train.checkpoint", "run": "run-1", "step": step, "asked": asked}
         with (self.run / "events.jsonl").open("a") as file:
             file.write(json.dumps({**line, "path": f"checkpoints/model.ckpt-{step}"}) + "\n")
 
@@ -124,14 +124,39 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
     machine = await start("ps-0")
     (machine.run / "metrics.jsonl").write_text("{}\n")
     machine.holds_run.set()
-    machine.asked = lambda: machine.saves(140)
+
+    def saves() -> None:
+        machine.saves(120)  # that was under way already
+        machine.saves(140, asked=True)
+
+    machine.asked = saves
     run.on("ps-0", machine)
     await run.training.stop(lambda: run.state.runs["run-1"])
     await asyncio.wait_for(run.task, 30)
     ended = run.history[-1]
     assert isinstance(ended, events.TrainFinished)
     assert (ended.step, ended.checkpoint) == (140, "checkpoints/model.ckpt-140")
-    assert run.at_home() == {"model.ckpt-140.index"}
+    assert run.at_home() == {"model.ckpt-120.index", "model.ckpt-140.index"}
+
+
+async def test_a_stopped_run_without_its_last_checkpoint_says_so(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_LAST_SAVE_SECONDS", 0.5)
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.saves(80)
+    machine.asked = lambda: machine.saves(85)  # that was under way already
+    run.on("ps-0", machine)
+    await until(lambda: run.state.runs["run-1"].checkpoint_step == 80)
+    await run.training.stop(lambda: run.state.runs["run-1"])
+    await asyncio.wait_for(run.task, 30)
+    (trouble,) = (event.what for event in run.history if isinstance(event, events.ControllerTrouble))
+    assert trouble.startswith("run-1 is stopped at step 90 without a checkpoint of it (")
+    assert trouble.endswith("there is that of step 85")
+    ended = run.history[-1]
+    assert isinstance(ended, events.TrainFinished)
+    assert (ended.step, ended.checkpoint) == (90, "checkpoints/model.ckpt-85")
 
 
 async def test_a_run_that_measured_nothing_ends_without_trouble(
@@ -139,6 +164,7 @@ async def test_a_run_that_measured_nothing_ends_without_trouble(
 ) -> None:
     machine = await start("ps-0")
     machine.holds_run.set()
+    machine.asked = lambda: machine.saves(0, asked=True)
     run.on("ps-0", machine)
     await run.training.stop(lambda: run.state.runs["run-1"])
     await asyncio.wait_for(run.task, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import MachineRoom, free_ports, until
+from transient_magics.runtime.agent import Agent
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
 
@@ -44,6 +46,14 @@ def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
         answer = room.say("vm", message)
         assert answer["ok"] is False
         assert said in answer["error"]
+
+
+async def test_an_agent_that_waits_for_a_role_to_end_still_answers(tmp_path: Path):
+    """A controller takes one that does not for dead, and kills it; a chief may save for long before it ends."""
+    agent = Agent(tmp_path)
+    async with agent._changing:
+        answer = await asyncio.wait_for(agent._answer(b'{"do": "ping"}'), 60)
+    assert answer == {"ok": True, "pid": os.getpid(), "processes": []}
 
 
 def test_the_same_assignment_changes_nothing_and_another_place_restarts_the_role(room: MachineRoom):

@@ -365,6 +365,44 @@ def test_a_run_that_is_stopped_saves_first():
     assert story(events.SaveDone(20, "checkpoints/model.ckpt-20", 0.1, 10))[-1] == events.Finish(0)
 
 
+def saved(step: int) -> events.SaveDone:
+    return events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10)
+
+
+def test_a_stop_saves_steps_that_the_chief_has_not_seen_yet():
+    """It looks at the step once a second."""
+    story = Story()
+    story(events.Prepared(15))
+    assert story(events.StopAsked()) == [events.Save()]
+    assert story(saved(18))[-1] == events.Finish(0)
+    assert story.emitted("train.checkpoint")[-1]["step"] == 18
+
+
+@pytest.mark.parametrize("first", [saved(40), events.SaveFailed("its disk is full")])
+def test_a_stop_while_a_checkpoint_is_being_written_saves_what_that_lacks(first: Any):
+    story = Story(chief="worker")
+    story(events.Prepared(15))
+    story.joins(1, "worker-1")
+    assert story(events.StepSeen(60)) == [events.Tell(1, {"do": "save"})]
+    assert story(events.StopAsked()) == []
+    assert story(first)[-1] == events.Save()  # by the chief itself: the workers are told to leave
+    assert story(saved(66))[-1] == events.Finish(0)
+
+
+def test_a_checkpoint_that_is_asked_for_has_every_step_before():
+    story = Story()
+    assert story(events.SaveAsked()) == []  # nothing lives yet
+    assert story(events.Prepared(15))[1] == events.Save()
+    story(saved(15))
+    assert story.emitted("train.checkpoint")[-1]["asked"]
+    story(events.StepSeen(60))
+    assert story(events.SaveAsked()) == []  # one is being written
+    assert story(saved(60))[1:] == [events.Save()]
+    assert "asked" not in story.emitted("train.checkpoint")[-1]
+    assert story(saved(66))[1:] == []
+    assert story.emitted("train.checkpoint")[-1]["asked"]
+
+
 anything = st.one_of(
     st.builds(
         events.Joined,

@@ -211,7 +211,8 @@ class Link:
         """A question every second: the quickest sign of an agent that died or hangs."""
         while True:
             await asyncio.sleep(1.0)
-            await self.ask({"do": "ping"}, timeout=15.0)
+            if not self._asking.locked():  # a question under way has a limit of its own
+                await self.ask({"do": "ping"}, timeout=15.0)
 
     async def _enforce_work(self) -> None:
         while True:

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
 _CHECK_SECONDS = 300.0
-_LAST_SAVE_SECONDS = 20.0
+_LAST_SAVE_SECONDS = 120.0
+"""A checkpoint of gigabytes, on a disk that is busy with another one."""
 _SHIP_SECONDS = 120.0
 _INTO_BUCKET_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 1.0
@@ -128,11 +129,14 @@ class Training:
         self._record(last)
 
     async def save(self) -> None:
-        """Have the chief save now, and ship. Raises RemoteError or TrainingError, or TimeoutError."""
+        """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
         self._saved.clear()
         await self.ask_chief("save")
-        async with asyncio.timeout(_LAST_SAVE_SECONDS):
-            await self._saved.wait()
+        try:
+            async with asyncio.timeout(_LAST_SAVE_SECONDS):
+                await self._saved.wait()
+        except TimeoutError:
+            raise TrainingError(f"none was written within {_LAST_SAVE_SECONDS:.0f} s") from None
         if not await self._in_bucket():
             await self._ship()
 
@@ -146,7 +150,7 @@ class Training:
             try:
                 await self.save()
             except (RemoteError, TrainingError, OSError) as error:
-                log.warning("%s: no last checkpoint: %s", self.name, error)
+                self._tell_of_no_last_checkpoint(state(), error)
         run = state()  # with what was just saved
         step = max(run.step, run.checkpoint_step or 0)  # progress is told only now and then
         seconds = time.time() - run.started_at if run.started_at else 0.0
@@ -155,6 +159,13 @@ class Training:
                 run=self.name, step=step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
             )
         )
+
+    def _tell_of_no_last_checkpoint(self, run: RunState, error: Exception) -> None:
+        log.warning("%s: no last checkpoint: %s", self.name, error)
+        if not self._over.done():
+            last = "none" if run.checkpoint_step is None else f"that of step {run.checkpoint_step:,}"
+            what = f"{self.name} is stopped at step {run.step:,} without a checkpoint of it ({error}); there is {last}"
+            self._record(events.ControllerTrouble(what=what))
 
     def fail(self, reason: str) -> None:
         """End the run as failed; `reason` is one sentence."""
@@ -175,6 +186,7 @@ class Training:
     def _end(self, event: Event) -> None:
         if not self._over.done():
             self._over.set_result(event)
+        self._saved.set()  # nobody saves any more
 
     async def _check(self) -> None:
         if not self._checked:
@@ -233,7 +245,8 @@ class Training:
         match event:
             case events.TrainCheckpoint():
                 self._saved_step = event.step
-                self._saved.set()
+                if event.asked:
+                    self._saved.set()
                 self._to_ship.set()
             case events.TrainShipped():
                 self._shipped_step, self._by_hand = event.step, False

@@ -314,7 +314,8 @@ class TrainCheckpoint(Event):
     """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
 
     `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
-    `worker` wrote it (`--chief worker`); the chief did where it is empty.
+    `worker` wrote it (`--chief worker`); the chief did where it is empty. `asked`: it was begun because somebody asked
+    for one, and so has every step that was made before.
     """
 
     run: str
@@ -324,6 +325,7 @@ class TrainCheckpoint(Event):
     bytes: int = 0
     worker: str = ""
     next_seconds: float | None = None
+    asked: bool = False
 
 
 @_event("train.shipped")

@@ -111,6 +111,8 @@ class Agent:
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             message = decode(line)
+            if message.get("do") == "ping":  # answered at once, also while a chief takes its time to end
+                return {"ok": True, **self._describe()}
             async with self._changing:
                 return {"ok": True, **await self._do(message)}
         except TransientError as error:
@@ -118,11 +120,12 @@ class Agent:
         except (ValueError, OSError) as error:
             return {"ok": False, "error": f"the command could not be carried out: {error}"}
 
+    def _describe(self) -> dict[str, Any]:
+        running = [role.describe() for role in self._roles.values() if role.pid is not None]
+        return {"pid": os.getpid(), "processes": running}
+
     async def _do(self, message: Mapping[str, Any]) -> dict[str, Any]:
         match message.get("do"):
-            case "ping":
-                running = [role.describe() for role in self._roles.values() if role.pid is not None]
-                return {"pid": os.getpid(), "processes": running}
             case "warm":
                 self._warm(*named(message), own=message.get("own") is True)
             case "assign":

@@ -29,6 +29,8 @@ class Saving:
         """What the checkpoint that is being written is for; empty while none is."""
         self.step, self.path = -1, ""
         """Of the last one."""
+        self.asked = False
+        """Whether somebody wants one that was not begun yet."""
         self._time, self._not_before = now, now
         self._every = plan.checkpoint_seconds
         self._writer: int | None = None
@@ -55,6 +57,8 @@ class Saving:
         if self.why:
             return []
         self.why = why
+        if why == "asked":
+            self.asked = False
         return self.order(able)
 
     def order(self, able: Iterable[Member]) -> list[Instruction]:
@@ -77,6 +81,8 @@ class Saving:
         told |= {"seconds": round(event.seconds, 3), "bytes": event.bytes}
         if event.worker:
             told["worker"] = event.worker
+        if why == "asked":
+            told["asked"] = True
         if self._plan.checkpoint_auto:
             self._every = seconds_between(event.seconds)
             told["next_seconds"] = round(self._every, 1)

@@ -210,7 +210,8 @@ class ChiefState:
             case StepSeen(step):
                 return self._seen(step, now)
             case SaveAsked():
-                return self._save("asked") if self.phase is Phase.TRAINING else []
+                self._saving.asked = True
+                return self._save_as_asked()
             case EvaluationAsked() if self.phase is Phase.TRAINING:
                 self._evaluation_due = True
                 return self._save("evaluation")
@@ -332,7 +333,8 @@ class ChiefState:
         self.phase, self.step = Phase.TRAINING, step
         self._saving.restored(step, now)
         started = Emit("train.started", {"run": self.plan.run, "step": step})
-        return [started, *([] if step else self._save("first")), *self._seen(step, now)]
+        first = [] if step else self._save("first")
+        return [started, *first, *self._save_as_asked(), *self._seen(step, now)]
 
     def _seen(self, step: int, now: float) -> list[Instruction]:
         before, self.step = self.step, step
@@ -364,17 +366,25 @@ class ChiefState:
         return self._saving.begin(why, self._able_to_save())
 
     def _able_to_save(self) -> list[Member]:
-        training = self.phase is Phase.TRAINING
+        """Workers that may be told to; not at the end, when they are told to leave."""
+        training = self.phase is Phase.TRAINING and not self._stopping
         return [member for member in self.members.values() if training and member.active]
+
+    def _save_as_asked(self) -> list[Instruction]:
+        """At once, or after the one that is being written: the latest steps are not in that."""
+        return self._save("asked") if self._saving.asked and self.phase is Phase.TRAINING else []
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, told = self._saving.done(event, now)
         done: list[Instruction] = [Emit("train.checkpoint", told)]
+        if self._stopping and why not in ("stop", "final"):
+            return [*done, *self._save("stop")]  # it was begun before the end: the last steps are not in it
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]
         if self.phase is Phase.FINISHING and why != "final":
             return [*done, *self._all_left(now)]
+        done += self._save_as_asked()
         if why == "final" and event.step < self.plan.train_steps:
             return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
         if (why == "final" or self._evaluation_due) and not self._evaluating:
@@ -384,9 +394,11 @@ class ChiefState:
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
         why = self._saving.failed(now)
+        if self._stopping and why not in ("stop", "final"):
+            return self._save("stop")
         if why == "final" or self._stopping:
             return self._fail(f"the last checkpoint could not be written: {reason}")
-        return self._all_left(now)  # training goes on; the next save tries again
+        return [*self._save_as_asked(), *self._all_left(now)]  # training goes on; the next save tries again
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
@@ -424,9 +436,10 @@ class ChiefState:
         return [*done, *self._save("final")]
 
     def _stop(self) -> list[Instruction]:
-        """End early, keeping what was learnt."""
+        """End early, keeping what was learnt: also the steps since the last look at the step."""
         self._stopping = True
-        if self.phase is Phase.PREPARING or (self.step <= self._saving.step and not self._saving.why):
+        complete = self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
+        if self.phase is Phase.PREPARING or complete:
             self.phase = Phase.ENDED
             return [Finish(DONE)]
         return self._save("stop")

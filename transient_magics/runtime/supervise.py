@@ -27,8 +27,10 @@ from .standby import Standby, log_file, spawn
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
-_KILL_AFTER = {"ps": 15.0, "worker": 5.0}
-"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers."""
+_KILL_AFTER = {"ps": 25.0, "worker": 5.0}
+"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers. That is more than
+its own patience with a save, and less than the controller's with an answer.
+"""
 _TAIL, _SAID = 2000, 200
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
