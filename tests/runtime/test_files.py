@@ -11,7 +11,7 @@ import pytest
 
 from tests.runtime.machine_room import lines
 from transient_magics.errors import TrainingError
-from transient_magics.runtime import data_files, protocol
+from transient_magics.runtime import data_files, protocol, vocabularies
 from transient_magics.runtime.checkpoints import Checkpoints
 from transient_magics.runtime.folder import Lines, RunSpec, append, write_atomically
 from transient_magics.runtime.protocol import Assignment
@@ -44,6 +44,25 @@ def test_a_file_is_replaced_whole_and_only_for_us(tmp_path: Path):
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("shared", "words"), [(False, ["vocab.x.256.subwords", "words.txt"]), (True, ["vocab.x.256.subwords"])]
+)
+def test_vocabularies_are_kept_beside_checkpoints_and_laid_out_again(tmp_path: Path, shared: bool, words: list[str]):
+    data, checkpoints, again = (tmp_path / name for name in ("data", "checkpoints", "again"))
+    for folder in (data / "folder", again):
+        folder.mkdir(parents=True)
+    for name in ("vocab.x.256.subwords", "words.txt", "x-train-00000-of-00010", ".complete"):
+        (data / name).write_bytes(b"\xff of " + name.encode())
+    with (data / "vocab.huge").open("wb") as file:
+        file.truncate(vocabularies.MOST_BYTES + 1)
+    vocabularies.keep(data, checkpoints, shared=shared)
+    vocabularies.lay_out(checkpoints, again)
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
+        name: (data / name).read_bytes() for name in words
+    }
+    assert Checkpoints(checkpoints).steps() == []
 
 
 def test_a_declaration_of_a_newer_controller_is_read():

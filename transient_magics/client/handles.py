@@ -342,9 +342,9 @@ class Run:
         them (an image's pixels, a text's token numbers; or texts); the problem's own preprocessing is applied. A
         classifier gives probabilities of shape (examples, classes). Every other model needs its targets too
         (`{"inputs": ..., "targets": ...}`) and gives its logits for them; `decode` gives texts. `data_dir`: where the
-        problem's vocabulary is, if it has one. A model that the cell defines takes features as its input_fn gives
-        them, and gives its predictions. Starting TensorFlow takes some seconds, so ask for many at once. Raises
-        TrainingError or CellError.
+        problem's vocabulary is, where it is not the one beside the checkpoint. A model that the cell defines takes
+        features as its input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so ask
+        for many at once. Raises TrainingError or CellError.
         """
         from .models import predict
 
@@ -355,8 +355,8 @@ class Run:
 
         `texts`: a list of them (or of rows of token numbers), or a dict of such lists by feature name. The problem's
         own encoders turn them into token numbers and back. A model with inputs answers them, a language model goes on
-        from them, a classifier names their classes. `data_dir`: where the problem's vocabulary is, if it has one.
-        Raises TrainingError or CellError.
+        from them, a classifier names their classes. `data_dir`: where the problem's vocabulary is, where it is
+        not the one beside the checkpoint. Raises TrainingError or CellError.
         """
         from .models import decode
 

@@ -26,6 +26,7 @@ from ..errors import CloudError, ConnectionLostError, JournalError, RemoteError,
 from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
 from ..journal.events import from_dict
 from ..remote import Connection, follow_across
+from ..runtime.vocabularies import MOST_BYTES, PREFIX
 from .core import PARAMETER_SERVER, WORKER
 from .link import Link, Work
 from .packages import gather
@@ -324,7 +325,8 @@ class Training:
             there, here = f"transient/runs/{self.name}/checkpoints", self.folder / "checkpoints"
             here.mkdir(exist_ok=True, mode=0o700)
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
-            sizes = {name: int(size) for name, size in (line.split() for line in listed.splitlines() if _safe(line))}
+            found = ((name, int(size)) for name, size in (line.split() for line in listed.splitlines() if _safe(line)))
+            sizes = {name: size for name, size in found if not name.startswith(PREFIX) or size <= MOST_BYTES}
             new = [
                 name
                 for name, size in sizes.items()

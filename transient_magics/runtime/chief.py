@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import TrainingError
 from . import chief_events as events
-from . import data_files, dead_sessions, delivery, shared_records
+from . import data_files, dead_sessions, delivery, shared_records, vocabularies
 from .batching import Rule
 from .chief_state import ChiefState, Phase, Plan
 from .evaluating import evaluate
@@ -124,6 +124,8 @@ class Chief:
                 self._records.set_result(await self._on_thread(making))
             elif not await self._on_thread(self._keeper.has_records):
                 raise _no_records(self._spec.problem, self._spec.data_dir)
+            if self._spec.problem:
+                await self._on_thread(self._keep_vocabularies)
             await self._on_thread(self._keeper.build)
             step = await self._on_thread(self._keeper.prepare)
         except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it becomes train.failed
@@ -153,9 +155,14 @@ class Chief:
             if not self._keeper.has_records():
                 raise _no_records(problem, place)
             return
+        vocabularies.lay_out(self._folder.checkpoints, directory)
         self._keeper.generate(directory, temporary)
         if place:
             shared_records.run("put", place, problem, directory)
+
+    def _keep_vocabularies(self) -> None:
+        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_dir is not None
+        vocabularies.keep(data, self._folder.checkpoints, shared=shared)
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""

@@ -161,11 +161,11 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader or a crash sees the old or the new content, never a part."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` by `content` so that a reader or a crash sees the old or the new content, never a part."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
+    with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(beside, path)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
-from . import placement
+from . import placement, vocabularies
 from .checkpoints import Checkpoints
 from .folder import RunFolder, RunSpec
 from .graph_mode import tensorflow
@@ -40,11 +40,12 @@ def restored(
     folder: RunFolder, spec: RunSpec, step: int, data: str | None, build: Callable[[Trainable], ServingGraph]
 ) -> Iterator[tuple[Session, Trainable, ServingGraph]]:
     """A session in which what `build` builds has the values of the checkpoint at `step`. `data`: where vocabularies
-    are."""
+    are, if not beside the checkpoint."""
     checkpoints = Checkpoints(folder.checkpoints)
-    with tempfile.TemporaryDirectory() as nothing:
-        trainable = define(folder, spec, data or nothing)
-        _prepare(trainable, spec, nothing)
+    with tempfile.TemporaryDirectory() as own:
+        vocabularies.lay_out(folder.checkpoints, Path(own))
+        trainable = define(folder, spec, data or own)
+        _prepare(trainable, spec, own)
     tf = tensorflow()
     with tf.Graph().as_default():
         tf.train.get_or_create_global_step()
@@ -129,11 +130,11 @@ def _fed(trainable: Trainable, built: ServingGraph, given: Mapping[str, Any]) ->
     return fed
 
 
-def _prepare(trainable: Trainable, spec: RunSpec, nothing: str) -> None:
+def _prepare(trainable: Trainable, spec: RunSpec, own: str) -> None:
     try:
         trainable.prepare()
     except Exception as error:
-        if nothing not in str(error):
+        if own not in str(error):
             raise
         what = f"{spec.problem} needs a vocabulary that was made with its data"
         raise TrainingError(what, fix="Say where it is on this machine: data_dir=FOLDER.") from error
@@ -194,7 +195,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
             raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
         step = steps[0] if given.step is None else given.step
         there = spec.data_dir if spec.data_dir and Path(spec.data_dir).is_dir() else None  # it was the VMs' place
-        data = given.data or there
+        data = given.data or (None if vocabularies.kept(folder.checkpoints) else there)
         work: Callable[..., None] = {"predict": predict, "decode": decode, "export": export}[given.what]
         work(folder, spec, step, data, *([given.target] if work is export else [given.inputs, given.outputs]))
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line

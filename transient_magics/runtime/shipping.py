@@ -23,6 +23,7 @@ from .bucket import Bucket, DamagedError
 from .checkpoints import Checkpoints
 from .folder import RunFolder, RunSpec, write_atomically
 from .manifest import NAME, Checkpoint, File, Manifest, described, state_file
+from .vocabularies import kept
 
 _NICE = 10
 _LEFT_OVER_SECONDS = 3600.0
@@ -30,7 +31,10 @@ _LEFT_OVER_SECONDS = 3600.0
 
 
 def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
-    """Upload the newest checkpoint in `folder`; step, path, seconds, bytes, or only `step: null` if there is no new."""
+    """Upload the newest checkpoint in `folder`, with the vocabularies beside it, which without it mean nothing.
+
+    The answer has step, path, seconds and bytes, or only `step: null` if there is no new one.
+    """
     started = time.monotonic()
     local = Checkpoints(folder)
     step = next(iter(local.steps()), None)
@@ -41,7 +45,7 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     place = f"checkpoints/{step}-{secrets.token_hex(6)}"
     uploaded: list[File] = []
     with local.held(step):  # where few are kept, the next ones may be written faster than this is uploaded
-        paths = local.files(step)
+        paths = [*local.files(step), *kept(folder)]
         if known and known.step == step and set(known.files) == {described(path) for path in paths}:
             return _shipped(bucket, known, started)
         manifest.adding(Checkpoint(step, place, ()), keep)  # refused before anything is uploaded
