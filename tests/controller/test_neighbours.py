@@ -5,6 +5,8 @@ Both are homes of this user's on one emulator, with everything real: its API, Go
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -16,16 +18,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import transient_magics as tm
 from transient_magics import emulator, places
 from transient_magics.client import specify
-from transient_magics.cloud import ComputeEngine, VmRequest
-from transient_magics.controller.machines import ID_LABEL, labels
-from transient_magics.errors import ClusterError
-from transient_magics.spec import EMULATED_PROJECT
+from transient_magics.cloud import ComputeEngine, VmRequest, rules
+from transient_magics.controller.machines import ID_LABEL, firewall_rules, labels
+from transient_magics.errors import AlreadyExistsError, ClusterError, DeclarationError
+from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
 ZONE = "us-central1-a"
 STRANGER = VmRequest("x", ZONE, "n1-standard-4", "", provisioning_model="standard", labels={"team": "production"})
@@ -106,6 +110,122 @@ async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEng
     assert await engine.get(ZONE, "web-worker-7") == vm
     await engine.delete(ZONE, vm.name, STRANGER.labels)
     tm.cluster("web").wait(PATIENCE, until="deleted")
+
+
+@pytest.fixture
+def named(engine: ComputeEngine) -> Iterator[Any]:
+    """Google's own client for rules, and none left of those that a test made."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    client = compute_v1.FirewallsClient(
+        credentials=AnonymousCredentials(), client_options={"api_endpoint": engine.endpoint}
+    )
+
+    def insert(rule: dict[str, Any], **changes: Any) -> None:
+        client.insert_unary(project=EMULATED_PROJECT, firewall_resource=compute_v1.Firewall({**rule, **changes}))
+
+    def get(rule: dict[str, Any]) -> compute_v1.Firewall:
+        return client.get(project=EMULATED_PROJECT, firewall=rule["name"])
+
+    yield SimpleNamespace(insert=insert, get=get)
+    for each in client.list(project=EMULATED_PROJECT):
+        if not each.name.startswith("default-"):
+            client.delete_unary(project=EMULATED_PROJECT, firewall=each.name)
+
+
+TAMPERED = [
+    {"source_ranges": ["0.0.0.0/0"]},
+    {"source_tags": ["anything"]},
+    {"target_tags": ["another"]},
+    {"disabled": True},
+    {"priority": 65000},
+    {"allowed": [{"I_p_protocol": "all"}]},
+    {"source_service_accounts": ["robot@elsewhere"], "target_tags": [], "target_service_accounts": ["robot@here"]},
+]
+
+
+@pytest.mark.parametrize("changes", TAMPERED, ids=lambda changes: next(iter(changes)))
+async def test_a_rule_of_ours_that_says_something_else_is_mended(
+    engine: ComputeEngine, named: Any, changes: dict[str, Any]
+) -> None:
+    _, ssh, _ = wanted = rules("transient-magics-1a2b3c4d", "", ["10.0.0.0/8"], "ours")
+    await asyncio.to_thread(named.insert, ssh, **changes)
+    await engine.firewall.ensure(wanted)
+    found = await asyncio.to_thread(named.get, ssh)
+    assert (list(found.source_ranges), list(found.source_tags), list(found.target_tags)) == (
+        ["10.0.0.0/8"], [], ssh["target_tags"],
+    )  # fmt: skip
+    assert (found.priority, found.disabled, list(found.source_service_accounts)) == (ssh["priority"], False, [])
+    assert [(each.I_p_protocol, list(each.ports)) for each in found.allowed] == [("tcp", ["22"])]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"network": "global/networks/elsewhere"},
+        {"description": "Bob's"},
+        {"denied": [], "allowed": [{"I_p_protocol": "all"}]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_a_rule_that_cannot_be_made_ours_is_refused_and_left(
+    engine: ComputeEngine, named: Any, changes: dict[str, Any]
+) -> None:
+    await asyncio.to_thread(_make_network, engine, "elsewhere")
+    *_, deny = wanted = rules("transient-magics-1a2b3c4d", "", ["10.0.0.0/8"], "ours")
+    await asyncio.to_thread(named.insert, deny, **changes)
+    before = await asyncio.to_thread(named.get, deny)
+    with pytest.raises(AlreadyExistsError, match="a firewall rule transient-magics-1a2b3c4d-deny that is not"):
+        await engine.firewall.ensure(wanted)
+    assert await asyncio.to_thread(named.get, deny) == before
+    if "description" in changes:
+        await engine.firewall.remove(wanted)
+        assert await asyncio.to_thread(named.get, deny) == before, "only our own rules are removed"
+
+
+def _make_network(engine: ComputeEngine, name: str) -> None:
+    from google.api_core.exceptions import Conflict
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    options = {"api_endpoint": engine.endpoint}
+    client = compute_v1.NetworksClient(credentials=AnonymousCredentials(), client_options=options)
+    with contextlib.suppress(Conflict):
+        network = compute_v1.Network(name=name, auto_create_subnetworks=True)
+        client.insert_unary(project=EMULATED_PROJECT, network_resource=network)
+
+
+async def test_a_cluster_whose_rules_cannot_be_made_ends_before_its_first_vm(
+    engine: ComputeEngine, named: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda _: "0badcafe")
+    (members, *_) = rules("transient-magics-0badcafe", "", ["10.0.0.0/8"], "Bob's")
+    await asyncio.to_thread(named.insert, members)
+    with pytest.raises(ClusterError, match="a firewall rule transient-magics-0badcafe-members that is not"):
+        await asyncio.to_thread(tm.declare(tm.Declaration("cpu", name="closed")).wait, PATIENCE)
+    tm.cluster("closed").wait(PATIENCE, until="deleted")
+    assert tm.cluster("closed").state.vms == {}
+    assert (await asyncio.to_thread(named.get, members)).description == "Bob's"
+
+
+def test_ssh_comes_in_from_where_it_was_said_and_else_through_the_proxy_alone(
+    monkeypatch: pytest.MonkeyPatch, alice: Path
+) -> None:
+    def sources(**more: Any) -> tuple[bool, set[str]]:
+        spec = specify(tm.Declaration("t4", name="c", project="some-project", **more))
+        return spec.through_proxy, {each for rule in firewall_rules(spec) for each in rule.get("source_ranges", ())
+                                    if "allowed" in rule}  # fmt: skip
+
+    assert sources() == (True, {IAP_RANGE})
+    assert sources(ssh_from=("203.0.113.7/32",)) == (False, {"203.0.113.7/32"})
+    assert sources(ssh_from=("0.0.0.0/0",)) == (False, {"0.0.0.0/0"}), "the world, only where that was typed"
+    assert sources(external_ip=False) == (True, {IAP_RANGE})
+    assert not specify(tm.Declaration("t4", name="c", project="p", firewall=False)).through_proxy
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DeclarationError, match=r"gcloud.* is not on this machine.*--ssh-from RANGE"):
+        tm.declare(tm.Declaration("t4", name="c", project="some-project"))
+    assert not places.cluster("c").exists()
 
 
 def test_what_has_no_id_is_deleted_by_name_only_when_that_is_asked_for(alice: Path) -> None:

@@ -34,6 +34,7 @@ from ..errors import ClusterError, DeclarationError
 from ..journal import read, replay
 from ..spec import (
     EMULATED_PROJECT,
+    IAP_RANGE,
     ClusterSpec,
     PriceLine,
     WorkerGroup,
@@ -47,6 +48,10 @@ from . import commands
 from .handles import Cluster
 from .programs import ask
 
+_WAYS_IN = (
+    "Install the Google Cloud CLI, or say from which addresses SSH may come in directly: --ssh-from RANGE "
+    "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
+)
 MODELS = ("spot", "preemptible", "standard")
 
 
@@ -123,7 +128,7 @@ class Preview:
         wanted = [(self.spec.home_zone, "cpu")]
         for group in self.spec.groups:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
-        doubts = []
+        doubts = [f"{unreachable}. {_WAYS_IN}"] if (unreachable := _unreachable(self.spec)) else []
         for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
             try:
                 check_zone(zone, kind)
@@ -143,6 +148,8 @@ class Preview:
 def declare(declaration: Declaration) -> Cluster:
     """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError or ClusterError."""
     spec = specify(declaration)
+    if unreachable := _unreachable(spec):
+        raise DeclarationError(unreachable, where="--ssh-from", fix=_WAYS_IN)
     directory = places.cluster(spec.name)
     if directory.exists():
         _make_room(spec.name)
@@ -213,7 +220,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         subnet=declaration.subnet,
         external_ip=declaration.external_ip,
         firewall=declaration.firewall,
-        ssh_from=declaration.ssh_from,
+        ssh_from=declaration.ssh_from or ((IAP_RANGE,) if declaration.firewall else ()),
         controller=declaration.controller or _default_controller(declaration),
     )
     spec = with_home(spec, lines)
@@ -296,6 +303,13 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
     if declaration.controller == "cluster" and declaration.bucket == "none":
         what = "Results that this machine may not be there to take need a bucket"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
+
+
+def _unreachable(spec: ClusterSpec) -> str:
+    """Why this machine could not reach the VMs (a clause), or nothing."""
+    if not spec.through_proxy or shutil.which("gcloud"):
+        return ""
+    return "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not on this machine"
 
 
 def _default_controller(declaration: Declaration) -> str:

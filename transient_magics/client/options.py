@@ -153,7 +153,8 @@ def _declare() -> tuple[Option, ...]:
         flag("--network", "the VMs' network", str),
         flag("--subnet", "the VMs' subnet", str),
         flag("--firewall", "rules that close the VMs to others of the project (on)", negated=True),
-        flag("--ssh-from", "address ranges that SSH may come from (everywhere; only keys open it)", address_ranges,
+        flag("--ssh-from", "address ranges that SSH may come from directly, as this machine's 203.0.113.7/32 "
+              "(none: it comes through Identity-Aware Proxy, from wherever you are)", address_ranges,
               metavar="RANGE,..."),
         flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
         flag("--controller", "where the controller runs: here, or on the cluster's parameter server, so that this "

@@ -9,7 +9,7 @@ some 2.8 seconds, and `preload()` lets a process spend them in a thread while it
 from .advice import Chance, Shape
 from .engine import ComputeEngine, preload
 from .examine import Finding
-from .firewall import IAP_RANGE, rules
+from .firewall import rules
 from .images import BASE_LABEL, GPU_LABEL, LOCK_LABEL, Image
 from .storage import CloudStorage, Stored
 from .values import Vm, VmRequest, request_id
@@ -17,7 +17,6 @@ from .values import Vm, VmRequest, request_id
 __all__ = [
     "BASE_LABEL",
     "GPU_LABEL",
-    "IAP_RANGE",
     "LOCK_LABEL",
     "Chance",
     "CloudStorage",

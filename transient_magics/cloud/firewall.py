@@ -2,21 +2,25 @@
 
 The default network lets every VM of the project reach every other. So each cluster has a network tag and three rules
 on it: members reach each other, SSH comes in from where it may, and everything else is denied before the network's own
-rules are asked (a lower number is asked first).
+rules are asked (a lower number is asked first). A rule that is there already is looked at: it may be an earlier one of
+this cluster's, changed by hand since, or not ours at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import AlreadyExistsError, GoneError
 from .calls import PLAIN, Calls
 
-IAP_RANGE = "35.235.240.0/20"
-"""Where Identity-Aware Proxy's connections come from."""
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
+
 _MEMBERS, _DENY = 900, 950
+_log = logging.getLogger(__name__)
 
 
 def rules(tag: str, network: str, ssh_from: Sequence[str], description: str) -> list[dict[str, Any]]:
@@ -50,42 +54,82 @@ class Firewall:
         self._calls, self._project = calls, project
 
     async def ensure(self, wanted: Sequence[dict[str, Any]]) -> None:
-        """See that these rules are there; one of the same name is taken for the same rule. Raises CloudError."""
-        await _all([self._insert(rule) for rule in wanted])
+        """See that these rules are there and say what they should; those of ours that say otherwise are mended.
 
-    async def remove(self, names: Sequence[str]) -> None:
-        """See that no rule of these names is there."""
-        await _all([self._delete(name) for name in names])
+        Raises AlreadyExistsError where one of the name is not ours or cannot be mended, and CloudError.
+        """
+        await _all([self._ensure(rule) for rule in wanted])
 
-    async def find(self, description: str) -> list[str]:
-        """The names of all rules with this description."""
+    async def remove(self, wanted: Sequence[dict[str, Any]]) -> None:
+        """See that none of these rules is there; one of the name with another description is not ours, and stays."""
+        await _all([self._remove(rule["name"], rule["description"]) for rule in wanted])
+
+    async def find(self, description: str) -> list[dict[str, Any]]:
+        """Name and description of all rules with this description, as `remove` takes them."""
         from google.cloud import compute_v1
 
         firewalls = self._calls.clients.firewalls
         message = compute_v1.ListFirewallsRequest(project=self._project, max_results=500)
         found = await self._calls.call(f"project {self._project}", lambda: list(firewalls.list(message, **PLAIN)))
-        return [rule.name for rule in found if rule.description == description]
+        return [{"name": each.name, "description": description} for each in found if each.description == description]
 
-    async def _insert(self, rule: dict[str, Any]) -> None:
+    async def _ensure(self, rule: dict[str, Any]) -> None:
         from google.cloud import compute_v1
 
-        where, firewalls = f"firewall rule {rule['name']}", self._calls.clients.firewalls
+        where, firewalls = _place(rule["name"]), self._calls.clients.firewalls
         resource = compute_v1.Firewall(rule)
         try:
             operation = await self._calls.call(
                 where, lambda: firewalls.insert_unary(project=self._project, firewall_resource=resource, **PLAIN)
             )
-        except AlreadyExistsError:
-            return
-        await self._finish(where, operation)
-
-    async def _delete(self, name: str) -> None:
-        where, firewalls = f"firewall rule {name}", self._calls.clients.firewalls
-        try:
-            operation = await self._calls.call(
-                where, lambda: firewalls.delete_unary(project=self._project, firewall=name, **PLAIN)
-            )
             await self._finish(where, operation)
+        except AlreadyExistsError:
+            await self._mend(resource)
+
+    async def _mend(self, wanted: compute_v1.Firewall) -> None:
+        where, firewalls = _place(wanted.name), self._calls.clients.firewalls
+        whole = {"project": self._project, "firewall": wanted.name, **PLAIN}
+        found = await self._calls.call(where, lambda: firewalls.get(**whole))
+        if not self._is_ours(found, wanted):
+            what = f"There is a firewall rule {wanted.name} that is not this cluster's, or is on another network"
+            fix = f"Look at it (`gcloud compute firewall-rules describe {wanted.name}`), and delete it if it may go."
+            raise AlreadyExistsError(what, where=f"project {self._project}", fix=fix)
+        if _said(found) == _said(wanted):
+            return
+        _log.warning("%s was changed, and is made anew as it was", where)
+        # Not patched: a patch leaves what it does not name, as a source that was added.
+        operation = await self._calls.call(where, lambda: firewalls.update_unary(firewall_resource=wanted, **whole))
+        await self._finish(where, operation)
+        found = await self._calls.call(where, lambda: firewalls.get(**whole))
+        if _said(found) != _said(wanted):
+            what = f"The firewall rule {wanted.name} does not say what it should, and cannot be changed"
+            raise AlreadyExistsError(what, where=f"project {self._project}", fix="Delete it.")
+
+    def _is_ours(self, found: compute_v1.Firewall, wanted: compute_v1.Firewall) -> bool:
+        """What no update can change has to be as it should be."""
+        return (
+            found.description == wanted.description
+            and found.direction == wanted.direction
+            and bool(found.denied) == bool(wanted.denied)
+            and self._same_network(found.network, wanted.network)
+        )
+
+    def _same_network(self, one: str, other: str) -> bool:
+        places = [url.split("/") for url in (one, other)]
+        projects = {place[place.index("projects") + 1] if "projects" in place else self._project for place in places}
+        # A project may be written as its number, too.
+        same = len(projects) == 1 or any(each.isdigit() for each in projects)
+        return same and places[0][-1] == places[1][-1]
+
+    async def _remove(self, name: str, description: str) -> None:
+        where, firewalls = _place(name), self._calls.clients.firewalls
+        whole = {"project": self._project, "firewall": name, **PLAIN}
+        try:
+            found = await self._calls.call(where, lambda: firewalls.get(**whole))
+            if found.description != description:
+                _log.warning("%s is not deleted: it is not this cluster's", where)
+                return
+            await self._finish(where, await self._calls.call(where, lambda: firewalls.delete_unary(**whole)))
         except GoneError:
             return
 
@@ -93,6 +137,18 @@ class Firewall:
         done = await self._calls.finished(None, where, operation)
         if error := self._calls.failure(done, where):
             raise error
+
+
+def _said(rule: compute_v1.Firewall) -> tuple[Any, ...]:
+    """All that decides which connections the rule is about, in a form that can be compared."""
+    traffic = {(each.I_p_protocol.lower(), tuple(sorted(each.ports))) for each in (*rule.allowed, *rule.denied)}
+    sources = (rule.source_ranges, rule.source_tags, rule.source_service_accounts)
+    targets = (rule.target_tags, rule.target_service_accounts, rule.destination_ranges)
+    return rule.priority, rule.disabled, traffic, *(frozenset(each) for each in (*sources, *targets))
+
+
+def _place(name: str) -> str:
+    return f"firewall rule {name}"
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -19,11 +19,11 @@ from typing import Any, Self
 
 from ..catalog import region
 from ..cloud import CloudStorage, ComputeEngine, Vm, preload
-from ..errors import CloudError, RemoteError, UnreachableError
+from ..errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
 from ..journal import Clock, VmState
 from ..remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
 from ..spec import EMULATED_PROJECT, ClusterSpec, own_bucket
-from .machines import USER, firewall_rules, instance_name
+from .machines import PROXY_LABEL, USER, firewall_rules, instance_name
 from .seat import here
 
 _ANEW_SECONDS = 2.0
@@ -87,7 +87,7 @@ class Access:
     async def unprotect(self) -> None:
         """Take the rules away, after the last VM."""
         if self._opened_at > 0:
-            await self.engine.firewall.remove([rule["name"] for rule in firewall_rules(self._spec)])
+            await self.engine.firewall.remove(firewall_rules(self._spec))
 
     async def ensure_bucket(self) -> None:
         """See that the cluster's bucket is there, made in its region if need be. Raises CloudError."""
@@ -99,13 +99,25 @@ class Access:
 
     async def connect(self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS) -> Connection:
         """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""
-        return await self._enter(
-            vm.zone, instance_name(self._spec, vm.name), vm.name, (vm.address, vm.external_address), key, timeout
-        )
+        spec = self._spec
+        outside = "" if spec.through_proxy else vm.external_address
+        try:
+            return await self._enter(
+                vm.zone, instance_name(spec, vm.name), vm.name, (vm.address, outside), key, timeout
+            )
+        except ConnectionLostError as error:
+            if self._dialler or spec.through_proxy or not (spec.firewall and spec.ssh_from):
+                raise
+            fix = (
+                f"SSH may come from {', '.join(spec.ssh_from)} alone (--ssh-from): if this machine's address is new, "
+                "declare the next cluster with that, or with none, to be reached through Identity-Aware Proxy."
+            )
+            raise ConnectionLostError(error.what, where=error.where, fix=fix) from error
 
     async def enter(self, vm: Vm, key: Path) -> Connection:
         """The same for a VM of which nothing but that is known."""
-        return await self._enter(vm.zone, vm.name, vm.name, (vm.address, vm.external_address), key, _CONNECT_SECONDS)
+        outside = "" if PROXY_LABEL.items() <= vm.labels.items() else vm.external_address
+        return await self._enter(vm.zone, vm.name, vm.name, (vm.address, outside), key, _CONNECT_SECONDS)
 
     async def _enter(
         self, zone: str, instance: str, name: str, addresses: tuple[str, str], key: Path, timeout: float

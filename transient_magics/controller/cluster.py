@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import CloudError, ClusterError, CredentialsError, RemoteError
+from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..spec import ClusterSpec
 from ..version import VERSION
@@ -101,6 +101,8 @@ class Controller:
             except CloudError as error:
                 expired = isinstance(error, CredentialsError)
                 self._recorder.note("access", str(error))
+                if isinstance(error, AlreadyExistsError) and not self._state.vms:
+                    self._delete(str(error))  # what it would stand on is somebody else's
             else:
                 self._recorder.note("access", "")
                 return True

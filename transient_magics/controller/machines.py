@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..catalog import accelerator
-from ..cloud import IAP_RANGE, VmRequest, request_id, rules
+from ..cloud import VmRequest, request_id, rules
 from ..journal import events
-from ..spec import ClusterSpec
+from ..spec import IAP_RANGE, ClusterSpec
 from .core import PARAMETER_SERVER, RequestVm
 from .startup import startup_script
 
@@ -20,6 +20,8 @@ LABEL, ID_LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-id"
 """On every VM and disk: the name of its cluster, the cluster's id (by which it is found), and who declared it."""
 SEAT_LABEL = {"transient-magics-seat": "true"}
 """On the VM that the controller of a cluster declared with `--controller cluster` runs on."""
+PROXY_LABEL = {"transient-magics-ssh": "proxy"}
+"""On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
 USER = "transient"
 _DISK_GB = 50
 
@@ -91,6 +93,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
             "transient-magics-role": event.role,
             OWNER_LABEL: owner(),
             **(SEAT_LABEL if seat else {}),
+            **(PROXY_LABEL if spec.through_proxy else {}),
         },
         ssh_public_key=public_key,
         user=USER,

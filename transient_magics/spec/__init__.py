@@ -4,7 +4,7 @@ Text comes in, frozen values go out; a mistake becomes a DeclarationError that n
 the nearest valid word. Nothing here touches a file, a clock or a network.
 """
 
-from .cluster import EMULATED_PROJECT, ClusterSpec, PriceLine
+from .cluster import EMULATED_PROJECT, IAP_RANGE, ClusterSpec, PriceLine
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .storage import cluster_store, own_bucket, parse_bucket, run_store
@@ -13,6 +13,7 @@ from .units import parse_duration, parse_interval, parse_name, render_duration, 
 
 __all__ = [
     "EMULATED_PROJECT",
+    "IAP_RANGE",
     "ClusterSpec",
     "ImageSpec",
     "PriceLine",

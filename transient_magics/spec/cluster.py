@@ -14,6 +14,8 @@ from .grammar import WorkerGroup, render_groups
 
 EMULATED_PROJECT = "emulated-project"
 """What the emulator calls the project of clusters that name none."""
+IAP_RANGE = "35.235.240.0/20"
+"""Where Identity-Aware Proxy's connections come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class ClusterSpec:
     external_ip: bool = True
     firewall: bool = True
     ssh_from: tuple[str, ...] = ()
+    """The address ranges that SSH is let in from; empty in what was declared before there was a default: from all."""
     controller: str = "local"
 
     @property
@@ -105,6 +108,11 @@ class ClusterSpec:
     def emulated(self) -> bool:
         """True where no project was named: everything runs on this machine and nothing is billed."""
         return self.project is None
+
+    @property
+    def through_proxy(self) -> bool:
+        """Whether this machine comes in through Identity-Aware Proxy rather than from its own address."""
+        return not self.emulated and (not self.external_ip or (self.firewall and self.ssh_from == (IAP_RANGE,)))
 
     @property
     def hourly(self) -> float:
