@@ -22,6 +22,7 @@ import transient_magics as tm
 from transient_magics import emulator, places
 from transient_magics.client import arguments
 from transient_magics.errors import CloudError, ClusterError, DeclarationError
+from transient_magics.journal import events
 from transient_magics.magics.completion import candidates
 
 PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
@@ -67,6 +68,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     assert next(build.steps()).startswith("starting a VM from projects/debian-cloud")
     build.wait(200)
     assert build.state == "built"
+    (built,) = [event for event in build.events if isinstance(event, events.ImageBuilt)]
     assert listed("instances") == listed("disks") == []
     answer = shell.run_cell("%transient_image list")
     (row,) = answer.result.images
@@ -82,6 +84,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
 
     cluster = tm.declare(tm.Declaration("cpu", name="c1", image="family/transient-magics"))
     cluster.wait(200)
+    assert {disk["sourceImageId"] for disk in listed("disks")} == {built.image_id}, "the id that was noted"
     assert {(disk["sourceImage"].rpartition("/")[2], disk["sizeGb"]) for disk in listed("disks")} == {("baked", "50")}
     cluster.delete()
 

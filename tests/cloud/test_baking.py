@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 from scripted_api import PROJECT, ZONE, Answer, Api, forever, instance, operation, refusal
 
+from transient_magics import places
 from transient_magics.client.text import event_words
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.images import image_url
@@ -52,7 +53,7 @@ class Google:
         api.on("DELETE", ITSELF, self.delete)
         api.on("POST", "global/images", operation())
         api.on("POST", f"zones/{ZONE}/operations/operation-1/wait", operation())
-        api.on("POST", "global/operations/operation-1/wait", operation())
+        api.on("POST", "global/operations/operation-1/wait", operation(targetId="815"))
 
     async def insert(self) -> dict[str, Any]:
         ((_, body),) = self.api.asked("POST", f"zones/{ZONE}/instances")
@@ -84,7 +85,7 @@ def attribute(text: str) -> dict[str, Any]:
 
 async def bake(engine: ComputeEngine, **more: float) -> list[str]:
     said: list[str] = []
-    await Baking(SPEC, engine, said.append, **more).run()
+    assert await Baking(SPEC, engine, said.append, **more).run() == "815"
     return said
 
 
@@ -210,8 +211,17 @@ def image(name: str, day: int, *, gpu: str = "yes", lock: str = "", **more: Any)
     labels = {"transient-magics-lock": lock or lock_hash(), "transient-magics-gpu": gpu}
     return {
         "name": name, "family": "transient-magics", "status": "READY", "diskSizeGb": "50", "labels": labels,
-        "archiveSizeBytes": "3500000000", "creationTimestamp": f"2026-01-0{day}T03:04:05.678-08:00",
+        "id": f"90{day}", "archiveSizeBytes": "3500000000", "creationTimestamp": f"2026-01-0{day}T03:04:05.678-08:00",
     } | more  # fmt: skip
+
+
+@pytest.fixture
+def built_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine built the images of the second and the third day."""
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
+    for name, number in (("second", "902"), ("bare", "903")):
+        with Journal(places.private(places.build(name)) / "journal.jsonl") as journal:
+            journal.append(events.ImageBuilt(image=name, seconds=1.0, image_id=number))
 
 
 def cluster(*gpus: str, **more: Any) -> ClusterSpec:
@@ -222,9 +232,11 @@ def cluster(*gpus: str, **more: Any) -> ClusterSpec:
     )  # fmt: skip
 
 
-async def test_a_cluster_boots_from_the_newest_image_that_carries_its_packages(api: Api, engine: ComputeEngine) -> None:
+async def test_a_cluster_boots_from_the_newest_image_that_carries_its_packages(
+    api: Api, engine: ComputeEngine, built_here: None
+) -> None:
     there = [image("first", 1), image("second", 2), image("bare", 3, gpu="no"), image("foreign", 4, lock="0" * 12),
-             image("half", 5, status="PENDING")]  # fmt: skip
+             image("half", 5, status="PENDING"), image("strangers", 6)]  # fmt: skip
     api.on("GET", "global/images", {"items": there})
     chosen = await choose(cluster("t4"), engine)
     assert len(api.asked("GET", "global/images")) == 1
@@ -232,15 +244,21 @@ async def test_a_cluster_boots_from_the_newest_image_that_carries_its_packages(a
     requests = first_requests(cluster("t4"), chosen)
     assert {each.image for each in requests} == {"second"}
     assert not any("startup-script" in each.metadata for each in requests)
-    api.on("GET", "global/images", {"items": there[3:]})
+    api.on("GET", "global/images", {"items": there[3:5]})
     chosen = await choose(cluster("t4"), engine)
     assert chosen.image == ""
     assert "%transient_image build" in chosen.why
+    api.on("GET", "global/images", {"items": [image("second", 6)]})
+    chosen = await choose(cluster("t4"), engine)
+    assert chosen.image == "", "one of that name that somebody else made"
+    assert "was not built from here: --image second" in chosen.why
     assert all("startup-script" in each.metadata for each in first_requests(cluster("t4"), chosen))
 
 
-async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(api: Api, engine: ComputeEngine) -> None:
-    api.on("GET", "global/images", {"items": [image("bare", 1, gpu="no")]})
+async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(
+    api: Api, engine: ComputeEngine, built_here: None
+) -> None:
+    api.on("GET", "global/images", {"items": [image("bare", 3, gpu="no")]})
     assert (await choose(cluster("t4"), engine)).image == ""
     chosen = await choose(cluster("cpu"), engine)
     assert (chosen.image, chosen.gpu) == ("bare", False)
@@ -255,7 +273,7 @@ async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(api:
 
 
 async def test_the_controller_chooses_once_and_its_journal_says_which(
-    api: Api, engine: ComputeEngine, tmp_path: Path
+    api: Api, engine: ComputeEngine, tmp_path: Path, built_here: None
 ) -> None:
     api.on("GET", "global/images", {"items": [image("second", 2)]})
     (tmp_path / "spec.json").write_text(json.dumps(cluster("t4").to_dict()))

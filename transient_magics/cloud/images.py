@@ -20,7 +20,10 @@ _NAME = re.compile(r"(family/)?[a-z]([-a-z0-9]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of the project. `disk_gb` is the least size of a disk made from it, `stored_gb` what is billed (GB)."""
+    """One image of the project. `disk_gb` is the least size of a disk made from it, `stored_gb` what is billed (GB).
+
+    `id` is never used twice, unlike its name.
+    """
 
     name: str
     created: datetime | None
@@ -28,6 +31,7 @@ class Image:
     disk_gb: int
     stored_gb: float
     labels: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
 
     @property
     def lock(self) -> str:
@@ -60,10 +64,13 @@ class Images:
         found = await self._calls.call(self._whole, lambda: list(images.list(message, **PLAIN)))
         return sorted((_image(each) for each in found if each.family == FAMILY), key=_age)
 
-    async def fitting(self, lock: str, *, with_gpu: bool) -> Image | None:
-        """The newest one that carries these packages (and a driver, where VMs have GPUs). One request."""
+    async def fitting(self, lock: str, *, with_gpu: bool) -> list[Image]:
+        """Those that say to carry these packages (and a driver, where VMs have GPUs), the newest first. One request.
+
+        Whoever may make images in the project may have them say so.
+        """
         found = [each for each in await self.list() if each.ready and each.lock == lock]
-        return next((each for each in reversed(found) if each.with_gpu or not with_gpu), None)
+        return [each for each in reversed(found) if each.with_gpu or not with_gpu]
 
     async def exists(self, name: str) -> bool:
         """Whether the project has an image of that name, of whatever family."""
@@ -76,8 +83,8 @@ class Images:
 
     async def make(
         self, name: str, *, disk: str, description: str, labels: Mapping[str, str], timeout: float = 1800.0
-    ) -> None:
-        """Make an image of the family from a disk (a partial URL) that no running VM has; return when it is there."""
+    ) -> str:
+        """Make an image of the family from a disk (a partial URL) that no running VM has; its id, once it is there."""
         from google.cloud import compute_v1
 
         image = compute_v1.Image(
@@ -90,7 +97,7 @@ class Images:
         async with limit(timeout, "The image was not made", where):
             try:
                 operation = await self._calls.call(where, lambda: images.insert_unary(message, **PLAIN))
-                await self._finish(where, operation)
+                return str((await self._finish(where, operation)).target_id)
             except AccessError as error:
                 raise _refused(error) from error
 
@@ -107,10 +114,11 @@ class Images:
             except AccessError as error:
                 raise _refused(error) from error
 
-    async def _finish(self, where: str, operation: Any) -> None:
+    async def _finish(self, where: str, operation: Any) -> Any:
         done = await self._calls.finished(None, where, operation)
         if error := self._calls.failure(done, where):
             raise error
+        return done
 
     def _place(self, name: str) -> str:
         return f"image {name} of project {self._project}"
@@ -133,6 +141,7 @@ def _image(found: Any) -> Image:
         disk_gb=int(found.disk_size_gb),
         stored_gb=found.archive_size_bytes / 1e9,
         labels=dict(found.labels),
+        id=str(found.id),
     )
 
 

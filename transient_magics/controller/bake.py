@@ -50,7 +50,7 @@ async def _bake(directory: Path) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
-            await task
+            image = await task
         except asyncio.CancelledError:
             journal.append(events.ImageFailed(reason="it was asked to end"))
             return 1
@@ -58,14 +58,14 @@ async def _bake(directory: Path) -> int:
             log.warning("%s", error)
             journal.append(events.ImageFailed(reason=str(error)))
             return 1
-        journal.append(events.ImageBuilt(image=spec.name, seconds=time.time() - spec.declared_at))
+        journal.append(events.ImageBuilt(image=spec.name, seconds=time.time() - spec.declared_at, image_id=image))
     return 0
 
 
-async def _run(spec: ImageSpec, say: Callable[[str], None]) -> None:
+async def _run(spec: ImageSpec, say: Callable[[str], None]) -> str:
     async with to_project(spec.project) as access:
         await access.reopen()
-        await Baking(spec, access.engine, say).run()
+        return await Baking(spec, access.engine, say).run()
 
 
 if __name__ == "__main__":

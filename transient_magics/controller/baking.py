@@ -35,8 +35,8 @@ class Baking:
     ) -> None:
         self._spec, self._engine, self._say, self._patience = spec, engine, say, patience
 
-    async def run(self) -> None:
-        """Return when the image is there and the VM is gone. Raises CloudError; the VM is gone then, too."""
+    async def run(self) -> str:
+        """The image's id, when it is there and the VM is gone. Raises CloudError; the VM is gone then, too."""
         spec, engine = self._spec, self._engine
         await engine.check()
         if await engine.images.exists(spec.name):
@@ -49,7 +49,7 @@ class Baking:
             self._say("stopping the VM")
             await engine.stop(spec.zone, spec.vm)
             self._say("making the image from its disk")
-            await engine.images.make(
+            made = await engine.images.make(
                 spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(told),
                 labels=self._labels(),
             )  # fmt: skip
@@ -58,6 +58,7 @@ class Baking:
             left = await self._clear_away()
         if left:
             raise CloudError(f"The image {spec.name} is there, but {left}")
+        return made
 
     async def _start_vm(self) -> None:
         insertion = asyncio.ensure_future(self._engine.insert(self._request()))

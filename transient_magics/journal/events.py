@@ -453,10 +453,11 @@ class ImageStep(Event):
 
 @_event("image.built")
 class ImageBuilt(Event):
-    """The image is there and its VM is gone, `seconds` after the declaration."""
+    """The image is there and its VM is gone, `seconds` after the declaration. `image_id` is Compute Engine's number."""
 
     image: str
     seconds: float
+    image_id: str = ""
 
 
 @_event("image.failed")
