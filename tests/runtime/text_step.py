@@ -45,7 +45,7 @@ def uneven(tf: Any, trainable: Trainable) -> list[dict[str, Any]]:
     for number, part in enumerate(PARTS):
         with tf.Graph().as_default(), tf.Session() as session:
             trainable.prepare()
-            pipeline = trainable.training_pipeline(number)
+            pipeline = trainable.training_pipeline()
             iterator = tf.data.make_initializable_iterator(pipeline.dataset)
             values = iterator.get_next()
             session.run(iterator.initializer, pipeline.feeds)

@@ -108,8 +108,8 @@ class Trainable(Protocol):
         """Make the files of the data that all workers share."""
         ...
 
-    def training_pipeline(self, order: int) -> Pipeline:
-        """Endless training examples, in the order of the worker with this number."""
+    def training_pipeline(self) -> Pipeline:
+        """Endless training examples, in an order that is drawn anew whenever reading begins."""
         ...
 
     def evaluation_pipeline(self) -> Pipeline:
