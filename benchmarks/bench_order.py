@@ -1,8 +1,8 @@
 """How much of the training data workers see that begin anew again and again, beside Tensor2Tensor's own pipeline.
 
-Numbered records take the place of examples. A cluster's epoch: four workers make as many steps together as one pass over
-the records has. Short lives: workers one after the other, each of so many steps that together they could see every record
-four times and more; each is a session of the same graph, as of workers that read it from a file.
+Numbered records take the place of examples. A cluster's epoch: four workers make as many steps together as one pass
+over the records has. Short lives: workers one after the other, each of so many steps that together they could see every
+record four times and more; each is a session of the same graph, as of workers that read it from a file.
 """
 
 from __future__ import annotations

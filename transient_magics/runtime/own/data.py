@@ -96,10 +96,10 @@ def _shuffled(tf: Any, modern: Any, held: Mapping[str, Any], count: int) -> Any:
 
 
 def _from_anywhere(tf: Any, dataset: Any) -> Any:
-    """The dataset round to a place in it that is drawn each time."""
+    """The dataset from a place in it that is drawn each time, and then again and again; it may shuffle itself."""
     count = tf.data.experimental.cardinality(dataset)  # below 0: endless, or not known
     place = tf.random_uniform([], maxval=tf.maximum(count, 1), dtype=tf.int64)
-    return dataset.skip(place).concatenate(dataset.take(place))
+    return dataset.skip(place).concatenate(dataset.repeat())
 
 
 def _named(*example: Any) -> dict[str, Any]:

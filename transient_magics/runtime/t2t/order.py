@@ -3,8 +3,8 @@
 Tensor2Tensor has every replica skip a random number of examples and then shuffle 512 batches, which must all be read
 before the first step. Workers that live for minutes can neither wait for that nor begin where others began: late
 records would never be reached. So the files come in an order that is drawn, and each is read from a place that is
-drawn, round to it; of few files, several parts are read at once, as if they were files. What draws are operations of the
-graph, so a graph from a file draws as well.
+drawn, round to it; of few files, several parts are read at once, as if they were files. What draws are operations of
+the graph, so a graph from a file draws as well.
 """
 
 from __future__ import annotations
