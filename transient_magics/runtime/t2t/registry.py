@@ -21,7 +21,7 @@ from ...errors import DeclarationError
 from ..folder import RunFolder, RunSpec
 from ..graph_mode import has_gpu
 from ..usercode import run_cell
-from . import bridges
+from . import bridges, refused
 
 _REGISTRATION = re.compile(
     r"^@registry\.register_(?P<kind>model|hparams|problem|base_problem)"
@@ -71,6 +71,7 @@ def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
     model = find("model", spec.model)
     hparams = _hparams(spec, data_directory)
     problem = find("problem", spec.problem)
+    refused.check(model, hparams, problem, spec)
     hparams.problem = problem
     return Definition(model, hparams, problem)
 
