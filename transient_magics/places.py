@@ -6,8 +6,10 @@ with mode 0700, because a cluster's key lies in one of them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -22,6 +24,19 @@ def home() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_data_dir("transient_magics", appauthor=False))
+
+
+def identity() -> str:
+    """The number of this home: 16 hexadecimal digits, drawn when it is first asked for, and kept in `id` there."""
+    path = private(home()) / "id"
+    if not path.exists():
+        drawn = path.with_name(f".id.{os.getpid()}")
+        drawn.touch(mode=0o600)
+        drawn.write_text(secrets.token_hex(8))
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(drawn, path)
+        drawn.unlink()
+    return path.read_text()
 
 
 def private(directory: Path) -> Path:

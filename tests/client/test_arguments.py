@@ -132,6 +132,7 @@ def test_a_mistake_is_answered_with_one_clear_line(line: str, said: str) -> None
         ("delete --all", "delete", {"all": True}),
         ("delete c1 --by-name", "delete", {"name": "c1", "by_name": True}),
         ("sweep", "sweep", {}),
+        ("sweep --yes --all-machines", "sweep", {"yes": True, "all_machines": True}),
     ],
 )
 def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:

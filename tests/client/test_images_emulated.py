@@ -108,11 +108,11 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
     assert listed("instances") == listed("disks") == []
 
     build, process = begun()
-    assert tm.sweep() == [], "a build under way is no orphan"
+    assert tm.sweep(yes=True).names == [], "a build under way is no orphan"
     os.kill(process, signal.SIGKILL)
     eventually(lambda: build.state == "interrupted")
     assert "was interrupted" in str(tm.images())
-    assert tm.sweep() == [build.spec.vm]
+    assert tm.sweep(yes=True).names == [build.spec.vm]
     assert listed("disks") == []
     assert tm.delete_image("baked") == "The build of baked that failed is forgotten."
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +27,11 @@ import pytest
 import transient_magics as tm
 from transient_magics import emulator, places
 from transient_magics.client import specify
-from transient_magics.cloud import ComputeEngine, VmRequest, rules
-from transient_magics.controller.machines import ID_LABEL, firewall_rules, labels
+from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
+from transient_magics.controller.baking import BUILD_LABEL
+from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
+from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
+from transient_magics.controller.sweep import _why
 from transient_magics.errors import AlreadyExistsError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
@@ -110,6 +114,52 @@ async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEng
     assert await engine.get(ZONE, "web-worker-7") == vm
     await engine.delete(ZONE, vm.name, STRANGER.labels)
     tm.cluster("web").wait(PATIENCE, until="deleted")
+
+
+async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
+    engine: ComputeEngine, bob: Callable[[str], str]
+) -> None:
+    mine = await whose(engine)
+    his, elsewhere = {**mine, OWNER_LABEL: "0" * 16, MACHINE_LABEL: "1" * 16}, {**mine, MACHINE_LABEL: "2" * 16}
+    marks = {
+        "left-worker-0": {**mine, LABEL: "left", ID_LABEL: "1a2b3c4d"},
+        "image-x-1a2b3c4d": {**mine, BUILD_LABEL: "x", ID_LABEL: "1a2b3c4d"},
+        "thesis-worker-0": {**his, LABEL: "thesis", ID_LABEL: "5e6f7a8b"},
+        "image-y-5e6f7a8b": {**his, BUILD_LABEL: "y", ID_LABEL: "5e6f7a8b"},
+        "laptop-worker-0": {**elsewhere, LABEL: "laptop", ID_LABEL: "9c0d1e2f"},
+        "early-worker-0": {OWNER_LABEL: user(), LABEL: "early"},
+    }
+    wanted = [VmRequest(**{**vars(STRANGER), "name": name, "labels": labels}) for name, labels in marks.items()]
+    await asyncio.gather(*map(engine.insert, wanted))
+    hers = ["image-x-1a2b3c4d", "left-worker-0"]
+    assert bob("print(tm.sweep(yes=True, all_machines=True).names)") == "[]\n", "not even of the same login, young"
+    shown = await asyncio.to_thread(tm.sweep)
+    assert shown.names == hers
+    assert {each.why for each in shown.orphans} == {
+        "the image x is built no more", "its cluster left has no folder on this machine",
+    }  # fmt: skip
+    assert "Nothing was deleted. With --yes" in str(shown)
+    assert len(await engine.list({})) == len(marks)
+    assert (await asyncio.to_thread(tm.sweep, yes=True)).names == hers
+    left = await engine.list({})
+    assert sorted(vm.name for vm in left) == sorted(marks.keys() - set(hers))
+    for vm in left:
+        await engine.delete(vm.zone, vm.name, vm.labels)
+
+
+def test_of_other_machines_only_what_is_old_and_without_a_controller_is_swept() -> None:
+    def vm(hours: float, **labels: str) -> Vm:
+        made = datetime.now(UTC) - timedelta(hours=hours)
+        named = {LABEL: "c", ID_LABEL: "1a2b3c4d", MACHINE_LABEL: "there"} | labels
+        return Vm("c-worker-0", ZONE, "1", "RUNNING", "", "", named, made, True, made)
+
+    old, young = vm(2), vm(0.5)
+    assert "has no folder on this one of your machines" in _why(old, "here", {}, ())
+    assert not _why(young, "here", {}, ())
+    assert not _why(old, "here", {}, {"1a2b3c4d"}), "its controller runs on a VM"
+    assert not _why(old, "here", {"1a2b3c4d": False}, ()), "it is followed here"
+    assert _why(old, "here", {"1a2b3c4d": True}, ()) == "its cluster c is over"
+    assert _why(young, "there", {"5e6f7a8b": False}, ()), "another cluster of that name is no reason to keep it"
 
 
 @pytest.fixture

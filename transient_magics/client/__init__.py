@@ -4,12 +4,13 @@ A handle reads the cluster's journal and sends commands to its controller; it ne
 here imports a cloud client, SSH or TensorFlow, so that the first cell answers at once.
 """
 
-from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify, sweep
+from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
 from .lifetimes import Lifetimes, lifetimes
 from .offers import Offers, catalog
+from .orphans import Orphan, Sweep, sweep
 from .planning import plan
 from .runs import run, runs, train
 from .weather import Weather
@@ -22,9 +23,11 @@ __all__ = [
     "ImageList",
     "Lifetimes",
     "Offers",
+    "Orphan",
     "Preview",
     "Result",
     "Run",
+    "Sweep",
     "Weather",
     "attach",
     "build_image",

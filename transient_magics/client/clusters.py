@@ -277,11 +277,6 @@ def clusters(all: bool = False) -> list[Cluster]:
     return found if all else [each for each in found if not each.state.over]
 
 
-def sweep(project: str | None = None) -> list[str]:
-    """Delete this user's VMs (of `project`, else of the emulator) that no living cluster has; returns their names."""
-    return list(ask("sweep", "Sweeping", *([project] if project else []))["deleted"])
-
-
 def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:
     """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`. Raises CloudError."""
     request = {"store": store, "project": project, "folder": str(folder.absolute()), "results": results}

@@ -63,7 +63,10 @@ class Build:
     @property
     def _why(self) -> str:
         option = f" --project {self.spec.project}" if self.spec.project else ""
-        return self.reason or f"it was interrupted; build it again, or `transient cluster sweep{option}` deletes its VM"
+        return (
+            self.reason
+            or f"it was interrupted; build it again, or `transient cluster sweep{option} --yes` deletes its VM"
+        )
 
     def steps(self) -> Iterator[str]:
         """What it does, clause by clause as it comes, until it is over."""

@@ -98,7 +98,11 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             flag("--all", "every cluster"),
             flag("--by-name", "also what an earlier version declared, whose VMs are known by name and owner alone"),
         ),
-        "sweep": (_PROJECT,),
+        "sweep": (
+            _PROJECT,
+            flag("--yes", "delete them; without it they are only shown"),
+            flag("--all-machines", "also those that you made from other machines, an hour after they were made"),
+        ),
         "catalog": (
             word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),
             flag("--project", "ask Google for today's prices first, with this project's right to", str),
@@ -444,7 +448,7 @@ DESCRIPTIONS = {
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
-    "sweep": "Find VMs that no cluster of this machine knows, and delete them.",
+    "sweep": "Find VMs of yours that no cluster of this machine knows; with --yes, delete them.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
     "image": "Images that VMs boot from ready to train.",
     "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",

@@ -240,8 +240,7 @@ def _delete(command: Command) -> None:
 def _sweep(command: Command) -> None:
     from . import sweep
 
-    names = sweep(**command.values)
-    print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
+    print(sweep(**command.values))
 
 
 def _weather(command: Command) -> None:

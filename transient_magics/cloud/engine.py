@@ -27,6 +27,7 @@ from .examine import Examination, Finding
 from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
+from .principal import principal
 from .skus import list_prices
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
@@ -83,6 +84,10 @@ class ComputeEngine:
         except GoneError as error:
             what = f"There is no project {self.project}, or the credentials may not see it"
             raise AccessError(what, fix="Type `gcloud projects list` to see the projects you have.") from error
+
+    async def principal(self) -> str:
+        """Whose credentials are used, an e-mail address mostly; nothing with an emulator. Raises CloudError."""
+        return "" if self.endpoint else await self._calls.call("Google's sign-in", principal)
 
     async def examine(self, requests: Sequence[VmRequest]) -> list[Finding]:
         """Whether the project could have these VMs, question by question; nothing is made."""

@@ -15,7 +15,8 @@ from ..cloud import BASE_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest,
 from ..errors import AlreadyExistsError, CloudError
 from ..spec import ImageSpec
 from ..version import VERSION
-from .machines import ID_LABEL, OWNER_LABEL, owner
+from .machines import ID_LABEL
+from .owner import whose
 from .startup import image_script, lock_hash
 
 BUILD_LABEL = "transient-magics-image"
@@ -34,11 +35,13 @@ class Baking:
         self, spec: ImageSpec, engine: ComputeEngine, say: Callable[[str], None], *, patience: float = 3000.0
     ) -> None:
         self._spec, self._engine, self._say, self._patience = spec, engine, say, patience
+        self._whose: dict[str, str] = {}
 
     async def run(self) -> str:
         """The image's id, when it is there and the VM is gone. Raises CloudError; the VM is gone then, too."""
         spec, engine = self._spec, self._engine
         await engine.check()
+        self._whose = await whose(engine)
         if await engine.images.exists(spec.name):
             fix = "Name another, or delete it."
             raise AlreadyExistsError(f"There is an image {spec.name} already", where=spec.project or "", fix=fix)
@@ -108,7 +111,7 @@ class Baking:
         except CloudError as error:
             left = (
                 f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within the hour, and "
-                f"`transient cluster sweep{option}` before."
+                f"`transient cluster sweep{option} --yes` before."
             )
             self._say(left)
             return left
@@ -122,7 +125,7 @@ class Baking:
             machine_type=spec.machine_type,
             provisioning_model="standard",
             ssh_public_key="",
-            labels={BUILD_LABEL: spec.name, ID_LABEL: spec.id, OWNER_LABEL: owner()},
+            labels={BUILD_LABEL: spec.name, ID_LABEL: spec.id, **self._whose},
             metadata={"startup-script": image_script(with_gpu=spec.gpu)},
             termination_time=datetime.now(UTC) + _LIFE,
             image=spec.base,
@@ -140,7 +143,7 @@ class Baking:
             LOCK_LABEL: lock_hash(),
             GPU_LABEL: "yes" if self._spec.gpu else "no",
             BASE_LABEL: base,
-            OWNER_LABEL: owner(),
+            **self._whose,
         }
 
     def _description(self, told: str) -> str:

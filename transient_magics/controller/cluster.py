@@ -27,6 +27,7 @@ from .commands import serve
 from .core import PARAMETER_SERVER, WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .fleet import Fleet
 from .neighbours import taken
+from .owner import note
 from .record import Recorder
 from .seat import Seat, command_socket, here
 from .tasks import Tasks
@@ -94,6 +95,8 @@ class Controller:
                 await access.reopen()
                 if expired:
                     await access.renew()
+                if not here():  # a VM's own credentials are not the user's
+                    await note(access.engine, self._directory)
                 await self._prepare(access)
                 if self._state.phase != "deleting" and not here():  # on a VM both are there already
                     await access.protect()

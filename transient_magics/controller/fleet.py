@@ -27,6 +27,7 @@ from .core import WORKER, RequestVm
 from .link import Hooks, Link
 from .login import Login
 from .machines import instance_name, labels, requested, vm_name, vm_request
+from .owner import noted
 from .record import Recorder
 from .seat import JOURNAL, here
 from .tasks import Tasks
@@ -59,6 +60,7 @@ class Fleet:
         self._tasks = tasks
         self._agent_line = agent_line
         self._public_key = generate_key(directory / "key")
+        self._whose = noted(directory)
         self._links: dict[str, Link] = {}
         self._lost_at: dict[str, float] = {}
         self._suspicion = asyncio.Event()
@@ -241,11 +243,11 @@ class Fleet:
                 self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
 
     async def _single(self, event: events.VmRequested) -> Vm:
-        return await self._access.engine.insert(vm_request(self._spec, event, self._public_key))
+        return await self._access.engine.insert(vm_request(self._spec, event, self._public_key, self._whose))
 
     def _bulk(self, batch: Sequence[events.VmRequested]) -> Callable[[events.VmRequested], Awaitable[Vm]]:
         """One request for all of `batch`, and from it the answer for each."""
-        wanted = {event.vm: vm_request(self._spec, event, self._public_key) for event in batch}
+        wanted = {event.vm: vm_request(self._spec, event, self._public_key, self._whose) for event in batch}
         request = asyncio.ensure_future(self._access.engine.insert_many(list(wanted.values())))
 
         async def answer(event: events.VmRequested) -> Vm:

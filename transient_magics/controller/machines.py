@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from ..catalog import accelerator
@@ -14,10 +13,11 @@ from ..cloud import VmRequest, request_id, rules
 from ..journal import events
 from ..spec import IAP_RANGE, ClusterSpec
 from .core import PARAMETER_SERVER, RequestVm
+from .owner import OWNER_LABEL, user
 from .startup import startup_script
 
-LABEL, ID_LABEL, OWNER_LABEL = "transient-magics-cluster", "transient-magics-id", "transient-magics-owner"
-"""On every VM and disk: the name of its cluster, the cluster's id (by which it is found), and who declared it."""
+LABEL, ID_LABEL = "transient-magics-cluster", "transient-magics-id"
+"""On every VM and disk: the name of its cluster, and the cluster's id, by which it is found."""
 SEAT_LABEL = {"transient-magics-seat": "true"}
 """On the VM that the controller of a cluster declared with `--controller cluster` runs on."""
 PROXY_LABEL = {"transient-magics-ssh": "proxy"}
@@ -28,7 +28,7 @@ _DISK_GB = 50
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
     """The labels by which the VMs of this cluster, and no others, are found."""
-    return {ID_LABEL: spec.id} if spec.id else {LABEL: spec.name, OWNER_LABEL: owner()}
+    return {ID_LABEL: spec.id} if spec.id else {LABEL: spec.name, OWNER_LABEL: user()}
 
 
 def tag(spec: ClusterSpec) -> str:
@@ -44,7 +44,7 @@ def firewall_rules(spec: ClusterSpec) -> list[dict[str, Any]]:
 
 def rule_description(cluster: str, identity: str) -> str:
     """What marks a firewall rule as this cluster's."""
-    return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {owner()}'}"
+    return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {user()}'}"
 
 
 def instance_name(spec: ClusterSpec, vm: str) -> str:
@@ -70,7 +70,9 @@ def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
     )
 
 
-def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) -> VmRequest:
+def vm_request(
+    spec: ClusterSpec, event: events.VmRequested, public_key: str, whose: Mapping[str, str] = MappingProxyType({})
+) -> VmRequest:
     """What Compute Engine is asked for. The same event always makes the same request, with the same identity."""
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
@@ -91,7 +93,7 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
             LABEL: spec.name,
             **labels(spec),
             "transient-magics-role": event.role,
-            OWNER_LABEL: owner(),
+            **whose,
             **(SEAT_LABEL if seat else {}),
             **(PROXY_LABEL if spec.through_proxy else {}),
         },
@@ -114,12 +116,3 @@ def vm_request(spec: ClusterSpec, event: events.VmRequested, public_key: str) ->
 def _metadata(spec: ClusterSpec, with_gpu: bool, image: str) -> Mapping[str, str]:
     # Emulated VMs, like baked images, carry the training stack; elsewhere the start-up script installs it.
     return {} if spec.emulated or image else {"startup-script": startup_script(with_gpu=with_gpu)}
-
-
-def owner() -> str:
-    """This user's name, as a label may hold it."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # an account without a name
-        return "unknown"
-    return re.sub(r"[^a-z0-9_-]", "-", user.lower())[:63] or "unknown"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..cloud import ComputeEngine, Vm
 from ..spec import ClusterSpec
-from .machines import ID_LABEL, LABEL, OWNER_LABEL, instance_name
+from .machines import ID_LABEL, LABEL, instance_name
+from .owner import USER_LABEL
 
 _ROLES = "(ps|worker|controller)-[0-9]+"
 
@@ -34,6 +35,6 @@ def _whose(spec: ClusterSpec, vm: Vm) -> str:
     place = f"{vm.name} in {vm.zone}"
     if vm.labels.get(LABEL) != spec.name:
         return f"The name {spec.name} is taken by a VM that is not ours, {place}"
-    marks = {"id": vm.labels.get(ID_LABEL), "owner": vm.labels.get(OWNER_LABEL)}
+    marks = {"id": vm.labels.get(ID_LABEL), "user": vm.labels.get(USER_LABEL)}
     said = ", ".join(f"{key} {value}" for key, value in marks.items() if value)
     return f"There is another cluster {spec.name}, with the VM {place}{f' ({said})' if said else ''}"

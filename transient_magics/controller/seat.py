@@ -19,7 +19,7 @@ from ..errors import ConnectionLostError, RemoteError
 from ..remote import Connection, push_bundle
 from ..spec import ClusterSpec
 from .lock import LOCK
-from .machines import owner
+from .owner import OWNER, user
 from .startup import controller_unit
 
 VARIABLE = "TRANSIENT_MAGICS_SEAT"
@@ -68,7 +68,7 @@ class Seat:
             return
         for run in sorted(path.parent.name for path in (directory / "runs").glob("*/run.json")):
             await self.bring_run(directory, run)
-        for name in ("spec.json", "key", JOURNAL):
+        for name in filter(lambda name: (directory / name).exists(), ("spec.json", OWNER, "key", JOURNAL)):
             await self._connection.put_files({name: directory / name}, below=self._folder)
 
     async def bring_run(self, directory: Path, run: str) -> None:
@@ -127,5 +127,5 @@ class Seat:
             "PYTHONPATH": f"{home}/transient/code/{sha}",
             "TRANSIENT_MAGICS_HOME": f"{home}/{_HOME}",
             VARIABLE: self._vm,
-            "LOGNAME": owner(),
+            "LOGNAME": user(),
         }

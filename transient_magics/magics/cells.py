@@ -232,8 +232,7 @@ class TransientMagics(Magics):
             print(text.deleted_words(cluster.state, cluster.cost()))
 
     def _sweep(self, command: Command) -> None:
-        names = client.sweep(**command.values)
-        print(f"Deleted: {', '.join(names)}." if names else "Nothing to sweep: every VM belongs to a cluster.")
+        print(client.sweep(**command.values))
 
 
 _VERBS: dict[str, Callable[[TransientMagics, Command], Any]] = {

@@ -1,0 +1,52 @@
+"""VMs of this user's that nothing on this machine knows any more: found, shown, and deleted where that is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import text
+from .programs import ask
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """One VM that nobody looks after; `why` is a clause."""
+
+    name: str
+    zone: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was found in a project (None: on the emulator), and whether it was `deleted`."""
+
+    project: str | None
+    orphans: tuple[Orphan, ...]
+    deleted: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the VMs."""
+        return [each.name for each in self.orphans]
+
+    def __str__(self) -> str:
+        if not self.orphans:
+            return "Nothing to sweep: every VM of yours from here belongs to a cluster or an image's build."
+        rows = [(each.name, each.zone, each.why) for each in self.orphans]
+        end = "They are deleted." if self.deleted else "Nothing was deleted. With --yes (in Python yes=True) they are."
+        return "\n".join([*text.table(["VM", "ZONE", "WHY"], rows), end])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def sweep(project: str | None = None, *, yes: bool = False, all_machines: bool = False) -> Sweep:
+    """Find VMs that you made from this machine (of `project`, else of the emulator) and that no living cluster has.
+
+    `yes` deletes them. `all_machines`: also those of your other machines, an hour after they were made. Raises
+    CloudError.
+    """
+    options = [*(["--yes"] if yes else []), *(["--all-machines"] if all_machines else [])]
+    found = ask("sweep", "Sweeping", *options, *([project] if project else []))
+    return Sweep(project, tuple(Orphan(**each) for each in found["orphans"]), bool(found["deleted"]))
