@@ -111,5 +111,15 @@ class HostKeyError(RemoteError):
     """The VM's host key is not the one that Compute Engine told us. Never retried."""
 
 
+class ForeignError(RemoteError):
+    """A VM says or holds what is not taken from one: too much of it, or under a name that leads elsewhere."""
+
+
 class CommandError(RemoteError):
     """A command on a VM ended with a failure."""
+
+
+def named(kind: object, otherwise: type[TransientError]) -> type[TransientError]:
+    """The error of this name in here, as other processes and machines call it; `otherwise` where there is none."""
+    found = globals().get(kind) if isinstance(kind, str) else None
+    return found if isinstance(found, type) and issubclass(found, TransientError) else otherwise

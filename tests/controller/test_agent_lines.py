@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from transient_magics.controller.fleet import Fleet
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.training import Training
 from transient_magics.journal import Journal, events, read, replay
+from transient_magics.protocol.vm_events import from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 ZONE, AWAY = "us-west1-b", "us-east1-c"
@@ -34,6 +36,11 @@ def in_charge(directory: Path) -> Iterator[Controller]:
     with Journal(directory / "journal.jsonl") as journal:
         controller._recorder = Recorder(journal, replay(read(journal.path)))
         yield controller
+
+
+def tell(controller: Controller, line: dict[str, Any]) -> None:
+    """As the link of worker-0 does."""
+    controller._agent_line("worker-0", from_agent(json.dumps(line).encode(), 0, time.time_ns()))
 
 
 @pytest.fixture
@@ -60,10 +67,10 @@ def test_traffic_is_counted_once_however_often_it_is_read(cluster: Path) -> None
     ]
     with in_charge(cluster) as controller:
         for line in lines[:3]:
-            controller._agent_line("worker-0", line)
+            tell(controller, line)
     with in_charge(cluster) as later:
         for line in lines:  # two of them were written while nobody was in charge
-            later._agent_line("worker-0", line)
+            tell(later, line)
     history = read(cluster / "journal.jsonl")
     assert sum(event.kind == "vm.traffic" for event in history) == 5
     vm = replay(history).vms["worker-0"]
@@ -79,5 +86,5 @@ def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> 
         controller._fleet = cast(Fleet, fleet)
         for run in ("run-0", "run-1"):  # the first one is over
             line = {"kind": "process.gave_up", "time": 1, "run": run, "role": "worker", "name": "worker-0"}
-            controller._agent_line("worker-0", {**line, "said": "Killed"})
+            tell(controller, {**line, "said": "Killed"})
     assert asked == [("worker-0", "worker", "Killed"), ("worker-0", "its worker keeps ending: Killed")]

@@ -11,15 +11,16 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller.link import Hooks, Link, Work
+from transient_magics.protocol.vm_events import AgentLine, ProcessStarted
 from transient_magics.remote import Connection, generate_key
 
+MARK = "vm.preemption_notice"
 PLACE = "127.0.0.1:1"
 WORKER = {"run": "run-1", "role": "worker", "name": "worker-1", "address": "127.0.0.1", "ps": [PLACE], "chief": PLACE}
 DECLARATION = {"name": "run-1", "train_steps": 1, "token": "t"}
@@ -31,7 +32,7 @@ class Machine:
     def __init__(self, vm: Vm) -> None:
         self.vm = vm
         self.run = vm.home / "transient" / "runs" / "run-1"
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[AgentLine] = []
         self.connections: list[Connection] = []
 
     @asynccontextmanager
@@ -53,7 +54,7 @@ class Machine:
                 await asyncio.wait_for(living, 30)
 
     def heard(self, kind: str) -> int:
-        return sum(line["kind"] == kind for line in self.lines)
+        return sum(line.kind == kind for line in self.lines)
 
 
 async def until(reached: Callable[[], object]) -> None:
@@ -112,8 +113,8 @@ async def test_a_process_waits_for_its_role_only_where_that_takes_a_while(machin
         link.expect("run-1", "worker", own=True, warm=warm)
         link.assign(Work(WORKER, lambda: files(b"")))
         await until(lambda: machine.heard("process.started"))
-        (started,) = [line for line in machine.lines if line["kind"] == "process.started"]
-        arguments = Path(f"/proc/{started['pid']}/cmdline").read_bytes().split(b"\0")
+        (started,) = [line for line in machine.lines if isinstance(line, ProcessStarted)]
+        arguments = Path(f"/proc/{started.pid}/cmdline").read_bytes().split(b"\0")
         assert (b"--standby" in arguments) == warm
         link.release("run-1")
         await until(lambda: machine.heard("process.exited"))
@@ -125,8 +126,8 @@ async def test_what_the_agent_says_is_heard_once_over_many_connections(machine: 
             await until(lambda connected=connected: len(machine.connections) == connected and link.answering)
             await until(lambda: machine.heard("agent.started"))
             with (machine.vm.home / "transient" / "agent.jsonl").open("ab") as file:
-                file.write(json.dumps({"kind": "mark", "time": connected}).encode() + b"\n")
-            await until(lambda connected=connected: machine.heard("mark") >= connected)
+                file.write(json.dumps({"kind": MARK, "time": connected}).encode() + b"\n")
+            await until(lambda connected=connected: machine.heard(MARK) >= connected)
             await machine.connections[-1].close()  # the last time together with the link
-    assert [line["time"] for line in machine.lines if line["kind"] == "mark"] == [1, 2, 3]
+    assert [line.time for line in machine.lines if line.kind == MARK] == [1, 2, 3]
     assert machine.heard("agent.started") == 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from transient_magics.protocol.vm_events import told
 from transient_magics.runtime import supervise
 from transient_magics.runtime.protocol import Assignment
 from transient_magics.runtime.supervise import RoleProcess
@@ -24,7 +25,7 @@ class Supervised:
     def __init__(self, root: Path) -> None:
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         assignment = Assignment("run-1", "worker", "worker-1", "127.0.0.1", (PLACE,), PLACE)
-        self.role = RoleProcess(root, assignment, lambda kind, values: self.reports.append((kind, values)))
+        self.role = RoleProcess(root, assignment, lambda line: self.reports.append((line.kind, told(line))))
         self.role.folder.logs.mkdir(parents=True)
 
     def declare(self) -> None:

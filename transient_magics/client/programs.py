@@ -63,6 +63,6 @@ def _answer(
         said = ended.stderr.strip().splitlines()
         raise failure(f"{what} failed: {said[-1] if said else 'no answer'}") from None
     if "error" in answer:
-        kind = getattr(errors, str(answer.get("kind")), failure)
-        raise kind(str(answer["error"]), where=answer.get("where", ""), fix=answer.get("fix", ""))
+        kind = errors.named(answer.get("kind"), failure)
+        raise kind(str(answer["error"]), where=str(answer.get("where", "")), fix=str(answer.get("fix", "")))
     return answer

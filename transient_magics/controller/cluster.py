@@ -10,13 +10,15 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
-from ..journal import ClusterState, Journal, RunState, events, read, replay
+from ..journal import ClusterState, Journal, RunState, VmState, events, read, replay
+from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, TrafficCounted
 from ..spec import ClusterSpec
 from ..version import VERSION
 from . import live_prices
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
 _END_OF_RUN_SECONDS = 150.0
+_FASTEST_LINK = 50e9  # bytes per second, both ways, of the fastest VM there is
+_MOST_LOG = 262_144  # bytes
 _PATIENCE = 10.0  # of a command, with a controller that is just starting
 
 
@@ -240,27 +244,31 @@ class Controller:
 
         self._tasks.do(f"run {run.name}", conduct)
 
-    def _agent_line(self, vm: str, line: dict[str, Any]) -> None:
+    def _agent_line(self, vm: str, line: AgentLine) -> None:
+        """What an agent told of its VM. Each controller reads all lines of its agents."""
         state = self._state.vms[vm]
-        match line.get("kind"):
-            case "vm.preemption_notice":
+        match line:
+            case PreemptionNoticed():
                 if state.living and state.state != "leaving":
-                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=int(line.get("time", 0))))
-            case "vm.traffic":
-                told = int(line.get("time", 0))  # when it was counted; each controller reads all lines of its agents
+                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time))
+            case TrafficCounted():
                 priced = self._state.spec and state.zone in self._state.spec.transfer_prices
-                if state.living and priced and told / 1e9 > state.traffic_at:
-                    sent, received = int(line.get("sent", 0)), int(line.get("received", 0))
-                    self._recorder.record(events.VmTraffic(vm=vm, sent=sent, received=received, time=told))
-            case "process.gave_up":
-                training = self._trainings.get(str(line.get("run")))
+                if state.living and priced and line.at > state.traffic_at and self._may_have_moved(state, line):
+                    sent, received = line.sent, line.received
+                    self._recorder.record(events.VmTraffic(vm=vm, sent=sent, received=received, time=line.time))
+            case ProcessGaveUp() if (line.name, line.role) == (vm, state.role):
+                training = self._trainings.get(line.run)
                 if training and state.living:
-                    said = str(line.get("said"))
-                    log.warning("%s: its process keeps ending: %s", vm, said)
-                    if training.give_up(vm, str(line.get("role")), said) and self._fleet:
-                        self._fleet.delete(state, f"its worker keeps ending: {said}")
+                    log.warning("%s: its process keeps ending: %s", vm, line.said)
+                    if training.give_up(vm, line.role, line.said) and self._fleet:
+                        self._fleet.delete(state, f"its worker keeps ending: {line.said}")
             case _:
                 log.info("%s: %s", vm, line)
+
+    def _may_have_moved(self, vm: VmState, line: TrafficCounted) -> bool:
+        """Whether a VM can have exchanged so much, and no less than before: it is billed by its own word."""
+        moved = line.sent + line.received
+        return vm.traffic_bytes <= moved <= _FASTEST_LINK * max(time.time() - vm.running_at, 1.0)
 
     def _note_readiness(self) -> None:
         state = self._state
@@ -404,6 +412,6 @@ class Controller:
                 connection = await link.connection()
                 if not await connection.exists(path):
                     return ""
-                return await connection.run(["tail", "-n", str(lines), path])
+                return (await connection.run(f"tail -c {_MOST_LOG} {shlex.quote(path)} | tail -n {lines}"))[-_MOST_LOG:]
         except TimeoutError:
             raise ClusterError(f"{vm} does not answer now") from None

@@ -58,7 +58,7 @@ async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
 def granted(answer: dict[str, Any]) -> dict[str, Any]:
     """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
     if not answer.pop("ok", False):
-        kind = getattr(errors, str(answer.get("kind")), ClusterError)
+        kind = errors.named(answer.get("kind"), ClusterError)
         raise kind(str(answer.get("error", "The controller refused")).rstrip("."))
     return answer
 

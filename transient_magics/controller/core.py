@@ -190,5 +190,5 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
 
 
 def _next_number(state: ClusterState, role: str) -> int:
-    numbers = [int(vm.name.rpartition("-")[2]) for vm in state.vms.values() if vm.role == role]
-    return max(numbers, default=-1) + 1
+    numbers = [vm.name.rpartition("-")[2] for vm in state.vms.values() if vm.role == role]
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1

@@ -18,6 +18,7 @@ from typing import Any
 from ..cloud import CloudStorage, Vm
 from ..errors import CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
 from ..journal import ClusterState, VmState, events, read
+from ..protocol.vm_events import AgentLine
 from ..remote import Connection, generate_key
 from ..runtime.manifest import split
 from ..spec import ClusterSpec, cluster_store
@@ -52,7 +53,7 @@ class Fleet:
         recorder: Recorder,
         access: Access,
         tasks: Tasks,
-        agent_line: Callable[[str, dict[str, Any]], None],
+        agent_line: Callable[[str, AgentLine], None],
     ) -> None:
         self._directory = directory
         self._recorder = recorder

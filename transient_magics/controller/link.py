@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CommandError, ConnectionLostError, HostKeyError, RemoteError, TrainingError
+from ..protocol.checks import parsed_object
+from ..protocol.vm_events import AgentLine, from_agent
 from ..remote import Connection, Reader, Writer, push_bundle
+from .foreign import Refusals
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
 _DISMISS_SECONDS = 10.0
+_MOST_LINES = 64 * 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Hooks:
 
     ready: Callable[[str], None]
     lost: Callable[[str], None]
-    agent_line: Callable[[str, dict[str, Any]], None]
+    agent_line: Callable[[str, AgentLine], None]
     trouble: Callable[[str, str], None]
 
 
@@ -72,6 +76,7 @@ class Link:
         self._work_changed = asyncio.Event()
         self._held: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._heard = 0
+        self._refusals = Refusals(f"The agent on {vm}", lambda what: log.warning("%s", what))
 
     @property
     def answering(self) -> bool:
@@ -175,12 +180,14 @@ class Link:
 
     async def _follow_agent(self) -> None:
         assert self._connection
-        async for offset, line in self._connection.follow(AGENT_LINES, self._heard):
+        async for offset, line in self._connection.follow(AGENT_LINES, self._heard, most=_MOST_LINES):
             self._heard = offset
             try:
-                self._hooks.agent_line(self.vm, json.loads(line))
-            except ValueError:
-                log.warning("%s: unreadable line from the agent: %r", self.vm, line[:200])
+                told = from_agent(line, 0, time.time_ns())
+            except ValueError as error:
+                self._refusals.add(line, error)
+            else:
+                self._hooks.agent_line(self.vm, told)
 
     async def _keep_agent(self) -> None:
         """Hold a socket to the agent; when it breaks, the agent died: start another, which adopts what still runs."""
@@ -287,7 +294,10 @@ class Link:
         line = await reader.readline()
         if not line:
             raise ConnectionLostError(f"The agent on {self.vm} closed its socket")
-        answer = json.loads(line)
+        try:
+            answer = parsed_object(line)
+        except ValueError as error:
+            raise RemoteError(f"The agent on {self.vm} does not make sense: {error}", where=self.vm) from error
         if not answer.get("ok"):
             raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
         return answer

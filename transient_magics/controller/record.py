@@ -37,19 +37,29 @@ class Recorder:
         return "; ".join(filter(None, self._troubles.values()))
 
     def record(self, event: Event) -> bool:
-        """Append and fold. False where the event may not be acted upon: a request for a VM that could be forgotten."""
+        """Append and fold. False where the event may not be acted upon: a request for a VM that could be forgotten.
+
+        Nor one that makes no sense in this state: it is not written, so that nobody meets it again.
+        """
+        event = self._journal.stamped(event) if not self._kept else replace(event, time=event.time or time.time_ns())
+        try:
+            state = fold(self.state, event)
+        except JournalError as error:
+            log.error("%s; it is not written: %r", error, event)
+            return False
         try:
             if self._kept:
                 raise JournalError("Earlier events wait to be written")
-            event = self._journal.append(event)
+            self._journal.append(event)
         except JournalError as error:
             self._troubles["journal"] = str(error)
             if isinstance(event, events.VmRequested):
                 return False
             log.error("%s; %s is kept", error, event.kind)
-            event = replace(event, time=event.time or time.time_ns())
+            event = replace(event, seq=0)
+            state = replace(state, seq=self.state.seq)
             self._kept.append(event)
-        self.state = fold(self.state, event)
+        self.state = state
         self.changed.set()
         return True
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import places
 from ..errors import ConnectionLostError, RemoteError
+from ..protocol.checks import parsed_object
 from ..remote import Connection, push_bundle
 from ..spec import ClusterSpec
 from .lock import LOCK
@@ -118,7 +119,10 @@ class Seat:
             writer.close()
         if not line.endswith(b"\n"):
             raise ConnectionLostError(f"The controller on {self._vm} ended before it answered")
-        return json.loads(line)
+        try:
+            return parsed_object(line)
+        except ValueError as error:
+            raise RemoteError(f"The controller on {self._vm} does not make sense: {error}") from error
 
     async def _settings(self) -> dict[str, str]:
         """The environment of the controller. It makes VMs in the name of whoever declared the cluster."""

@@ -22,12 +22,13 @@ from functools import partial
 from pathlib import Path
 
 from ..cloud import CloudStorage
-from ..errors import CloudError, ConnectionLostError, JournalError, RemoteError, TrainingError
+from ..errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
 from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
-from ..journal.events import from_dict
+from ..protocol.vm_events import from_chief
 from ..remote import Connection, follow_across
 from ..runtime.vocabularies import MOST_BYTES, PREFIX
 from .core import PARAMETER_SERVER, WORKER
+from .foreign import Refusals
 from .link import Link, Work
 from .packages import gather
 from .results import Results, thin_metrics
@@ -44,7 +45,11 @@ _LOOK_AGAIN_SECONDS = 1.0
 _TRY_AGAIN_SECONDS = 2.0
 _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
-_CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
+_MOST_EVENTS, _MOST_METRICS = 64 * 2**20, 4 * 2**30
+"""Bytes of a run that are taken from its chief; of metrics a worker writes some 17 MB a day."""
+_MOST_FILES = 1000
+_LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
+_CHECKPOINT = re.compile(r"model\.ckpt-(\d{1,15})\.index")
 
 
 class Training:
@@ -75,6 +80,8 @@ class Training:
         self._model = run.spec.get("model")
         self._to_build = bool(run.spec.get("check", True))
         self._checked = bool(run.started_at)
+        self._since = int(run.declared_at * 1e9)
+        self._refusals = Refusals(f"The chief of {run.name}", self._tell)
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
         self._chief: str | None = None
         self._chief_known = asyncio.Event()
@@ -217,6 +224,11 @@ class Training:
         while True:
             try:
                 return await follow()
+            except ForeignError as error:  # more of it than is taken from a VM
+                self._tell(str(error))
+                if follow == self._follow_chief:  # nobody would hear of the end
+                    self.fail(str(error))
+                return None
             except (RemoteError, OSError) as error:
                 log.warning("%s: %s", self.name, error)
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
@@ -225,12 +237,11 @@ class Training:
         await self._chief_known.wait()
         await self._chief_connection()  # what is here was brought there, if the chief is on another VM than before
         (self.folder / "events.jsonl").unlink(missing_ok=True)  # written anew from the first line on
-        async for line in self._lines("events.jsonl", 0):
+        async for line in self._lines("events.jsonl", 0, _MOST_EVENTS):
             try:
-                values = json.loads(line)
-                event = from_dict(values["kind"], values)
-            except (ValueError, KeyError, JournalError) as error:
-                log.warning("%s: unreadable line from the chief: %s", self.name, error)
+                event = from_chief(line, self.name, self._since, time.time_ns())
+            except ValueError as error:
+                self._refusals.add(line, error)
                 continue
             with suppress(OSError):  # a copy for a new parameter server's VM; the journal has what matters
                 metrics.append(self.folder / "events.jsonl", line + b"\n")
@@ -241,6 +252,9 @@ class Training:
             if (event.kind, event.time) not in self._known:
                 self._known.add((event.kind, event.time))
                 self._record(event)
+
+    def _tell(self, what: str) -> None:
+        self._record(events.ControllerTrouble(what=what))
 
     def _note(self, event: Event) -> None:
         match event:
@@ -275,16 +289,16 @@ class Training:
     async def _follow_metrics(self) -> None:
         path = self.folder / "metrics.jsonl"
         offset = path.stat().st_size if path.exists() else 0
-        async for line in self._lines("metrics.jsonl", offset):
+        async for line in self._lines("metrics.jsonl", offset, _MOST_METRICS):
             try:
                 metrics.append(path, line + b"\n")
             except OSError as error:
                 log.warning("%s: metrics are lost: %s", self.name, error)
 
-    async def _lines(self, name: str, offset: int) -> AsyncIterator[bytes]:
+    async def _lines(self, name: str, offset: int, most: int) -> AsyncIterator[bytes]:
         await self._chief_known.wait()
-
-        async for _, line in follow_across(self._chief_connection, f"transient/runs/{self.name}/{name}", offset):
+        path = f"transient/runs/{self.name}/{name}"
+        async for _, line in follow_across(self._chief_connection, path, offset, most=most):
             yield line
 
     async def _chief_connection(self) -> Connection:
@@ -325,7 +339,8 @@ class Training:
             there, here = f"transient/runs/{self.name}/checkpoints", self.folder / "checkpoints"
             here.mkdir(exist_ok=True, mode=0o700)
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
-            found = ((name, int(size)) for name, size in (line.split() for line in listed.splitlines() if _safe(line)))
+            listing = [line.split() for line in listed.splitlines() if _safe(line)]
+            found = ((name, int(size)) for name, size in listing[:_MOST_FILES])
             sizes = {name: size for name, size in found if not name.startswith(PREFIX) or size <= MOST_BYTES}
             new = [
                 name
@@ -353,9 +368,7 @@ class Training:
                     await connection.get(measured, self.folder / "metrics.jsonl")
         except (RemoteError, OSError) as error:
             log.warning("%s: not everything is home: %s", self.name, error)
-            self._record(
-                events.ControllerTrouble(what=f"Not all results of {self.name} could be brought home: {error}")
-            )
+            self._tell(f"Not all results of {self.name} could be brought home: {error}")
 
     async def _keep_results(self, last: Event) -> None:
         try:
@@ -363,8 +376,7 @@ class Training:
                 await self._results.keep(self.folder, last)
         except (CloudError, OSError) as error:
             log.warning("%s: not all results are in the bucket: %s", self.name, error)
-            what = f"Not all results of {self.name} could be brought into the bucket: {error}"
-            self._record(events.ControllerTrouble(what=what))
+            self._tell(f"Not all results of {self.name} could be brought into the bucket: {error}")
 
     def _chief_link(self) -> Link:
         link = self._link(self._chief) if self._chief else None
@@ -379,16 +391,21 @@ class Training:
     def _files(self, *, with_results: bool) -> Mapping[str, bytes | Path]:
         files: dict[str, bytes | Path] = {"run.json": self.folder / "run.json", "cell.py": self.folder / "cell.py"}
         folders = ["include", "wheels", *(["checkpoints"] if with_results else [])]
-        found = [path for folder in folders for path in (self.folder / folder).rglob("*") if path.is_file()]
+        found = [path for folder in folders for path in (self.folder / folder).rglob("*") if _is_plain(path)]
         if with_results:  # on a VM that takes a lost one's place everything goes on behind what is here
-            found += [path for name in ("events.jsonl", "metrics.jsonl") if (path := self.folder / name).exists()]
+            found += [path for name in ("events.jsonl", "metrics.jsonl") if _is_plain(path := self.folder / name)]
         files.update({str(path.relative_to(self.folder)): path for path in found})
         return files
 
 
+def _is_plain(path: Path) -> bool:
+    """Whether there is a regular file. What links point to was never meant to be sent."""
+    return path.is_file() and not path.is_symlink()
+
+
 def _safe(line: str) -> bool:
     """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
-    return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]* \d+", line) is not None and ".tmp" not in line
+    return _LISTED.fullmatch(line) is not None and ".tmp" not in line
 
 
 def _newest(names: Iterable[str]) -> int:

@@ -54,7 +54,7 @@ def bill(state: ClusterState, now: float) -> Bill:
     moved = {vm.name: vm.traffic_bytes * per_byte(vm) for vm in state.vms.values()}
     by_vm = {vm.name: dollars(vm, lambda each: each.hourly) + moved[vm.name] for vm in state.vms.values()}
     places = {(vm.accelerator or "parameter-server", vm.zone) for vm in state.vms.values()}
-    sources = {spec.price(kind, zone).source for kind, zone in places} if spec else set()
+    sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
     running = [vm for vm in state.living if vm.running_at]
     transfer, transfer_hourly = sum(moved.values()), sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running)
     total, hourly = sum(by_vm.values()), sum(vm.hourly for vm in running) + transfer_hourly

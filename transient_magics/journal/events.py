@@ -1,64 +1,39 @@
 """Typed events: every decision and fact about one cluster.
 
-An event is one line of JSON: `seq` (1, 2, ...), `time` (nanoseconds since 1970, UTC), `kind`, and the kind's fields.
-Reading keeps kinds of newer versions as `Unknown` and passes over fields that it does not know, so that an old notebook
-can read a new journal.
+What an event is, and how it is checked when it is read, `protocol.events` says. What runs and VMs tell is defined
+beside it (`protocol.vm_events`): VMs make their lines of the same classes. Here are those of the controller.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
 from ..errors import JournalError
+from ..protocol import events as known
+from ..protocol.checks import Amount, Count, Name, NameOrNone, clipped, within
+from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
+from ..protocol.events import event as _event
+from ..protocol.vm_events import (  # noqa: F401 - events like those below
+    TrainCheckpoint,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainProgress,
+    TrainRecovered,
+    TrainShipped,
+    TrainSlow,
+    TrainStarted,
+    TrainUnevaluated,
+    TrainUnshipped,
+    WorkerBatchResized,
+    WorkerJoined,
+    WorkerLeft,
+)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """What all events have. `seq` and `time` are set by the journal when the event is appended."""
-
-    kind: ClassVar[str] = ""
-    seq: int = 0
-    time: int = 0
-
-    @property
-    def at(self) -> float:
-        """`time` in seconds since 1970."""
-        return self.time / 1e9
-
-    def to_dict(self) -> dict[str, Any]:
-        """The event as plain JSON values, `seq`, `time` and `kind` first."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("seq", "time")}
-        return {"seq": self.seq, "time": self.time, "kind": self.kind, **own}
-
-
-_Kind = TypeVar("_Kind", bound=type[Event])
-_KINDS: dict[str, type[Event]] = {}
-_FIELDS: dict[str, frozenset[str]] = {}
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def _event(kind: str) -> Callable[[_Kind], _Kind]:
-    def register(cls: _Kind) -> _Kind:
-        cls = dataclass(frozen=True, kw_only=True)(cls)
-        cls.kind = kind
-        _KINDS[kind] = cls
-        _FIELDS[kind] = frozenset(each.name for each in fields(cls))
-        return cls
-
-    return register
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unknown(Event):
-    """An event of a kind that this version does not know; `values` is the whole line."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(self.values)
+_Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds per second
 
 
 @_event("cluster.declared")
@@ -87,7 +62,7 @@ class ClusterResized(Event):
 class ClusterClock(Event):
     """The emulated clock runs at another rate. `anchors`: those of `Clock`, all of them."""
 
-    anchors: tuple[tuple[float, float, float], ...]
+    anchors: tuple[tuple[float, float, _Rate], ...]
 
 
 @_event("cluster.advised")
@@ -155,16 +130,16 @@ class VmRequested(Event):
     `slot` is the place in the cluster that it fills: the parameter server's number, or the how-many-th declared worker.
     """
 
-    vm: str
-    role: str
-    slot: int
+    vm: Name
+    role: Name
+    slot: Count
     zone: str
     accelerator: str
     machine_type: str
-    provisioning_model: str
-    hourly: float
-    on_demand_hourly: float
-    replaces: str | None = None
+    provisioning_model: Literal["spot", "preemptible", "standard"]
+    hourly: Amount
+    on_demand_hourly: Amount
+    replaces: Name | None = None
 
 
 @_event("vm.refused")
@@ -174,7 +149,7 @@ class VmRefused(Event):
     `cause`: stockout, quota, or other; `hints`: zones that Compute Engine named as having capacity.
     """
 
-    vm: str
+    vm: Name
     reason: str
     cause: str = "other"
     hints: tuple[str, ...] = ()
@@ -184,7 +159,7 @@ class VmRefused(Event):
 class VmRunning(Event):
     """Compute Engine reports the VM as RUNNING: it costs money from here on."""
 
-    vm: str
+    vm: Name
     address: str
     external_address: str = ""
     vm_id: str = ""
@@ -194,14 +169,14 @@ class VmRunning(Event):
 class VmReady(Event):
     """The VM answers over SSH and its agent runs."""
 
-    vm: str
+    vm: Name
 
 
 @_event("vm.preemption_asked")
 class VmPreemptionAsked(Event):
     """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no revocation of its own."""
 
-    vm: str
+    vm: Name
     seconds: float = 0.0
 
 
@@ -209,7 +184,7 @@ class VmPreemptionAsked(Event):
 class VmPreemptionNotice(Event):
     """Compute Engine announced that it takes the VM back; some 30 s are left. `noticed` is the VM's own clock, ns."""
 
-    vm: str
+    vm: Name
     noticed: int = 0
 
 
@@ -217,16 +192,16 @@ class VmPreemptionNotice(Event):
 class VmTraffic(Event):
     """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the parameter servers."""
 
-    vm: str
-    sent: int
-    received: int
+    vm: Name
+    sent: Count
+    received: Count
 
 
 @_event("vm.revoked")
 class VmRevoked(Event):
     """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`)."""
 
-    vm: str
+    vm: Name
     signal: str
 
 
@@ -234,42 +209,7 @@ class VmRevoked(Event):
 class VmDeleted(Event):
     """We ended the VM and it is gone."""
 
-    vm: str
-    reason: str
-
-
-@_event("worker.joined")
-class WorkerJoined(Event):
-    """A worker process takes part in a run, under a `number` that is never used twice; `active` workers now."""
-
-    run: str
-    worker: str
-    number: int
-    active: int
-
-
-@_event("worker.left")
-class WorkerLeft(Event):
-    """A worker process takes no part any more. `reason`: finished, revoked, lost, or told to leave."""
-
-    run: str
-    worker: str
-    number: int
-    active: int
-    reason: str
-
-
-@_event("worker.batch_resized")
-class WorkerBatchResized(Event):
-    """A worker takes mini-batches of `new` examples (of text: tokens), not of `old`.
-
-    `reason`: static, dynamic, revocation, join or oom.
-    """
-
-    run: str
-    worker: str
-    old: int
-    new: int
+    vm: Name
     reason: str
 
 
@@ -277,138 +217,16 @@ class WorkerBatchResized(Event):
 class WorkerReplaced(Event):
     """VM `by` was asked for in the place of `worker`."""
 
-    worker: str
-    by: str
+    worker: Name
+    by: Name
 
 
 @_event("train.declared")
 class TrainDeclared(Event):
     """The user asked for this run. `spec` is TrainSpec.to_dict() without its token."""
 
-    run: str
+    run: Name
     spec: Mapping[str, Any]
-
-
-@_event("train.started")
-class TrainStarted(Event):
-    """The chief initialised or restored the model; training goes on from `step`."""
-
-    run: str
-    step: int
-
-
-@_event("train.progress")
-class TrainProgress(Event):
-    """Where the run stands, over the whole cluster."""
-
-    run: str
-    step: int
-    loss: float | None = None
-    steps_per_second: float = 0.0
-    samples_per_second: float = 0.0
-    active: int = 0
-
-
-@_event("train.checkpoint")
-class TrainCheckpoint(Event):
-    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
-
-    `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
-    `worker` wrote it (`--chief worker`); the chief did where it is empty. `asked`: it was begun because somebody asked
-    for one, and so has every step that was made before.
-    """
-
-    run: str
-    step: int
-    path: str
-    seconds: float = 0.0
-    bytes: int = 0
-    worker: str = ""
-    next_seconds: float | None = None
-    asked: bool = False
-
-
-@_event("train.shipped")
-class TrainShipped(Event):
-    """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there (`gs://...`)."""
-
-    run: str
-    step: int
-    path: str
-    seconds: float = 0.0
-    bytes: int = 0
-
-
-@_event("train.unshipped")
-class TrainUnshipped(Event):
-    """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to this machine."""
-
-    run: str
-    reason: str
-
-
-@_event("train.slow")
-class TrainSlow(Event):
-    """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
-
-    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU; of several, `server`
-    says which) or `network`.
-    """
-
-    run: str
-    speed: float
-    expected: float
-    bottleneck: str
-    worker: str = ""
-    server: str = ""
-
-
-@_event("train.recovered")
-class TrainRecovered(Event):
-    """The cluster, which was slow, makes `speed` of the `expected` examples per second again."""
-
-    run: str
-    speed: float
-    expected: float
-
-
-@_event("train.evaluated")
-class TrainEvaluated(Event):
-    """The dev split's metrics at `step`, by name."""
-
-    run: str
-    step: int
-    metrics: Mapping[str, float]
-
-
-@_event("train.unevaluated")
-class TrainUnevaluated(Event):
-    """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next one is evaluated."""
-
-    run: str
-    step: int
-    reason: str
-
-
-@_event("train.finished")
-class TrainFinished(Event):
-    """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket."""
-
-    run: str
-    step: int
-    loss: float | None = None
-    seconds: float = 0.0
-    checkpoint: str = ""
-    stopped: bool = False
-
-
-@_event("train.failed")
-class TrainFailed(Event):
-    """The run ended without reaching its steps. `reason` is one sentence."""
-
-    run: str
-    reason: str
-    step: int = 0
 
 
 @_event("controller.started")
@@ -434,7 +252,7 @@ class ControllerMoved(Event):
     The last line of the one that was in charge, and the first fact that the next one knows.
     """
 
-    vm: str
+    vm: NameOrNone
 
 
 @_event("controller.trouble")
@@ -468,32 +286,28 @@ class ImageFailed(Event):
 
 
 def encode(event: Event) -> bytes:
-    """The event's line, with its newline."""
-    return json.dumps(event.to_dict(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    """The event's line, with its newline; of a text no more than is read again."""
+    values = event.to_dict()
+    values = {name: clipped(value) if isinstance(value, str) else value for name, value in values.items()}
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
 def kinds() -> list[str]:
     """All kinds of events, and their families, in order."""
-    return sorted({*_KINDS, *(kind.partition(".")[0] for kind in _KINDS)})
+    return sorted({*known.KINDS, *(kind.partition(".")[0] for kind in known.KINDS)})
 
 
 def decode(line: bytes) -> Event:
     """The event of one line. Raises JournalError for a line that is none (as a torn one)."""
     try:
-        values = json.loads(line)
-        kind = values["kind"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise JournalError(f"A journal line cannot be read: {line[:80]!r}") from error
-    return from_dict(kind, values)
+        return known.decode(line)
+    except ValueError as error:
+        raise JournalError(f"A journal line cannot be read: {error}", where=repr(line[:80])) from error
 
 
 def from_dict(kind: str, values: Mapping[str, Any]) -> Event:
-    """An event from plain values (as VMs send them). Unknown kinds become `Unknown`; unknown fields are passed over."""
-    cls = _KINDS.get(kind)
-    if cls is None:
-        return Unknown(seq=values.get("seq", 0), time=values.get("time", 0), values=values)
-    known = _FIELDS[kind]
+    """An event from plain values. Unknown kinds become `Unknown`; unknown fields are passed over."""
     try:
-        return cls(**{key: value for key, value in values.items() if key in known})
-    except TypeError as error:
-        raise JournalError(f"A {kind} event lacks a field: {error}") from error
+        return known.from_values({**values, "kind": kind})
+    except ValueError as error:
+        raise JournalError(f"An event cannot be read: {error}") from error

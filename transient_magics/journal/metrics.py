@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..protocol.names import LONGEST_NAME
 from .follow import follow_lines
 
 GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
@@ -25,6 +26,8 @@ _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
 _MEANS = ("loss", "staleness", "batch_size", "learning_rate_divisor")
+_NUMBERS = frozenset((*_SUMS, *_MEANS, *GRADIENTS, "step", "gap_seconds"))
+_LARGEST = 2.0**63
 _LARGE = 32 * 2**20
 _TAIL_BYTES = 2**16
 _SAMPLES = 512
@@ -33,8 +36,9 @@ _PIECE_BYTES = 2**16
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Append whole lines as they came from the VM."""
-    with path.open("ab") as file:
+    """Append whole lines as they came from the VM. Raises OSError, also where there is a link at `path`."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "ab") as file:
         file.write(lines)
 
 
@@ -90,11 +94,25 @@ def _parsed(content: bytes) -> list[dict[str, Any]]:
     for line in content.splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # torn by a crash; the next second's line says more
-        if isinstance(row, dict):
+        if isinstance(row, dict) and _is_sound(row):
             rows.append(row)
     return rows
+
+
+def _is_sound(row: dict[str, Any]) -> bool:
+    """Whether it can be reckoned with: VMs write these lines, and what is reckoned here is drawn and kept."""
+    time, worker = row.get("time"), row.get("worker")
+    if type(time) is not int or time < 0 or not isinstance(worker, str) or not 0 < len(worker) <= LONGEST_NAME:
+        return False
+    for name, value in row.items():
+        if type(value) in (int, float):
+            if not -_LARGEST < value < _LARGEST:
+                return False
+        elif value is not None and name in _NUMBERS:
+            return False
+    return True
 
 
 def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:

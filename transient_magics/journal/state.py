@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..spec import ClusterSpec
+from ..errors import JournalError, TransientError
+from ..protocol import checks
+from ..spec import ClusterSpec, TrainSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
 
+MOST_LOST = 1_000_000
+"""So many events may be missing before the next one: numbers that others choose must leave room for ours."""
 RECENT = 60
 SERIES = 720
 MARKS = 120
@@ -134,6 +138,8 @@ class ClusterState:
     """By GPU, the latest."""
     recent: tuple[Event, ...] = ()
     seq: int = 0
+    passed_over: int = 0
+    """Events that made no sense."""
 
     @property
     def over(self) -> bool:
@@ -171,19 +177,30 @@ class ClusterState:
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
-    """Fold all of `history`, from the empty state or from `state` on."""
+    """Fold all of `history`, from the empty state or from `state` on. Events that do not fit are passed over."""
     state = state or ClusterState()
     for event in history:
-        state = fold(state, event)
+        try:
+            state = fold(state, event)
+        except JournalError:
+            state = _changed(state, passed_over=state.passed_over + 1)
     return state
 
 
 def fold(state: ClusterState, event: Event) -> ClusterState:
-    """The state after `event`. Events that were folded already (by their seq) change nothing."""
+    """The state after `event`. Events that were folded already (by their seq) change nothing.
+
+    Raises JournalError for an event that nothing can be made of; as yet it was not folded then.
+    """
     if event.seq and event.seq <= state.seq:
         return state
+    if event.seq > state.seq + MOST_LOST:
+        raise JournalError(f"An event of number {event.seq} cannot follow on number {state.seq}")
     if rule := _RULES.get(type(event)):
-        state = rule(state, event)
+        try:
+            state = rule(state, event)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, TransientError) as error:
+            raise JournalError(f"A {event.kind} event makes no sense: {error}") from error
     recent = state.recent
     if not isinstance(event, (e.TrainProgress, e.VmTraffic, e.Unknown)):
         recent = (*recent[1 - RECENT :], event)
@@ -257,7 +274,9 @@ def _(state: ClusterState, event: e.ClusterResized | e.ClusterZonesFound | e.Clu
 
 @_rule(e.ClusterClock)
 def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
-    return _changed(state, clock=Clock(tuple((here, there, rate) for here, there, rate in event.anchors)))
+    if not event.anchors or (state.spec and not state.spec.emulated):
+        raise ValueError("Google's clock is that of this machine")
+    return _changed(state, clock=Clock(event.anchors))
 
 
 @_rule(e.ClusterImageChosen)
@@ -385,7 +404,8 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 
 @_rule(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
-    run = RunState(event.run, int(event.spec.get("train_steps", 0)), event.spec, declared_at=event.at)
+    spec = {**event.spec, **checks.known(TrainSpec, event.spec)}
+    run = RunState(event.run, spec.get("train_steps", 0), spec, declared_at=event.at)
     return _changed(state, runs={**state.runs, event.run: run})
 
 

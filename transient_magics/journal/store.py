@@ -17,6 +17,7 @@ from typing import Self
 from ..errors import JournalError
 from .events import Event, encode
 from .follow import read
+from .state import MOST_LOST
 
 
 class Journal:
@@ -31,15 +32,17 @@ class Journal:
             self._close_torn_line()
         except OSError as error:
             raise JournalError(f"The journal cannot be opened: {error.strerror}", where=str(path)) from error
-        self.seq = max((event.seq for event in read(path)), default=0)
+        self.seq = 0
+        for event in read(path):
+            if event.seq <= self.seq + MOST_LOST:
+                self.seq = max(self.seq, event.seq)
 
     def append(self, event: Event) -> Event:
         """Write one event and return it with its `seq` and `time` (its own `time` where it carries one).
 
         Raises JournalError (with the OSError as cause) when it could not be written; nothing of it is left then.
         """
-        self._latest = max(self._latest, time.time_ns())
-        stamped = replace(event, seq=self.seq + 1, time=event.time or self._latest)
+        stamped = self.stamped(event)
         line = encode(stamped)
         size = os.fstat(self._file).st_size
         try:
@@ -51,6 +54,11 @@ class Journal:
             raise JournalError("The journal cannot be written: no space left on device", where=str(self.path))
         self.seq += 1
         return stamped
+
+    def stamped(self, event: Event) -> Event:
+        """The event as it would be appended now: with its `seq` and `time`."""
+        self._latest = max(self._latest, time.time_ns())
+        return replace(event, seq=self.seq + 1, time=event.time or self._latest)
 
     def extend(self, events: Iterable[Event]) -> list[Event]:
         """Append several."""

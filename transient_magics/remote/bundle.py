@@ -1,4 +1,4 @@
-"""The code that VMs run, brought there under the name of its content: `runtime` and the two modules it needs.
+"""The code that VMs run, brought there under the name of its content: `runtime` and what it needs.
 
 The VM on which a controller runs has the whole package, with the data and the templates that it reads. The same code
 has the same name, so a VM that has it is left alone, and two versions can lie side by side. A bundle appears on a VM
@@ -25,7 +25,8 @@ _BESIDE = ("templates", "locks")
 def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
     """The name of the code (a hash of all of it) and the files: relative path, content. `whole`: of the package."""
     package = Path(__file__).parent.parent
-    chosen = [package / "__init__.py", package / "errors.py", package / "version.py", *package.glob("runtime/**/*.py")]
+    chosen = [package / "__init__.py", package / "errors.py", package / "version.py"]
+    chosen += [*package.glob("protocol/*.py"), *package.glob("runtime/**/*.py")]
     if whole:
         beside = [package.parent / folder for folder in _BESIDE]  # in a checkout; inside when installed from a wheel
         found = [path for folder in (package, *beside) for path in folder.rglob("*")]

@@ -18,13 +18,14 @@ from typing import Self
 
 import asyncssh
 
-from ..errors import CommandError, RemoteError
+from ..errors import CommandError, ForeignError, RemoteError
 from . import following
 from .failures import explained, lost
 from .streams import Reader, Writer
 from .transfer import Transfer
 
 _SESSIONS = 4  # commands at once; a stock sshd allows ten sessions, and followed files and SFTP need some too
+_LONGEST_OUTPUT = 8 * 2**20
 
 
 class Watch(asyncssh.SSHClient):
@@ -86,8 +87,8 @@ class Connection:
     async def run(self, command: str | Sequence[str], *, timeout: float = 60.0, input: bytes = b"") -> str:
         """Run a command (a list of words, or text for the shell) and return its output.
 
-        Raises CommandError with the end of its complaints if it fails or takes too long, ConnectionLostError if nobody
-        can say how it ended.
+        Raises CommandError with the end of its complaints if it fails or takes too long, ForeignError if it says more
+        than 8 MiB, ConnectionLostError if nobody can say how it ended.
         """
         text = command if isinstance(command, str) else shlex.join(command)
         with explained(self.name, f"running `{text}`"):
@@ -98,7 +99,7 @@ class Connection:
                     process.stdin.write_eof()
                 try:
                     async with asyncio.timeout(timeout):
-                        output, complaints = await process.communicate()
+                        output, complaints = await self._all_said(text, process)
                 except TimeoutError as error:
                     what = f"`{text}` did not end within {timeout:g} s on {self.name}"
                     raise CommandError(what, where=self.name) from error
@@ -114,6 +115,22 @@ class Connection:
             )
             raise CommandError(f"`{text}` {how} on {self.name}: {tail or 'it says nothing'}", where=self.name)
         return bytes(output or b"").decode(errors="replace")
+
+    async def _all_said(self, text: str, process: asyncssh.SSHClientProcess[bytes]) -> tuple[bytes, bytes]:
+        """Output and complaints of a process, until it has ended."""
+
+        async def said(source: asyncssh.SSHReader[bytes]) -> bytes:
+            found, size = list[bytes](), 0
+            while block := await source.read(65536):
+                size += len(block)
+                if size > _LONGEST_OUTPUT:
+                    raise ForeignError(f"`{text}` says more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}")
+                found.append(block)
+            return b"".join(found)
+
+        output, complaints = await asyncio.gather(said(process.stdout), said(process.stderr))
+        await process.wait()
+        return output, complaints
 
     async def start_detached(
         self, command: str | Sequence[str], log: str, *, environment: Mapping[str, str] | None = None
@@ -137,13 +154,16 @@ class Connection:
         except ValueError as error:
             raise RemoteError(f"{self.name} did not say which process it started: {answer!r}") from error
 
-    def follow(self, path: str, offset: int = 0) -> AsyncGenerator[tuple[int, bytes], None]:
+    def follow(
+        self, path: str, offset: int = 0, *, most: int = following.MOST_BYTES
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
         """Complete lines of a file, those that are there and those to come: (offset behind the line, line).
 
         The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another file: it is read from
-        its start, and offsets start over. Ends only by ConnectionLostError, or when it is closed (`aclosing`).
+        its start, and offsets start over. Ends only when it is closed (`aclosing`), by ConnectionLostError, or by
+        ForeignError where the file has more than `most` bytes. Lines of more than 1 MiB are passed over.
         """
-        return following.follow(self._ssh, self.name, path, offset)
+        return following.follow(self._ssh, self.name, path, offset, most)
 
     async def open_socket(self, path: str) -> tuple[Reader, Writer]:
         """Connect to a Unix socket on the VM."""

@@ -2,7 +2,7 @@
 
 The VM's own `tail` does the watching (with inotify, so there is next to no delay); here its bytes become lines with
 offsets. An offset always lies behind a complete line, so it can be kept, and a later follower goes on from it without
-losing a line or seeing one twice.
+losing a line or seeing one twice. Lines of more than 1 MiB are passed over.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from ..errors import CommandError, HostKeyError, RemoteError
+from ..errors import CommandError, ForeignError, HostKeyError, RemoteError
 from .failures import explained, lost
+from .lines import Splitter
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
+MOST_BYTES = 2**32
+"""Of a file that is followed."""
 _FAILURES = 20  # in a row, each within seconds, before following is given up
 _QUICK_SECONDS = 10.0
 
@@ -44,7 +47,7 @@ exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
 
 
 async def follow(
-    ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int
+    ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int, most: int
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """See `Connection.follow`."""
     while True:
@@ -55,13 +58,15 @@ async def follow(
             another = asyncio.Event()
             watching = asyncio.create_task(_watch(process, another))
             try:
-                offset = int(await process.stdout.readline() or -1)
-                rest = b""
+                offset, lines = _begin(await process.stdout.readline(), name), Splitter()
                 while offset >= 0 and (chunk := await process.stdout.read(65536)) and not another.is_set():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        offset += len(line) + 1
-                        yield offset, line
+                    for size, line in lines.feed(chunk):
+                        offset += size
+                        if line is not None:
+                            yield offset, line
+                    if offset + lines.pending > most:
+                        what = f"{path} on {name} has more than the {most >> 20} MiB that are taken from a VM"
+                        raise ForeignError(what, where=name)
             finally:
                 watching.cancel()
                 await end(process)
@@ -74,13 +79,13 @@ async def follow(
 
 
 async def follow_across(
-    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0
+    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0, *, most: int = MOST_BYTES
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Follow a file as `Connection.follow` does, over as many connections as it takes.
 
     `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that was lost, a channel
     that was refused) are tried again; when they keep coming at once, the last one ends the following. Any other error
-    that `connected` raises ends it at once, and so does HostKeyError.
+    that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `most` bytes).
     """
     # A retry that hands out lines between its attempts: stamina's can only surround what returns.
     clock, failures = asyncio.get_running_loop().time, 0
@@ -88,16 +93,26 @@ async def follow_across(
         started = clock()
         try:
             connection = await connected()
-            async with aclosing(connection.follow(path, offset)) as lines:
+            async with aclosing(connection.follow(path, offset, most=most)) as lines:
                 async for offset, line in lines:
                     yield offset, line
-        except HostKeyError:
+        except (HostKeyError, ForeignError):
             raise
         except RemoteError:
             failures = failures + 1 if clock() - started < _QUICK_SECONDS else 1
             if failures >= _FAILURES:
                 raise
             await asyncio.sleep(min(0.05 * 2 ** (failures - 1), 2.0) * random.uniform(0.8, 1.2))
+
+
+def _begin(said: bytes, name: str) -> int:
+    """From which byte on it reads; -1 where it did not come to say that."""
+    if not said:
+        return -1
+    try:
+        return int(said[:20])
+    except ValueError:
+        raise RemoteError(f"{name} does not say from where it reads: {said[:80]!r}", where=name) from None
 
 
 async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:

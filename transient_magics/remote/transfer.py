@@ -2,6 +2,9 @@
 
 One SFTP session per connection serves all copies; eight run at a time. A file fetched from a VM is complete, and on
 disk, before it takes its name, because the VM may be deleted right after.
+
+What a VM says of its files is a stranger's word. Only regular files are taken, no links, under names that lead nowhere
+else, no more than `MOST_FILES` at once and none larger than `LARGEST_FILE`; all else raises ForeignError.
 """
 
 from __future__ import annotations
@@ -15,13 +18,18 @@ import stat
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import IO
 
 import asyncssh
 
-from ..errors import RemoteError
+from ..errors import ForeignError, RemoteError
+from ..protocol.names import checked_file
 from .failures import explained
 
+MOST_FILES = 10_000
+LARGEST_FILE = 2**38
 _AT_ONCE = 8
+_BLOCK = 4 * 2**20
 
 
 class Transfer:
@@ -60,18 +68,22 @@ class Transfer:
             while folders:
                 folder = folders.pop()
                 async for entry in sftp.scandir(folder):
-                    entry_path = posixpath.join(folder, str(entry.filename))
+                    if entry.filename in (".", "..", b".", b".."):
+                        continue
+                    entry_path = posixpath.join(folder, self._checked(entry.filename))
                     kind = stat.S_IFMT(entry.attrs.permissions or 0)
-                    if kind == stat.S_IFDIR and entry.filename not in (".", ".."):
+                    if kind == stat.S_IFDIR:
                         folders.append(entry_path)
                     elif kind == stat.S_IFREG and not entry_path.endswith(".part"):
                         found.append(posixpath.relpath(entry_path, path))
+                    if len(found) + len(folders) > MOST_FILES:
+                        raise ForeignError(f"{path} on {self._name} has more than {MOST_FILES} files")
         copied: list[str] = []
 
         async def copy(relative: str) -> None:
             async with self._slots, self._sftp(f"fetching {relative}") as sftp:
                 with contextlib.suppress(asyncssh.SFTPNoSuchFile):  # old checkpoints go while new ones come
-                    await self._get(sftp, posixpath.join(path, relative), local / relative)
+                    await self._get(sftp, posixpath.join(path, relative), _below(local, relative))
                     copied.append(relative)
 
         async with _group() as tasks:
@@ -114,13 +126,33 @@ class Transfer:
         local.parent.mkdir(parents=True, exist_ok=True)
         part = local.with_name(f"{local.name}.{secrets.token_hex(4)}.part")
         try:
-            promised = (await sftp.stat(path)).size
-            await sftp.get(path, part)
-            if promised is not None and (size := part.stat().st_size) < promised:
-                raise RemoteError(f"Only {size} of {promised} bytes of {path} arrived", where=self._name)
-            await asyncio.to_thread(_settle, part, local)
+            promised = await self._size(sftp, path)
+            with _new(part) as target:
+                async with sftp.open(path, "rb") as source:
+                    size = 0
+                    while block := await source.read(min(_BLOCK, promised - size)) if size < promised else b"":
+                        size += len(block)
+                        await asyncio.to_thread(target.write, block)
+                if size < promised:
+                    raise RemoteError(f"Only {size} of {promised} bytes of {path} arrived", where=self._name)
+                await asyncio.to_thread(_settle, target, part, local)
         finally:
             part.unlink(missing_ok=True)
+
+    async def _size(self, sftp: asyncssh.SFTPClient, path: str) -> int:
+        """The size of a regular file as it is now; what is appended meanwhile is not taken."""
+        attributes = await sftp.lstat(path)
+        if not stat.S_ISREG(attributes.permissions or 0) or attributes.size is None:
+            raise ForeignError(f"{path} on {self._name} is no regular file", where=self._name)
+        if not 0 <= attributes.size <= LARGEST_FILE:
+            raise ForeignError(f"{path} on {self._name} has {attributes.size} bytes", where=self._name)
+        return attributes.size
+
+    def _checked(self, name: str | bytes) -> str:
+        try:
+            return checked_file(name if isinstance(name, str) else name.decode())
+        except ValueError as error:
+            raise ForeignError(f"A file on {self._name} cannot be taken: {error}", where=self._name) from None
 
     @asynccontextmanager
     async def _sftp(self, doing: str) -> AsyncIterator[asyncssh.SFTPClient]:
@@ -148,8 +180,21 @@ async def _group() -> AsyncIterator[asyncio.TaskGroup]:
         raise error from None
 
 
-def _settle(part: Path, local: Path) -> None:
+def _new(part: Path) -> IO[bytes]:
+    """A file that was not there, not even as a link."""
+    return open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _below(folder: Path, relative: str) -> Path:
+    """The path in `folder`. Raises ForeignError where a link leads out of it."""
+    path = folder / relative
+    if not path.parent.resolve().is_relative_to(folder.resolve()):
+        raise ForeignError(f"{relative} would not lie in its folder", where=str(folder))
+    return path
+
+
+def _settle(file: IO[bytes], part: Path, local: Path) -> None:
     """Have the file on disk, then give it its name."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
+    file.flush()
+    os.fsync(file.fileno())
     part.replace(local)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TransientError
+from ..protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from .folder import Lines, RunFolder, write_atomically
 from .metadata import watch_preemption
 from .protocol import LONGEST_LINE, Assignment, decode, encode, named
@@ -54,7 +55,7 @@ class Agent:
         finally:
             os.umask(mask)
         write_atomically(self._root / "agent.pid", str(os.getpid()))
-        self._report("agent.started", {"pid": os.getpid()})
+        self._report(AgentStarted(pid=os.getpid()))
         for record in recorded(self._root):
             self._start(Assignment.from_message(record["assignment"]), record)
         watch = asyncio.create_task(watch_preemption(self._notice))
@@ -69,8 +70,8 @@ class Agent:
             for role in self._roles.values():
                 role.let_go()
 
-    def _report(self, kind: str, values: Mapping[str, Any]) -> None:
-        self._lines.write(kind, values)
+    def _report(self, line: AgentLine) -> None:
+        self._lines.write(line.kind, told(line))
 
     async def _count_traffic(self) -> None:
         """Say now and then how much went over the network: between zones it costs money."""
@@ -79,12 +80,12 @@ class Agent:
             sent, received = counted()
             if sent + received - said >= _TRAFFIC_BYTES:
                 said = sent + received
-                self._report("vm.traffic", {"sent": sent, "received": received})
+                self._report(TrafficCounted(sent=sent, received=received))
             await asyncio.sleep(_TRAFFIC_SECONDS)
 
     def _notice(self) -> None:
         """The VM will be taken away: say so before anything else, then let the step in flight finish."""
-        self._report("vm.preemption_notice", {})
+        self._report(PreemptionNoticed())
         self._preempted = True
         self._end_standbys()
         for role in self._roles.values():

@@ -13,11 +13,13 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.events import Event
+from ..protocol.vm_events import TrainFailed, TrainFinished, told
 from . import chief_events as events
 from . import data_files, dead_sessions, delivery, shared_records, vocabularies
 from .batching import Rule
@@ -67,8 +69,8 @@ class Chief:
         self._state = ChiefState(plan, self._kept, time.monotonic(), read_roster(folder.events))
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
-        self._shipper = Shipper(spec.name, folder, self._lines.write) if spec.store else None
-        self._farewell: tuple[str, dict[str, Any]] | None = None
+        self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None
+        self._farewell: Event | None = None
         self._connections = 0
         self._reported = 0
         self._nobody = asyncio.Event()
@@ -209,14 +211,14 @@ class Chief:
 
     def _carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
-            case events.Emit(kind, values):
-                if kind == "train.finished":
-                    self._kept["finished"] = values["step"]
-                    values = {**values, "seconds": round(time.time() - self._kept.get("started", time.time()), 3)}
-                if kind in ("train.finished", "train.failed"):
-                    self._farewell = kind, dict(values)
-                else:
-                    self._lines.write(kind, values)
+            case events.Emit(TrainFinished() as event):
+                self._kept["finished"] = event.step
+                seconds = round(max(0.0, time.time() - self._kept.get("started", time.time())), 3)
+                self._farewell = replace(event, seconds=seconds)
+            case events.Emit(TrainFailed() as event):
+                self._farewell = event
+            case events.Emit(event):
+                self._tell(event)
             case events.Record(line):
                 with contextlib.suppress(OSError):  # a full disk costs metrics, not training
                     append(self._folder.metrics, line)
@@ -245,12 +247,15 @@ class Chief:
             else:
                 log(f"what {server} kept of worker number {number} is released")
 
+    def _tell(self, event: Event) -> None:
+        self._lines.write(event.kind, told(event))
+
     async def _finish(self, code: int) -> None:
         """The last word comes after the last checkpoint is where it will stay."""
         if self._shipper:
             await self._shipper.settled()
         if self._farewell:
-            self._lines.write(*self._farewell)
+            self._tell(self._farewell)
         while self._lines.waiting:  # whoever pays for the VMs must hear the end: a full disk is waited for
             await asyncio.sleep(_TICK)
             self._lines.flush()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..protocol.vm_events import WorkerBatchResized
 from .batching import BatchController, Rule, accelerator_speed
 from .chief_events import Emit, Instruction, Persist, Tell
 
@@ -87,8 +88,8 @@ class Batches:
             new, old = sizes[member.number], self._told.get(member.number, self._controller.batch)
             self._told[member.number] = new
             if new != old:
-                values = {"run": self._run, "worker": member.name, "old": old, "new": new, "reason": reason}
-                done.append(Emit("worker.batch_resized", values))
+                resized = WorkerBatchResized(run=self._run, worker=member.name, old=old, new=new, reason=reason)
+                done.append(Emit(resized))
         told = [self._message(member) for member in present]
         return [*done, *([Persist()] if done else []), *told]
 

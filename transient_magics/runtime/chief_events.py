@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..protocol.events import Event
 from .server_load import Load
 
 
@@ -157,8 +158,17 @@ class Tick:
 class Emit:
     """Append an event."""
 
-    kind: str
-    values: Mapping[str, Any]
+    event: Event
+
+    @property
+    def kind(self) -> str:
+        """Of the event."""
+        return self.event.kind
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The event's own fields."""
+        return self.event.values
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..protocol.vm_events import TrainProgress
 from .chief_events import Emit
 
 EVERY = 10.0
@@ -57,12 +58,12 @@ class Progress:
             return []
         steps, samples, seconds = step - self._step, self._samples, max(seconds, 1e-3)
         self._time, self._step, self._samples, self._told = now, step, 0, True
-        values = {
-            "run": self._run,
-            "step": step,
-            "loss": self.loss,
-            "steps_per_second": round(steps / seconds, 3),
-            "samples_per_second": round(samples / seconds, 3),
-            "active": active,
-        }
-        return [Emit("train.progress", values)]
+        progress = TrainProgress(
+            run=self._run,
+            step=step,
+            loss=self.loss,
+            steps_per_second=round(steps / seconds, 3),
+            samples_per_second=round(samples / seconds, 3),
+            active=active,
+        )
+        return [Emit(progress)]

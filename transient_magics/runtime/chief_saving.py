@@ -8,8 +8,9 @@ trains, before the first and after the last.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..protocol.vm_events import TrainCheckpoint
 from .chief_events import Instruction, Save, SaveDone, Tell
 from .saving import seconds_between
 
@@ -73,19 +74,24 @@ class Saving:
         self._writer = chosen.number if chosen else None
         return [Tell(chosen.connection or 0, {"do": "save"})] if chosen else [Save()]
 
-    def done(self, event: SaveDone, now: float) -> tuple[str, dict[str, Any]]:
+    def done(self, event: SaveDone, now: float) -> tuple[str, TrainCheckpoint]:
         """It is written: what it was for, and what is told about it."""
         why, self.why, self._unable = self.why, "", None
         self.step, self._time, self.path = event.step, now, event.name
-        told: dict[str, Any] = {"run": self._plan.run, "step": event.step, "path": event.name}
-        told |= {"seconds": round(event.seconds, 3), "bytes": event.bytes}
-        if event.worker:
-            told["worker"] = event.worker
-        if why == "asked":
-            told["asked"] = True
+        planned = None
         if self._plan.checkpoint_auto:
             self._every = seconds_between(event.seconds)
-            told["next_seconds"] = round(self._every, 1)
+            planned = round(self._every, 1)
+        told = TrainCheckpoint(
+            run=self._plan.run,
+            step=event.step,
+            path=event.name,
+            seconds=round(event.seconds, 3),
+            bytes=event.bytes,
+            worker=event.worker,
+            next_seconds=planned,
+            asked=why == "asked",
+        )
         return why, told
 
     def failed(self, now: float) -> str:

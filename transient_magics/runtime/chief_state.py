@@ -15,6 +15,17 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from ..protocol.vm_events import (
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainRecovered,
+    TrainSlow,
+    TrainStarted,
+    TrainUnevaluated,
+    WorkerJoined,
+    WorkerLeft,
+)
 from .batching import Rule
 from .chief_batches import Batches
 from .chief_events import (
@@ -284,7 +295,7 @@ class ChiefState:
             return []
         member.active = member.stepped = True
         self._progress.begin(self.step, now)
-        joined = self._membership("worker.joined", member)
+        joined = self._joined(member)
         return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
 
     def _leave(self, member: Member | None, reason: str, now: float, silent: bool = False) -> list[Instruction]:
@@ -298,7 +309,7 @@ class ChiefState:
             released = [] if self._ending else [Release(member.number)]
         if not was_active:
             return [*released, *self._all_left(now)]
-        left = self._membership("worker.left", member, reason=reason)
+        left = self._left(member, reason)
         done = [left, *released, *self._rebatch("revocation"), Persist(), *self._tell_active()]
         if self._saving.writer == member.number:
             done += self._saving.order(self._able_to_save())
@@ -310,9 +321,13 @@ class ChiefState:
             return []
         return self._batches.changed(self.members.values(), reason)
 
-    def _membership(self, kind: str, member: Member, **more: Any) -> Emit:
-        values = {"run": self.plan.run, "worker": member.name, "number": member.number, "active": self.active, **more}
-        return Emit(kind, values)
+    def _joined(self, member: Member) -> Emit:
+        who = {"worker": member.name, "number": member.number}
+        return Emit(WorkerJoined(run=self.plan.run, active=self.active, **who))
+
+    def _left(self, member: Member, reason: str) -> Emit:
+        who = {"worker": member.name, "number": member.number}
+        return Emit(WorkerLeft(run=self.plan.run, active=self.active, reason=reason, **who))
 
     def _tell_active(self) -> list[Instruction]:
         return self._tell_all({"do": "active", "active": max(self.active, 1)})
@@ -332,7 +347,7 @@ class ChiefState:
     def _prepared(self, step: int, now: float) -> list[Instruction]:
         self.phase, self.step = Phase.TRAINING, step
         self._saving.restored(step, now)
-        started = Emit("train.started", {"run": self.plan.run, "step": step})
+        started = Emit(TrainStarted(run=self.plan.run, step=step))
         first = [] if step else self._save("first")
         return [started, *first, *self._save_as_asked(), *self._seen(step, now)]
 
@@ -358,8 +373,8 @@ class ChiefState:
         if verdict is None:
             return []
         speeds = {"speed": round(verdict.speed, 1), "expected": round(verdict.expected, 1)}
-        kind = "train.slow" if isinstance(verdict, Slow) else "train.recovered"
-        return [Emit(kind, {"run": self.plan.run, **asdict(verdict), **speeds})]
+        kind = TrainSlow if isinstance(verdict, Slow) else TrainRecovered
+        return [Emit(kind(run=self.plan.run, **{**asdict(verdict), **speeds}))]
 
     # --- saving, and the end -----------------------------------------------------------------------------------------
     def _save(self, why: str) -> list[Instruction]:
@@ -376,7 +391,7 @@ class ChiefState:
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, told = self._saving.done(event, now)
-        done: list[Instruction] = [Emit("train.checkpoint", told)]
+        done: list[Instruction] = [Emit(told)]
         if self._stopping and why not in ("stop", "final"):
             return [*done, *self._save("stop")]  # it was begun before the end: the last steps are not in it
         if self._stopping:
@@ -402,20 +417,16 @@ class ChiefState:
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
-        which = {"run": self.plan.run, "step": event.step}
-        evaluated = Emit("train.evaluated", {**which, "metrics": dict(event.metrics)})
-        unevaluated = Emit("train.unevaluated", {**which, "reason": event.reason})
-        done: list[Instruction] = [unevaluated if event.reason else evaluated]
+        evaluated = TrainEvaluated(run=self.plan.run, step=event.step, metrics=dict(event.metrics))
+        unevaluated = TrainUnevaluated(run=self.plan.run, step=event.step, reason=event.reason)
+        done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated)]
         final = self.phase is Phase.FINISHING and not self._saving.why and event.step == self._saving.step
         if final and self._finish_by is None:
             self.phase = Phase.ENDED
-            values = {
-                "run": self.plan.run,
-                "step": event.step,
-                "loss": self._progress.loss,
-                "checkpoint": self._saving.path,
-            }
-            return [*done, Emit("train.finished", values), Finish(DONE)]
+            finished = TrainFinished(
+                run=self.plan.run, step=event.step, loss=self._progress.loss, checkpoint=self._saving.path
+            )
+            return [*done, Emit(finished), Finish(DONE)]
         if self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why:
             self._evaluating = True
             return [*done, Evaluate(self._saving.step)]
@@ -432,7 +443,7 @@ class ChiefState:
         done: list[Instruction] = []
         for member in left:
             member.active = False
-            done.append(self._membership("worker.left", member, reason="lost"))
+            done.append(self._left(member, "lost"))
         return [*done, *self._save("final")]
 
     def _stop(self) -> list[Instruction]:
@@ -445,7 +456,7 @@ class ChiefState:
         return self._save("stop")
 
     def _fail(self, reason: str) -> list[Instruction]:
-        failed = Emit("train.failed", {"run": self.plan.run, "step": self.step, "reason": reason})
+        failed = Emit(TrainFailed(run=self.plan.run, step=self.step, reason=reason))
         told = self._tell_all({"do": "leave", "reason": "told to leave"})
         self.phase = Phase.ENDED
         return [failed, *told, Finish(FAILED)]

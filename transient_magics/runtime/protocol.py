@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.names import checked_name
 
 LONGEST_LINE = 1 << 20
 
@@ -65,11 +66,10 @@ def named(message: Mapping[str, Any]) -> tuple[str, str, str]:
     run, role, name = (message.get(key) for key in ("run", "role", "name"))
     if role not in ("ps", "worker"):
         raise TrainingError("not an assignment: role must be ps or worker")
-    if not (isinstance(run, str) and isinstance(name, str) and run and name):
-        raise TrainingError("not an assignment: run and name must be text")
-    if "/" in run or "/" in name or run.startswith("."):
-        raise TrainingError("not an assignment: run and name must not be paths")
-    return run, role, name
+    try:
+        return checked_name(run), role, checked_name(name)
+    except ValueError as error:
+        raise TrainingError(f"not an assignment: {error}") from None
 
 
 def encode(message: Mapping[str, Any]) -> bytes:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.events import Event
+from ..protocol.vm_events import TrainShipped, TrainUnshipped
 from .checkpoints import Checkpoints
 from .folder import RunFolder
 from .program import answer
@@ -24,9 +26,9 @@ _LAST_SECONDS = 180.0
 
 
 class Shipper:
-    """Ships the checkpoints of the run in `folder`; `report` takes an event's kind and values."""
+    """Ships the checkpoints of the run in `folder`; `report` takes events."""
 
-    def __init__(self, run: str, folder: RunFolder, report: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(self, run: str, folder: RunFolder, report: Callable[[Event], None]) -> None:
         self._run, self._folder, self._report = run, folder, report
         self._due, self._settled = asyncio.Event(), asyncio.Event()
         self._settled.set()
@@ -78,11 +80,11 @@ class Shipper:
             if "error" not in shipped:
                 if shipped.get("step") is not None and shipped["path"] != self._shipped:
                     self._shipped = shipped["path"]
-                    self._report("train.shipped", {"run": self._run, **shipped})
+                    self._report(TrainShipped(run=self._run, **shipped))
                 return
             print(f"not shipped: {shipped['error']}", file=sys.stderr, flush=True)
             if attempt == 0:
-                self._report("train.unshipped", {"run": self._run, "reason": shipped["error"]})
+                self._report(TrainUnshipped(run=self._run, reason=str(shipped["error"])))
                 if not self._due.is_set():
                     self._settled.set()  # nobody waits for the other attempts: the controller brings it home meanwhile
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted
 from .folder import RunFolder, write_atomically
 from .protocol import DONE, FAILED, Assignment
 from .role import exit_file
@@ -38,7 +39,7 @@ _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
 
 _NO_GPU = "cuda_platform.cc"
 
-Report = Callable[[str, Mapping[str, Any]], None]
+Report = Callable[[AgentLine], None]
 
 
 class RoleProcess:
@@ -126,8 +127,8 @@ class RoleProcess:
             adopt = None
             self.pid, self._child = None, None
             given = self.assignment
-            described = {"run": given.run, "role": given.role, "name": given.name}
-            self._report("process.exited", {**described, "code": code, "tail": tail})
+            described: dict[str, Any] = {"run": given.run, "role": given.role, "name": given.name}
+            self._report(ProcessExited(**described, code=code, tail=tail))
             if code in (DONE, FAILED) or not self.wanted:
                 self._forget()
                 return
@@ -135,7 +136,7 @@ class RoleProcess:
                 self._failures = 0
             if self._failures >= len(_PAUSES):
                 said = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "without a word")
-                self._report("process.gave_up", {**described, "said": said[:_SAID]})
+                self._report(ProcessGaveUp(**described, said=said[:_SAID]))
                 self._forget()
                 return
             pause = _PAUSES[self._failures]
@@ -153,7 +154,7 @@ class RoleProcess:
         self.pid = self._child.pid
         record = {"pid": self.pid, "started": start_time(self.pid), "assignment": given.to_dict()}
         write_atomically(self.pid_file, json.dumps(record))
-        self._report("process.started", self.describe())
+        self._report(ProcessStarted(**self.describe()))
 
     async def _until_it_ends(self, adopt: Mapping[str, Any] | None) -> None:
         self._ended = asyncio.Event()

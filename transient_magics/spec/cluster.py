@@ -7,9 +7,12 @@ declaration) are part of it, so that whoever reads `spec.json` later needs no ta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from ..errors import DeclarationError
+from ..protocol import checks
+from ..protocol.names import checked_name
 from .grammar import WorkerGroup, render_groups
 
 EMULATED_PROJECT = "emulated-project"
@@ -102,7 +105,11 @@ class ClusterSpec:
 
     def price(self, kind: str, zone: str) -> PriceLine:
         """What a VM of this kind (an accelerator, `parameter-server`) costs in this zone."""
-        return self.prices.get(f"{kind}@{zone}") or self.prices[kind]
+        return self.known_price(kind, zone) or self.prices[kind]
+
+    def known_price(self, kind: str, zone: str) -> PriceLine | None:
+        """The same; None where the declaration has none."""
+        return self.prices.get(f"{kind}@{zone}") or self.prices.get(kind)
 
     @property
     def emulated(self) -> bool:
@@ -149,12 +156,18 @@ class ClusterSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote; fields of newer versions are ignored."""
-        known = {field.name for field in fields(cls)}
-        chosen = {key: value for key, value in values.items() if key in known}
-        chosen["groups"] = tuple(WorkerGroup(**group) for group in chosen["groups"])
-        chosen["zones"] = tuple(chosen["zones"])
-        chosen["ssh_from"] = tuple(chosen.get("ssh_from", ()))
-        chosen["candidates"] = {kind: tuple(zones) for kind, zones in chosen.get("candidates", {}).items()}
-        chosen["prices"] = {kind: PriceLine(**line) for kind, line in chosen["prices"].items()}
-        return cls(**chosen)
+        """Read what `to_dict` wrote; fields of newer versions are ignored.
+
+        Raises DeclarationError where it is no whole declaration: VMs and buckets hold copies of it.
+        """
+        try:
+            spec = checks.built(cls, values)
+            checked_name(spec.name)
+            if not spec.zones and not all(group.zone for group in spec.groups):
+                raise ValueError("it has no zones")
+            float(spec.ends_at)
+        except KeyError as error:
+            raise DeclarationError(f"The cluster's declaration cannot be read: no price of {error}") from None
+        except ValueError as error:
+            raise DeclarationError(f"The cluster's declaration cannot be read: {error}") from None
+        return spec

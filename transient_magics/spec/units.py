@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 
 from ..errors import DeclarationError
+from ..protocol.names import is_name
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
-_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 
 
 def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
@@ -50,7 +50,7 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
 def parse_name(text: str, option: str) -> str:
     """A name of a cluster or run, as Compute Engine allows names: a-z, 0-9 and '-', a letter first, 40 characters."""
     name = text.strip().lower()
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise DeclarationError(
             f"'{text}' cannot be a name",
             where=option,

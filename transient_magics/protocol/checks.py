@@ -1,0 +1,263 @@
+"""Checks of foreign values: what a class says of its fields is what is let in.
+
+`of` makes a check from an annotation, `fields_of` those of a dataclass. A check returns the value (lists as the tuples
+they were) or raises ValueError. Numbers are finite and below 2**63, texts have 4 KiB at most, mappings and sequences
+1,024 entries, and JSON is no deeper than 16. `Annotated[int, at_least(0)]` adds checks of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+from .names import checked_name
+
+LONGEST_LINE = 1 << 20
+"""Of a line that is taken from anybody, in bytes."""
+LONGEST_TEXT = 4096
+MOST_ENTRIES = 1024
+DEEPEST = 16
+_LARGEST = 2**63
+
+Check = Callable[[Any], Any]
+_Class = TypeVar("_Class")
+
+
+def at_least(least: float) -> Check:
+    """A number no less than this."""
+
+    def check(value: Any) -> Any:
+        if value < least:
+            raise ValueError(f"{value!r} is less than {least}")
+        return value
+
+    return check
+
+
+def within(least: float, most: float) -> Check:
+    """A number from `least` to `most`."""
+
+    def check(value: Any) -> Any:
+        if not least <= value <= most:
+            raise ValueError(f"{value!r} is not from {least} to {most}")
+        return value
+
+    return check
+
+
+def _name_or_none(value: Any) -> Any:
+    return checked_name(value) if value else value
+
+
+Count = Annotated[int, at_least(0)]
+Amount = Annotated[float, at_least(0)]
+Name = Annotated[str, checked_name]
+NameOrNone = Annotated[str, _name_or_none]
+"""A name, or the empty text."""
+
+
+def parsed(line: bytes | str) -> Any:
+    """The JSON value of one line. Raises ValueError where there is none, or too much of it."""
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"a line of {len(line)} bytes")
+    try:
+        return json.loads(line, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("JSON that is too deep") from None
+
+
+def parsed_object(line: bytes | str) -> dict[str, Any]:
+    """As `parsed`, of a line that holds an object."""
+    values = parsed(line)
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    return values
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
+
+
+def text(value: Any) -> str:
+    """A text of 4 KiB at most that UTF-8 can hold."""
+    if not isinstance(value, str):
+        raise ValueError(f"no text: {value!r:.80}")
+    if len(value) > LONGEST_TEXT or (not value.isascii() and len(value.encode()) > LONGEST_TEXT):
+        raise ValueError(f"a text of {len(value)} characters")
+    return value
+
+
+def clipped(value: str) -> str:
+    """What of a text may be told: its begin, where it is too long, and nothing that UTF-8 cannot hold."""
+    return value.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not -_LARGEST < value < _LARGEST:
+        raise ValueError(f"no whole number: {value!r:.80}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or not -_LARGEST < value < _LARGEST:
+        raise ValueError(f"no number: {value!r:.80}")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"neither true nor false: {value!r:.80}")
+    return value
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise ValueError(f"something: {value!r:.80}")
+
+
+def anything(value: Any, depth: int = DEEPEST) -> Any:
+    """Any JSON value: of plain types, finite, not deep. Its size is that of its line."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, (int, float)):
+        return _number(value)
+    if depth <= 0:
+        raise ValueError("JSON that is too deep")
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            anything(each, depth - 1)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"no key: {key!r:.80}")
+            anything(each, depth - 1)
+    else:
+        raise ValueError(f"no JSON value: {type(value).__name__}")
+    return value
+
+
+_PLAIN: dict[Any, Check] = {
+    int: _integer, float: _number, str: text, bool: _boolean, type(None): _nothing, None: _nothing, Any: anything
+}  # fmt: skip
+
+
+def of(annotation: Any) -> Check:
+    """The check of what is annotated so."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _all(of(inner[0]), *inner[1:])
+    if origin in (Union, types.UnionType):
+        return _either([of(each) for each in inner])
+    if origin is Literal:
+        return _one_of(inner)
+    if origin is tuple:
+        return _sequence(of(inner[0])) if inner[-1] is Ellipsis else _row([of(each) for each in inner])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(of(inner[0]), of(inner[1]))
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return lambda value: built(annotation, value)
+    raise TypeError(f"nothing checks {annotation!r}")
+
+
+@cache
+def fields_of(cls: type) -> Mapping[str, Check]:
+    """The checks of a dataclass' fields by their names."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {each.name: of(hints[each.name]) for each in fields(cls)}
+
+
+def built(cls: type[_Class], values: Any) -> _Class:
+    """An instance of a dataclass from plain values. Fields that it does not know (of newer versions) are passed over.
+
+    Raises ValueError with the field that is not as it should be.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"no object: {values!r:.80}")
+    try:
+        return cls(**known(cls, values))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of plain values, the fields of a dataclass, checked as in `built`; some may be missing."""
+    checks, checked = fields_of(cls), {}
+    for name, value in values.items():
+        if check := checks.get(name):
+            try:
+                checked[name] = check(value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    return checked
+
+
+def _all(first: Check, *others: Check) -> Check:
+    def check(value: Any) -> Any:
+        value = first(value)
+        for each in others:
+            value = each(value)
+        return value
+
+    return check
+
+
+def _either(checks: list[Check]) -> Check:
+    def check(value: Any) -> Any:
+        for each in checks[:-1]:
+            with suppress(ValueError):
+                return each(value)
+        return checks[-1](value)
+
+    return check
+
+
+def _one_of(values: tuple[Any, ...]) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or value not in values:
+            raise ValueError(f"none of {', '.join(map(str, values))}: {value!r:.80}")
+        return value
+
+    return check
+
+
+def _few(value: Any) -> None:
+    if len(value) > MOST_ENTRIES:
+        raise ValueError(f"{len(value)} entries")
+
+
+def _sequence(each: Check) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"no list: {value!r:.80}")
+        _few(value)
+        return tuple(map(each, value))
+
+    return check
+
+
+def _row(checks: list[Check]) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)) or len(value) != len(checks):
+            raise ValueError(f"no list of {len(checks)}: {value!r:.80}")
+        return tuple(each(part) for each, part in zip(checks, value, strict=True))
+
+    return check
+
+
+def _mapping(key: Check, each: Check) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"no object: {value!r:.80}")
+        _few(value)
+        return {key(name): each(part) for name, part in value.items()}
+
+    return check

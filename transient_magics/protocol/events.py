@@ -1,0 +1,88 @@
+"""What an event is: one line of JSON with `seq`, `time` (nanoseconds since 1970, UTC), `kind`, and the kind's fields.
+
+A class per kind, whose annotations are the checks of what is read. Kinds of newer versions are read as `Unknown` and
+fields that are not known are passed over, so that an old notebook can read a new journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from . import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """What all events have. `seq` and `time` are set by the journal when the event is appended."""
+
+    kind: ClassVar[str] = ""
+    seq: checks.Count = 0
+    time: checks.Count = 0
+
+    @property
+    def at(self) -> float:
+        """`time` in seconds since 1970."""
+        return self.time / 1e9
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The kind's own fields."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("seq", "time")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain JSON values, `seq`, `time` and `kind` first."""
+        return {"seq": self.seq, "time": self.time, "kind": self.kind, **self.values}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown(Event):
+    """An event of a kind that this version does not know; `line` is all of it."""
+
+    line: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return self.line
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.line)
+
+
+KINDS: dict[str, type[Event]] = {}
+"""All classes of events by their kinds."""
+_Kind = TypeVar("_Kind", bound=type[Event])
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def event(kind: str) -> Callable[[_Kind], _Kind]:
+    """Make a class that of the events of `kind`."""
+
+    def register(cls: _Kind) -> _Kind:
+        cls = dataclass(frozen=True, kw_only=True)(cls)
+        cls.kind = kind
+        KINDS[kind] = cls
+        return cls
+
+    return register
+
+
+def decode(line: bytes) -> Event:
+    """The event of one line. Raises ValueError for a line that is none (as a torn one)."""
+    return from_values(checks.parsed_object(line))
+
+
+def from_values(values: Mapping[str, Any]) -> Event:
+    """The event of plain values, each checked. Raises ValueError with the field that is not as it should be."""
+    kind = values.get("kind")
+    if not isinstance(kind, str):
+        raise ValueError("no kind")
+    cls = KINDS.get(kind)
+    try:
+        if cls is None:
+            head = {name: values[name] for name in ("seq", "time") if name in values}
+            return checks.built(Unknown, {**head, "line": values})
+        return checks.built(cls, values)
+    except ValueError as error:
+        raise ValueError(f"a {kind:.80} event: {error}") from None

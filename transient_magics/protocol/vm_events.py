@@ -1,0 +1,286 @@
+"""What VMs tell: events of a run, as its chief writes them down, and what the agent of a VM does.
+
+These classes are all that is taken from a VM. Chief and agent make their lines of them (`told`), so that what is sent
+and what is let in is one and the same; `from_chief` and `from_agent` read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import checks
+from .checks import Amount, Count, Name, NameOrNone
+from .events import Event, event
+
+_DAY = 86_400 * 10**9
+
+
+@event("worker.joined")
+class WorkerJoined(Event):
+    """A worker process takes part in a run, under a `number` that is never used twice; `active` workers now."""
+
+    run: Name
+    worker: Name
+    number: Count
+    active: Count
+
+
+@event("worker.left")
+class WorkerLeft(Event):
+    """A worker process takes no part any more. `reason`: finished, revoked, lost, or told to leave."""
+
+    run: Name
+    worker: Name
+    number: Count
+    active: Count
+    reason: str
+
+
+@event("worker.batch_resized")
+class WorkerBatchResized(Event):
+    """A worker takes mini-batches of `new` examples (of text: tokens), not of `old`.
+
+    `reason`: static, dynamic, revocation, join or oom.
+    """
+
+    run: Name
+    worker: Name
+    old: Count
+    new: Count
+    reason: str
+
+
+@event("train.started")
+class TrainStarted(Event):
+    """The chief initialised or restored the model; training goes on from `step`."""
+
+    run: Name
+    step: Count
+
+
+@event("train.progress")
+class TrainProgress(Event):
+    """Where the run stands, over the whole cluster."""
+
+    run: Name
+    step: Count
+    loss: float | None = None
+    steps_per_second: Amount = 0.0
+    samples_per_second: Amount = 0.0
+    active: Count = 0
+
+
+@event("train.checkpoint")
+class TrainCheckpoint(Event):
+    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
+
+    `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
+    `worker` wrote it (`--chief worker`); the chief did where it is empty. `asked`: it was begun because somebody asked
+    for one, and so has every step that was made before.
+    """
+
+    run: Name
+    step: Count
+    path: str
+    seconds: Amount = 0.0
+    bytes: Count = 0
+    worker: NameOrNone = ""
+    next_seconds: Amount | None = None
+    asked: bool = False
+
+
+@event("train.shipped")
+class TrainShipped(Event):
+    """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there (`gs://...`)."""
+
+    run: Name
+    step: Count
+    path: str
+    seconds: Amount = 0.0
+    bytes: Count = 0
+
+
+@event("train.unshipped")
+class TrainUnshipped(Event):
+    """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to this machine."""
+
+    run: Name
+    reason: str
+
+
+@event("train.slow")
+class TrainSlow(Event):
+    """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
+
+    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU; of several, `server`
+    says which) or `network`.
+    """
+
+    run: Name
+    speed: Amount
+    expected: Amount
+    bottleneck: str
+    worker: NameOrNone = ""
+    server: NameOrNone = ""
+
+
+@event("train.recovered")
+class TrainRecovered(Event):
+    """The cluster, which was slow, makes `speed` of the `expected` examples per second again."""
+
+    run: Name
+    speed: Amount
+    expected: Amount
+
+
+@event("train.evaluated")
+class TrainEvaluated(Event):
+    """The dev split's metrics at `step`, by name."""
+
+    run: Name
+    step: Count
+    metrics: Mapping[str, float]
+
+
+@event("train.unevaluated")
+class TrainUnevaluated(Event):
+    """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next one is evaluated."""
+
+    run: Name
+    step: Count
+    reason: str
+
+
+@event("train.finished")
+class TrainFinished(Event):
+    """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket."""
+
+    run: Name
+    step: Count
+    loss: float | None = None
+    seconds: Amount = 0.0
+    checkpoint: str = ""
+    stopped: bool = False
+
+
+@event("train.failed")
+class TrainFailed(Event):
+    """The run ended without reaching its steps. `reason` is one sentence."""
+
+    run: Name
+    reason: str
+    step: Count = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentLine(Event):
+    """What the agent of a VM tells. It is about that VM, and becomes an event only where the controller makes one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentStarted(AgentLine):
+    """An agent took charge of the VM."""
+
+    kind = "agent.started"
+    pid: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStarted(AgentLine):
+    """A process of a run was started."""
+
+    kind = "process.started"
+    run: Name
+    role: Literal["ps", "worker"]
+    name: Name
+    pid: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessExited(AgentLine):
+    """It ended with `code` (None: nobody knows); `tail` is the end of what it said."""
+
+    kind = "process.exited"
+    run: Name
+    role: Literal["ps", "worker"]
+    name: Name
+    code: int | None
+    tail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessGaveUp(AgentLine):
+    """It ended too often to be started again; `said` are its last words."""
+
+    kind = "process.gave_up"
+    run: Name
+    role: Literal["ps", "worker"]
+    name: Name
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficCounted(AgentLine):
+    """What the VM has sent and received since it started, in bytes."""
+
+    kind = "vm.traffic"
+    sent: Count
+    received: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionNoticed(AgentLine):
+    """The VM's metadata server announced its preemption."""
+
+    kind = "vm.preemption_notice"
+
+
+_OF_CHIEF: dict[str, type[Event]] = {
+    each.kind: each
+    for each in (
+        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainCheckpoint, TrainShipped,
+        TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated, TrainFinished, TrainFailed,
+    )
+}  # fmt: skip
+_OF_AGENT: dict[str, type[AgentLine]] = {
+    each.kind: each
+    for each in (AgentStarted, ProcessStarted, ProcessExited, ProcessGaveUp, TrafficCounted, PreemptionNoticed)
+}
+
+
+def told(event: Event) -> dict[str, Any]:
+    """The fields of a line that tells the event, its texts no longer than is let in."""
+    return {name: checks.clipped(value) if isinstance(value, str) else value for name, value in event.values.items()}
+
+
+def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
+    """The event on a line of the chief of `run`, told of a moment from `since` to `until` (ns), give or take a day.
+
+    Raises ValueError for everything else, whatever it is.
+    """
+    found = _taken(line, _OF_CHIEF, since, until)
+    if getattr(found, "run", None) != run:
+        raise ValueError(f"a {found.kind} event of another run")
+    return found
+
+
+def from_agent(line: bytes, since: int, until: int) -> AgentLine:
+    """As `from_chief`, of a line of an agent."""
+    found = _taken(line, _OF_AGENT, since, until)
+    assert isinstance(found, AgentLine)
+    return found
+
+
+def _taken(line: bytes, kinds: Mapping[str, type[Event]], since: int, until: int) -> Event:
+    values = checks.parsed_object(line)
+    kind = values.get("kind")
+    cls = kinds.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ValueError(f"a VM does not tell {kind!r:.80}")
+    values.pop("seq", None)
+    found = checks.built(cls, values)
+    if not since - _DAY <= found.time <= until + _DAY:
+        raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
+    return found
