@@ -30,7 +30,7 @@ def bundle() -> None:
     """Fetch what the lock names, unless it is here, and bundle."""
     installed, lock = WIDGETS / "node_modules" / ".package-lock.json", WIDGETS / "package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        _npm("ci")
+        _npm("ci", "--ignore-scripts")  # of packages: nothing of theirs runs here but the bundler
     _npm("run", "build")
 
 

@@ -1,7 +1,7 @@
 """Where things lie on this machine: clusters, runs, sockets, the emulator's state.
 
-`TRANSIENT_MAGICS_HOME` moves all of it below one directory (tests and demonstrations use that). Directories are made
-with mode 0700, because a cluster's key lies in one of them.
+`TRANSIENT_MAGICS_HOME` moves all of it below one directory (tests and demonstrations use that). Directories that are
+made here have mode 0700, because a cluster's key lies in one of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 _VARIABLE = "TRANSIENT_MAGICS_HOME"
 _EMULATOR_VARIABLE = "TRANSIENT_MAGICS_EMULATOR"
+_ELSEWHERE = "set XDG_RUNTIME_DIR to a directory of your own"
 
 
 def home() -> Path:
@@ -40,8 +41,13 @@ def identity() -> str:
 
 
 def private(directory: Path) -> Path:
-    """Make `directory` (and its parents) if needed, readable by this user alone, and return it."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Make `directory` if needed, readable by this user alone, and return it; so are the parents that it makes.
+
+    What is there already keeps its mode.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):  # Path.mkdir would give the parents the default mode
+        each.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 
@@ -75,11 +81,20 @@ def sockets() -> Path:
     identity = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
     base = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
-    directory = private(parent / f"transient-{os.getuid()}-{identity}")
-    owner = directory.stat()
-    if owner.st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to another user; set XDG_RUNTIME_DIR to a directory of your own")
-    directory.chmod(0o700)
+    directory = parent / f"transient-{os.getuid()}-{identity}"
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    try:
+        # Others may write into the directory above, so what has this name may be theirs, or a link of theirs.
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        raise PermissionError(f"{directory} is no directory; {_ELSEWHERE}") from None
+    try:
+        if os.fstat(opened).st_uid != os.getuid():
+            raise PermissionError(f"{directory} belongs to another user; {_ELSEWHERE}")
+        os.fchmod(opened, 0o700)
+    finally:
+        os.close(opened)
     return directory
 
 

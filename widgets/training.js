@@ -1,6 +1,7 @@
 /* A run: how far it is, its figures, its curves; shown by itself, also what can be done with it and its workers' logs. */
 
 import { lineChart, sharedAxis } from "./chart.js";
+import { csv } from "./csv.js";
 import { TONES, asking, choice, clock, download, element, fact, keyed, number, onTheme, setAttribute, setText } from "./page.js";
 
 const WORKER_COLOURS = ["#3f83c8", "#d98e04", "#2a9d5c", "#a05fc7", "#cf4436", "#1f9aa8", "#8b6f3e", "#c75f8f"];
@@ -88,8 +89,7 @@ function asTable(curves) {
     new Date(at * 1000).toISOString(), curves.step[index], curves.loss[index], curves.speed[index], curves.expected[index],
     ...workers.flatMap(([, each]) => [each.speed[index], each.batch[index], each.staleness[index]]),
   ]);
-  const cell = (value) => (/[",\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
-  return [head, ...rows].map((line) => line.map(cell).join(",")).join("\r\n");
+  return csv([head, ...rows]);
 }
 
 /** All charts below each other, as one picture. */

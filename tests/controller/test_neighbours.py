@@ -28,6 +28,7 @@ import transient_magics as tm
 from transient_magics import emulator, places
 from transient_magics.client import specify
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
+from transient_magics.controller.access import to_project
 from transient_magics.controller.baking import BUILD_LABEL
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
 from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
@@ -276,6 +277,15 @@ def test_ssh_comes_in_from_where_it_was_said_and_else_through_the_proxy_alone(
     with pytest.raises(DeclarationError, match=r"gcloud.* is not on this machine.*--ssh-from RANGE"):
         tm.declare(tm.Declaration("t4", name="c", project="some-project"))
     assert not places.cluster("c").exists()
+
+
+async def test_no_proxy_is_asked_for_the_emulator(alice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    async with to_project(None) as access:
+        await access.reopen()
+        assert access.isolated in (True, False)
 
 
 def test_what_has_no_id_is_deleted_by_name_only_when_that_is_asked_for(alice: Path) -> None:

@@ -161,6 +161,9 @@ def test_quotas_show_what_is_used(cloud: Cloud) -> None:
 def test_a_web_page_cannot_make_the_browser_ask(running: Running) -> None:
     assert http_request(running.url, "GET", f"{_BASE}/zones", Origin="http://evil.example")[0] == 403
     assert http_request(running.url, "GET", f"{_BASE}/zones", Host="evil.example")[0] == 403
+    asked = {site: http_request(running.url, "GET", f"{_BASE}/zones", **{"Sec-Fetch-Site": site})[0]
+             for site in ("cross-site", "same-site", "same-origin", "none")}  # fmt: skip
+    assert asked == {"cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200}
     assert http_request(running.url, "GET", f"{_BASE}/zones?unknown=1&prettyPrint=false")[0] == 200
     status, refusal = http_request(running.url, "GET", "/compute/v2/nothing")
     assert (status, refusal["error"]["errors"][0]["reason"]) == (404, "notFound")

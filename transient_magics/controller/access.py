@@ -30,6 +30,7 @@ _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
 _PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
 _IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet")
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as Google's clients for the emulator
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
@@ -170,7 +171,7 @@ class Access:
 
 def _ask(url: str) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with _WITHOUT_PROXY.open(url, timeout=10) as answer:
             return json.load(answer)
     except (OSError, ValueError) as error:
         raise UnreachableError(f"The emulator does not answer: {error}", where=url) from error
