@@ -1,4 +1,4 @@
-# make demo | test | lab | lint: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | test | quick | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SCREENSHOTS := out
 FRONT := widgets/dist/cluster.js
 
-.PHONY: demo test lint lab venv browser bench lock clean
+.PHONY: demo test quick light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -41,8 +41,13 @@ lint: $(READY)
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
+# Many tests wait more than they compute: for VMs that boot, for notices that run out, for steps of a declared pace.
 test: lint browser $(FRONT)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Neither TensorFlow nor a browser nor long stories: for after every change.
+quick: $(FRONT)
+	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
 
 bench: $(FRONT)
 	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done

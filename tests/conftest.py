@@ -1,14 +1,17 @@
-"""What all rooms' tests share: an emulator of one's own, a package to install, and the order of the tests.
+"""What all rooms' tests share: a home of their own, an emulator, a package to install, and the order of the tests.
 
-Browsers come last, because Playwright keeps an event loop running from its first page on.
+`--quick` (`make quick`) leaves out what starts TensorFlow (marked `training`), a browser (`browser`), or lives through
+a cluster's story on emulated VMs (`story`), and fails a test that should have been marked.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,15 +23,75 @@ import pytest
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("untimed")
 
+TESTS = Path(__file__).parent
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Jobs in a shell's background ignore it, and so would every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Emulate = Callable[..., AbstractContextManager[str]]
 
+NOT_QUICK = ("training", "browser", "story")
+LONGEST = ()
+"""Files that take a minute and more, the longest first: whoever begins with one at the end is waited for."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="neither TensorFlow nor a browser nor long stories")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Browsers come last, because Playwright keeps an event loop running from its first page on; long files first."""
+    if config.getoption("--quick"):
+        left_out = [item for item in items if any(item.get_closest_marker(name) for name in NOT_QUICK)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+
+    def order(item: pytest.Item) -> tuple[bool, int]:
+        name = item.path.relative_to(TESTS).as_posix()
+        return item.get_closest_marker("browser") is not None, ranks.get(name, len(ranks))
+
+    items.sort(key=order)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_home() -> Iterator[None]:
+    """A home of the tests' own, where what this user has learnt and declared is not seen, and a place for sockets.
+
+    Tests that need an empty one set another; of all homes the sockets lie below this place (places.sockets).
+    """
+    place = Path(tempfile.mkdtemp(prefix="tm-"))  # short: the paths of sockets are
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSIENT_MAGICS_HOME", str(place / "home"))
+        patch.setenv("XDG_RUNTIME_DIR", str(place))
+        patch.delenv("TRANSIENT_MAGICS_EMULATOR", raising=False)
+        yield
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _imports_of_tensorflow(pytestconfig: pytest.Config) -> Iterator[Path | None]:
+    """The file in which every Python program that a test starts says when it imports TensorFlow, in a quick run."""
+    if not pytestconfig.getoption("--quick"):
+        yield None
+        return
+    with tempfile.NamedTemporaryFile(prefix="tm-") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSIENT_TESTS_IMPORTS", file.name)
+        patch.setenv("PYTHONPATH", str(TESTS / "quick"), prepend=os.pathsep)
+        yield Path(file.name)
+
+
+@pytest.fixture(autouse=True)
+def _quick_is_quick(_imports_of_tensorflow: Path | None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test of a quick run imports TensorFlow, nor does a program that it starts."""
+    yield
+    if _imports_of_tensorflow is None:
+        return
+    told = _imports_of_tensorflow.read_text()
+    os.truncate(_imports_of_tensorflow, 0)
+    assert not told, f"TensorFlow is imported by a test that is not marked `training`: {told}"
+    assert "tensorflow" not in sys.modules, "TensorFlow is imported into the process of the tests"
 
 
 @pytest.fixture(scope="session")

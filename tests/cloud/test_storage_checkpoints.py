@@ -15,6 +15,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from tests.conftest import Emulate
 from transient_magics.errors import TrainingError
 from transient_magics.runtime import shared_records
 from transient_magics.runtime.bucket import Bucket, OvertakenError
@@ -26,19 +27,12 @@ BUCKET = "checkpoints-here"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[storage.Client]:
-    home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
-    environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()) as program:
-        assert program.stdout is not None
-        url = program.stdout.readline().decode().split()[1]
-        os.environ["STORAGE_EMULATOR_HOST"] = url
+def client(emulate: Emulate) -> Iterator[storage.Client]:
+    with emulate() as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", url)
         made = storage.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
         made.create_bucket(BUCKET)
         yield made
-        del os.environ["STORAGE_EMULATOR_HOST"]
-        program.terminate()
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ from transient_magics.controller.sweep import _why
 from transient_magics.errors import AlreadyExistsError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
+pytestmark = pytest.mark.story
+
 ZONE = "us-central1-a"
 STRANGER = VmRequest("x", ZONE, "n1-standard-4", "", provisioning_model="standard", labels={"team": "production"})
 PATIENCE = 200.0

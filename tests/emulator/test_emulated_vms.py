@@ -202,6 +202,7 @@ async def test_a_stopped_vm_keeps_its_disk(cloud: Cloud) -> None:
     eventually(lambda: "a line" in cloud.instances.get_serial_port_output(**arguments).contents)
 
 
+@pytest.mark.story
 def test_many_vms_are_no_trouble(cloud: Cloud) -> None:
     operations = [cloud.insert(f"w{number}") for number in range(60)]
     for operation in operations:

@@ -16,6 +16,8 @@ from google.api_core import exceptions
 from transient_magics import emulator
 from transient_magics.errors import UnreachableError
 
+pytestmark = pytest.mark.story
+
 
 def end(running: Running) -> None:
     running.process.terminate()

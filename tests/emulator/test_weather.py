@@ -79,6 +79,7 @@ def test_fair_weather_says_nothing_and_bad_orders_change_nothing(sky: Cloud) -> 
     assert http_request(sky.running.url, "GET", WEATHER) == (200, fair)
 
 
+@pytest.mark.story
 def test_weather_survives_the_emulators_death(state: Path) -> None:
     first = start(state, "--notice", "0.3")
     cloud = Cloud(first)
@@ -188,6 +189,7 @@ def test_a_stopped_vm_may_find_no_capacity_to_start_again(sky: Cloud) -> None:
     assert sky.get("w0").status == "TERMINATED"
 
 
+@pytest.mark.story
 def test_an_operation_that_is_to_fail_fails_also_after_a_kill(state: Path) -> None:
     first = start(state)
     cloud = Cloud(first)

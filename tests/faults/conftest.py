@@ -27,6 +27,14 @@ PACE = 0.15  # seconds per step: three workers leave the two cores some air
 PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of these tests lives through a cluster's story."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.story)
+
+
 def processes(*marks: str) -> list[int]:
     """Process numbers whose command line holds all the marks, oldest first."""
     found = []
@@ -37,6 +45,13 @@ def processes(*marks: str) -> list[int]:
                 if all(mark in line for mark in marks):
                     found.append(int(entry.name))
     return sorted(found)
+
+
+def end(numbers: list[int]) -> None:
+    """kill -9 of processes, of those that are there still."""
+    for number in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -212,24 +227,23 @@ def take_away(vm: str) -> None:
 def home() -> Iterator[Path]:
     """A home of our own for everything that the product keeps, and nothing left of it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tm-"))
-    before = os.environ.get("TRANSIENT_MAGICS_HOME")
-    os.environ["TRANSIENT_MAGICS_HOME"] = str(directory)
-    sockets = places.sockets()
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSIENT_MAGICS_HOME", str(directory))
+        sockets = places.sockets()
         yield directory
-        for cluster in client.clusters():
-            cluster.delete(PATIENCE)
-        deadline = time.monotonic() + PATIENCE  # an emulator that is expecting VMs waits a minute for them
-        while (left := processes(str(directory)) + processes(str(sockets))) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert not left, f"left running: {left}"
-        assert not list((directory / "emulator" / "vms").glob("*")), "files of VMs were left"
-        shutil.rmtree(directory, ignore_errors=True)
-    finally:
-        if before is None:
-            os.environ.pop("TRANSIENT_MAGICS_HOME", None)
-        else:
-            os.environ["TRANSIENT_MAGICS_HOME"] = before
+        running = lambda: processes(str(directory)) + processes(str(sockets))  # noqa: E731
+        try:
+            with contextlib.ExitStack() as deletions:  # one that fails keeps none of the others from being deleted
+                for cluster in client.clusters():
+                    deletions.callback(cluster.delete, PATIENCE)
+            deadline = time.monotonic() + PATIENCE  # an emulator that is expecting VMs waits a minute for them
+            while (left := running()) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert not left, f"left running: {left}"
+            assert not list((directory / "emulator" / "vms").glob("*")), "files of VMs were left"
+        finally:
+            end(running())  # nothing trains on beside the tests that follow
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
         ({"do": "dance"}, "knows no command"),
         ({"do": "assign", "run": "../x"}, "not an assignment"),
         (worker(free_ports(1)), "run.json"),
-        ({**WARM, "name": "../x"}, "must not be paths"),
+        ({**WARM, "name": "../x"}, "no name"),
         ({"do": "save", "run": "run-1"}, "no chief"),
     ):
         answer = room.say("vm", message)
@@ -113,6 +113,7 @@ def waiting(room: MachineRoom) -> list[int]:
     return found
 
 
+@pytest.mark.training
 def test_a_waiting_process_becomes_the_worker_and_a_dead_one_is_done_without(room: MachineRoom):
     room.start_agent("vm")
     for kill in (False, True):
@@ -130,6 +131,7 @@ def test_a_waiting_process_becomes_the_worker_and_a_dead_one_is_done_without(roo
         room.say("vm", {"do": "stop", "run": "run-1"})
 
 
+@pytest.mark.training
 def test_nobody_waits_for_a_run_that_is_over_or_an_agent_that_is_dead(room: MachineRoom):
     room.start_agent("vm")
     for end in (lambda: room.say("vm", {"do": "stop", "run": "run-1"}), lambda: room.kill_agent("vm")):
@@ -140,6 +142,7 @@ def test_nobody_waits_for_a_run_that_is_over_or_an_agent_that_is_dead(room: Mach
     room.start_agent("vm")
 
 
+@pytest.mark.training
 def test_what_is_left_of_an_earlier_run_ends_when_another_one_is_assigned(room: MachineRoom):
     room.start_agent("vm")
     for run in ("run-1", "run-2"):
