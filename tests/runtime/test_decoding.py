@@ -137,6 +137,15 @@ def test_a_transformer_answers_texts_with_texts(repeating: client.Run) -> None:
     assert repeating.decode({"inputs": [[2, 3, 1], [3, 1, 0]]}) == repeating.decode(["0 1", "1"])
 
 
+def test_a_beam_search_and_a_mean_of_checkpoints_are_what_is_asked_for(repeating: client.Run) -> None:
+    found = repeating.decode(TEXTS, beam_size=4)
+    assert sum(answer == text for answer, text in zip(found, TEXTS, strict=True)) >= 2, "it has learnt to repeat"
+    with pytest.raises(TrainingError, match="1 of the 3 checkpoints are here"):
+        repeating.decode(TEXTS, average=3)
+    with pytest.raises(TrainingError, match="beam_size is a whole number from 1 on, not 0"):
+        repeating.decode(TEXTS, beam_size=0)
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [

@@ -350,17 +350,30 @@ class Run:
 
         return predict(self, inputs, data_dir)
 
-    def decode(self, texts: Any, data_dir: str | Path | None = None) -> list[str]:
-        """The texts that a Tensor2Tensor model answers `texts` with, each token the likeliest one, on this machine.
+    def decode(
+        self,
+        texts: Any,
+        data_dir: str | Path | None = None,
+        *,
+        beam_size: int = 1,
+        alpha: float = 0.6,
+        average: int = 1,
+    ) -> list[str]:
+        """The texts that a Tensor2Tensor model answers `texts` with, on this machine.
 
         `texts`: a list of them (or of rows of token numbers), or a dict of such lists by feature name. The problem's
         own encoders turn them into token numbers and back. A model with inputs answers them, a language model goes on
         from them, a classifier names their classes. `data_dir`: where the problem's vocabulary is, where it is
-        not the one beside the checkpoint. Raises TrainingError or CellError.
+        not the one beside the checkpoint.
+
+        Each token is the likeliest one, unless `beam_size` is more than 1: then the best of so many beginnings is
+        written, by Tensor2Tensor's beam search, which prefers longer texts the larger `alpha` is (its t2t_decoder takes
+        4 and 0.6, and so many times the time). `average`: use the mean of the last so many checkpoints, as
+        t2t_avg_all makes it; the run must have kept them (`--keep`). Raises TrainingError or CellError.
         """
         from .models import decode
 
-        return decode(self, texts, data_dir)
+        return decode(self, texts, data_dir, beam_size, alpha, average)
 
     def export(self, folder: str | Path, data_dir: str | Path | None = None) -> Path:
         """Write the model of the last checkpoint as a SavedModel into `folder`, which must be new or empty.

@@ -29,12 +29,16 @@ def predict(run: Run, inputs: Any, data_dir: str | Path | None) -> ndarray | dic
     return next(iter(answers.values())) if len(answers) == 1 else answers
 
 
-def decode(run: Run, inputs: Any, data_dir: str | Path | None) -> list[str]:
-    """The texts that the model answers `inputs` with."""
-    return [str(text) for text in _ask(run, "decode", inputs, data_dir)["texts"]]
+def decode(run: Run, inputs: Any, data_dir: str | Path | None, beam_size: int, alpha: float, average: int) -> list[str]:
+    """The texts that the model, the mean of so many checkpoints, answers `inputs` with."""
+    for name, value in (("beam_size", beam_size), ("average", average)):
+        if not isinstance(value, int) or value < 1:
+            raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
+    search = ["--beam-size", str(beam_size), "--alpha", str(float(alpha)), "--average", str(average)]
+    return [str(text) for text in _ask(run, "decode", inputs, data_dir, search)["texts"]]
 
 
-def _ask(run: Run, do: str, inputs: Any, data_dir: str | Path | None) -> dict[str, ndarray]:
+def _ask(run: Run, do: str, inputs: Any, data_dir: str | Path | None, how: Sequence[str] = ()) -> dict[str, ndarray]:
     """The arrays that the model answers with, by name."""
     try:
         import numpy
@@ -50,7 +54,7 @@ def _ask(run: Run, do: str, inputs: Any, data_dir: str | Path | None) -> dict[st
         folder = _with_checkpoint(run, Path(temporary))
         given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
         numpy.savez(given_file, **arrays)
-        words = [*_common(folder, data_dir), do, str(given_file), str(answer_file)]
+        words = [*_common(folder, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
         with numpy.load(answer_file, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

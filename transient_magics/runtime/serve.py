@@ -2,7 +2,8 @@
 
 `predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's answers to another;
 `decode INPUTS OUTPUTS` does the same with the texts that the model writes; `export TARGET` writes a SavedModel. All
-restore the newest checkpoint in FOLDER (or that of `--step`), on the CPU, without any cluster. Prints one line of JSON:
+restore the newest checkpoint in FOLDER (or that of `--step`; or, to decode, the mean of the newest), on the CPU,
+without any cluster. Prints one line of JSON:
 `{"step": N}`, or `{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this package's
 errors.
 """
@@ -16,7 +17,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ ServingGraph = Any
 
 @contextlib.contextmanager
 def restored(
-    folder: RunFolder, spec: RunSpec, step: int, data: str | None, build: Callable[[Trainable], ServingGraph]
+    folder: RunFolder, spec: RunSpec, steps: Sequence[int], data: str | None, build: Callable[[Trainable], ServingGraph]
 ) -> Iterator[tuple[Session, Trainable, ServingGraph]]:
-    """A session in which what `build` builds has the values of the checkpoint at `step`. `data`: where vocabularies
-    are, if not beside the checkpoint."""
+    """A session in which what `build` builds has the mean values of the checkpoints at `steps`. `data`: where
+    vocabularies are, if not beside the checkpoint."""
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as own:
         vocabularies.lay_out(folder.checkpoints, Path(own))
@@ -51,12 +52,25 @@ def restored(
         tf.train.get_or_create_global_step()
         with placement.cut(spec.ps_shards):
             built = build(trainable)
-        _refuse_other_model(tf, checkpoints.prefix(step))
-        saver = checkpoints.saver(step)
+        _refuse_other_model(tf, checkpoints.prefix(steps[0]))
+        saver = checkpoints.saver(steps[0])
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
-            saver.restore(session, str(checkpoints.prefix(step)))
+            _restore_mean(tf, session, saver, [str(checkpoints.prefix(step)) for step in steps])
             yield session, trainable, built
+
+
+def _restore_mean(tf: Any, session: Session, saver: Any, prefixes: Sequence[str]) -> None:
+    """Numbers that are no fractions (counters) are those of the last one."""
+    variables = [variable for variable in tf.global_variables() if variable.dtype.base_dtype.is_floating]
+    means: list[Any] = []
+    for place, prefix in enumerate(prefixes, 1):
+        saver.restore(session, prefix)
+        if len(prefixes) > 1:
+            values = session.run(variables)
+            means = [mean + (value - mean) / place for mean, value in zip(means or values, values, strict=True)]
+    for variable, mean in zip(variables, means, strict=False):
+        variable.load(mean, session)
 
 
 def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
@@ -64,7 +78,7 @@ def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, input
     import numpy
 
     given = _read(inputs)
-    with restored(folder, spec, step, data, lambda trainable: trainable.serving_graph(given)) as found:
+    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)) as found:
         session, trainable, built = found
         fed = _fed(trainable, built, given)
         answers = [
@@ -75,12 +89,23 @@ def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, input
     numpy.savez(outputs, **whole)
 
 
-def decode(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
-    """Write the texts with which the model answers those of `inputs`, in their order, as `texts`."""
+def decode(
+    folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path,
+    *, beam_size: int, alpha: float, average: int,
+) -> None:  # fmt: skip
+    """Write the texts with which the model answers those of `inputs`, in their order, as `texts`.
+
+    The model is the mean of so many checkpoints up to `step`.
+    """
     import numpy
 
+    steps = [each for each in Checkpoints(folder.checkpoints).steps() if each <= step][:average]
+    if len(steps) < average:
+        what = f"{len(steps)} of the {average} checkpoints are here whose mean is wanted"
+        raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
     given, decoded = _read(inputs), list[str]()
-    with restored(folder, spec, step, data, lambda trainable: trainable.texts().graph(given)) as found:
+    build = lambda trainable: trainable.texts().graph(given, beam_size, alpha)  # noqa: E731
+    with restored(folder, spec, steps[::-1], data, build) as found:
         session, trainable, built = found
         texts = trainable.texts()
         for begin in range(0, _count(given), texts.batch):
@@ -92,7 +117,7 @@ def decode(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs
 
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
     """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
-    with restored(folder, spec, step, data, lambda trainable: trainable.serving_graph()) as (session, _, built):
+    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph()) as (session, _, built):
         tf = tensorflow()
         saved_model = tf.saved_model
         signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
@@ -181,6 +206,10 @@ def _arguments() -> argparse.Namespace:
         asking = what.add_parser(name)
         asking.add_argument("inputs", type=Path)
         asking.add_argument("outputs", type=Path)
+        if name == "decode":
+            asking.add_argument("--beam-size", type=int, default=1)
+            asking.add_argument("--alpha", type=float, default=0.0)
+            asking.add_argument("--average", type=int, default=1, metavar="CHECKPOINTS")
     what.add_parser("export").add_argument("target", type=Path)
     return parser.parse_args()
 
@@ -196,8 +225,13 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         step = steps[0] if given.step is None else given.step
         there = spec.data_dir if spec.data_dir and Path(spec.data_dir).is_dir() else None  # it was the VMs' place
         data = given.data or (None if vocabularies.kept(folder.checkpoints) else there)
-        work: Callable[..., None] = {"predict": predict, "decode": decode, "export": export}[given.what]
-        work(folder, spec, step, data, *([given.target] if work is export else [given.inputs, given.outputs]))
+        if given.what == "export":
+            export(folder, spec, step, data, given.target)
+        elif given.what == "predict":
+            predict(folder, spec, step, data, given.inputs, given.outputs)
+        else:
+            search = {"beam_size": given.beam_size, "alpha": given.alpha, "average": given.average}
+            decode(folder, spec, step, data, given.inputs, given.outputs, **search)
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
         traceback.print_exc()
         known = told(error, offset)

@@ -81,8 +81,12 @@ class Texts(Protocol):
         """The token numbers of a feature's texts, an array with a row for each, filled up with zeros at their ends."""
         ...
 
-    def graph(self, given: Collection[str]) -> ServingGraph:
-        """What answers the features `given`: `tokens`, with a row for each text."""
+    def graph(self, given: Collection[str], beam_size: int = 1, alpha: float = 0.0) -> ServingGraph:
+        """What answers the features `given`: `tokens`, with a row for each text.
+
+        `beam_size`: of how many beginnings the best is kept; 1 takes the likeliest token each time. A larger `alpha`
+        prefers longer texts.
+        """
         ...
 
     def decode(self, tokens: Any) -> str:

@@ -1,7 +1,7 @@
-"""From texts to texts: what a trained model writes, token by token, each time the likeliest one.
+"""From texts to texts: what a trained model writes, token by token, each time the likeliest one, or by beam search.
 
-Tensor2Tensor's own encoders turn texts into token numbers and back, and its own greedy inference writes: a model of
-texts with inputs answers them (a translation), a language model goes on from them, a classifier names the class.
+Tensor2Tensor's own encoders turn texts into token numbers and back, and its own inference writes: a model of texts
+with inputs answers them (a translation), a language model goes on from them, a classifier names the class.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Decoder:
             row[: len(tokens)] = tokens
         return array
 
-    def graph(self, given: Collection[str]) -> ServingGraph:
+    def graph(self, given: Collection[str], beam_size: int = 1, alpha: float = 0.0) -> ServingGraph:
         """Build what answers the features `given` with token numbers, in the default graph."""
         from tensor2tensor.utils import hparams_lib
 
@@ -72,7 +72,7 @@ class Decoder:
         features = {name: each[:, :, None, None] for name, each in inputs.items()}
         with bridges.autograph_off():
             model = self._definition.model(hparams, tf.estimator.ModeKeys.PREDICT)
-            answer = model.infer(features, decode_length=_LONGER)
+            answer = model.infer(features, decode_length=_LONGER, beam_size=beam_size, alpha=alpha)
         tokens = answer["outputs"]
         return ServingGraph(inputs, {"tokens": tf.reshape(tokens, [tf.shape(tokens)[0], -1])})
 
