@@ -183,6 +183,7 @@ def test_how_mini_batches_follow_what_is_measured_is_read() -> None:
     assert read("--step-time proportional --deadband 0") == {"step_time": "proportional", "deadband": 0.0}
     assert read("--batch-bounds 16,256") == {"batch_least": 16, "batch_most": 256}
     assert read("--batch-bounds ,256") == {"batch_most": 256}
+    assert [read(f"--eval-batches {many}")["eval_batches"] for many in ("all", "20")] == [0, 20]
 
 
 def test_a_run_reads_its_options() -> None:
@@ -201,6 +202,7 @@ def test_a_run_reads_its_options() -> None:
     [
         ("--model resnet", "needs --train-steps"),
         ("--model resnet --train-steps 5", "needs --hparams-set and --problem too"),
+        ("--train-steps 5 --eval-batches 0", "--eval-batches takes a whole number from 1 on, or all, not '0'"),
         ("--train-steps 5 --eval-every x", "a whole number of steps from 1 on, or end, not 'x'"),
         ("--train-steps 5 --checkpoint-every soon", "'soon' is no interval (--checkpoint-every). Write 500 (steps)"),
         ("--train-steps 5 --pip", "--pip: a value must follow"),

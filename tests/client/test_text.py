@@ -44,6 +44,22 @@ def test_a_slow_run_and_an_evaluation_that_failed_are_told_for_as_long_as_they_l
     assert event_words(failed) == "run-1 could not be evaluated at step 1,050: ValueError: no dev split"
 
 
+def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -> None:
+    part = events.TrainEvaluated(
+        run="run-1", step=1100, metrics={"accuracy": 0.9}, batches=100, examples=12800, complete=False,
+        undefined=("loss",),
+    )  # fmt: skip
+    assert event_words(part) == "run-1 evaluated at step 1,100: accuracy 0.9, loss nan (the first 12,800 examples)"
+    begin = [
+        events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+    ]
+    state = replay([*begin, part])
+    assert "evaluation: accuracy 0.9, loss nan (the first 12,800 examples)" in text.status(state, bill(state, 1.0), 1.0)
+    whole = events.TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9}, batches=3, examples=360)
+    assert event_words(whole) == "run-1 evaluated at step 1,100: accuracy 0.9 (all 360 examples)"
+
+
 def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:
     return events.WorkerBatchResized(run="run-1", worker=worker, old=old, new=new, reason=reason)
 

@@ -268,7 +268,11 @@ def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
     story(events.StepSeen(7))
     assert events.Save() in story(events.EvaluationAsked())
     assert events.Evaluate(7) in story(events.SaveDone(7, "checkpoints/model.ckpt-7", 0.1, 10))
-    assert kinds(story(events.EvaluationDone(7, {"accuracy": 0.5}))) == ["train.evaluated"]
+    story(events.EvaluationDone(7, {"accuracy": 0.5}, batches=3, examples=300, complete=False, undefined=("loss",)))
+    assert story.emitted("train.evaluated")[0] == {
+        "run": "run-1", "step": 7, "metrics": {"accuracy": 0.5}, "batches": 3, "examples": 300, "complete": False,
+        "undefined": ["loss"],
+    }  # fmt: skip
     assert story.state.phase is Phase.TRAINING
 
 
@@ -352,8 +356,9 @@ def test_a_loss_that_is_no_number_fails_the_run():
     story(events.Prepared(0))
     story.joins(1, "worker-1")
     for step in (1, 2, 3):
-        story(events.Heard(1, {"step": step, "steps": 1, "loss": None}))
-    assert "learning_rate" in story.emitted("train.failed")[0]["reason"]
+        story(events.Heard(1, {"worker": "worker-1", "step": step, "steps": 1, "loss": None}))
+    said = "the loss is not a number any more since step 1, first on worker-1: lower learning_rate"
+    assert story.emitted("train.failed")[0]["reason"] == said
 
 
 def test_a_run_that_is_stopped_saves_first():

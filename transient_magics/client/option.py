@@ -243,6 +243,14 @@ def evaluate_every(text: str) -> int | None:
     return None if word == "end" else int(word)
 
 
+def evaluation_batches(text: str) -> int:
+    """How many batches an evaluation takes; 0: all."""
+    word = text.strip().lower()
+    if word != "all" and (not word.isdigit() or int(word) < 1):
+        raise DeclarationError(f"--eval-batches takes a whole number from 1 on, or all, not '{text}'")
+    return 0 if word == "all" else int(word)
+
+
 def interval(text: str) -> dict[str, Any]:
     """An interval in steps or in time."""
     if text.strip().lower() == "auto":

@@ -5,6 +5,7 @@ Everything is a pure function of folded state and of the moment `now` (seconds s
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +53,15 @@ def scores(metrics: Mapping[str, float]) -> dict[str, float]:
 def scores_words(metrics: Mapping[str, float]) -> str:
     """`accuracy 0.986, loss 0.085`."""
     return ", ".join(f"{name} {number(value)}" for name, value in scores(metrics).items())
+
+
+def examples_words(examples: int, complete: bool) -> str:
+    """`all 360 examples`, or `the first 12,800 examples` of the dev split."""
+    return f"{'all' if complete else 'the first'} {count(examples, 'example')}"
+
+
+def _evaluated_words(examples: int, complete: bool) -> str:
+    return f" ({examples_words(examples, complete)})" if examples else ""
 
 
 def clock(at: float) -> str:
@@ -186,7 +196,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if run.shipped:
             lines.append(f"{' ' * len(run.name)}  in the bucket: {run.shipped}")
         if run.metrics:
-            scores = scores_words(run.metrics)
+            scores = scores_words(run.metrics) + _evaluated_words(*run.evaluated)
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
         if run.unevaluated:
             _, step, reason = run.unevaluated
@@ -398,7 +408,8 @@ def _train_words(event: Event) -> str:
         case events.TrainUnshipped():
             return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():
-            scores = scores_words(event.metrics)
+            scores = scores_words({**event.metrics, **dict.fromkeys(event.undefined, math.nan)})
+            scores += _evaluated_words(event.examples, event.complete)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
         case events.TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"

@@ -6,6 +6,7 @@ event twice does not happen, because events carry their `seq` and older ones are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -100,6 +101,9 @@ class RunState:
     shipped: str = ""
     """The `gs://` path of the checkpoint of `shipped_step`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of the latest evaluation; NaN where one is no number."""
+    evaluated: tuple[int, bool] = (0, True)
+    """Of how many examples they are (0: not told), and whether those are the whole dev split."""
     unevaluated: tuple[float, int, str] | None = None
     """Time, step and reason, if the latest evaluation failed."""
     slow: e.TrainSlow | None = None
@@ -446,9 +450,11 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     if run is None:
         return state
     # A run may be evaluated again after it is over.
-    evaluations = _longer(run.evaluations, (event.at, event.step, dict(event.metrics)), MARKS)
-    evaluated = _changed(run, metrics=dict(event.metrics), evaluations=evaluations, unevaluated=None)
-    return _changed(state, runs={**state.runs, event.run: evaluated})
+    metrics = {**event.metrics, **dict.fromkeys(event.undefined, math.nan)}
+    evaluations = _longer(run.evaluations, (event.at, event.step, metrics), MARKS)
+    of = event.examples, event.complete
+    changed = _changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
+    return _changed(state, runs={**state.runs, event.run: changed})
 
 
 @_rule(e.TrainUnevaluated)

@@ -5,6 +5,7 @@ They come from the run's per-second metrics where those are here, else from what
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..client import text
@@ -30,6 +31,10 @@ def _progress(run: RunState) -> dict[str, Any]:
     return {"width": 0.0, **columns, "expected": nothing, "workers": {}}
 
 
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
 def _marks(state: ClusterState, run: RunState) -> list[tuple[Any, ...]]:
     end = run.finished_at or float("inf")
     revoked = [
@@ -39,7 +44,13 @@ def _marks(state: ClusterState, run: RunState) -> list[tuple[Any, ...]]:
     ]
     saved = [("checkpoint", at, step, f"checkpoint at step {step:,}") for at, step in run.checkpoints]
     evaluated = [
-        ("evaluation", at, step, f"evaluated at step {step:,}: {text.scores_words(metrics)}", metrics.get("loss"))
+        (
+            "evaluation",
+            at,
+            step,
+            f"evaluated at step {step:,}: {text.scores_words(metrics)}",
+            _finite(metrics.get("loss")),
+        )
         for at, step, metrics in run.evaluations
     ]
     return [*revoked[-_MOST_MARKS:], *saved, *evaluated]

@@ -150,6 +150,8 @@ def _facts(run: RunState) -> list[list[str]]:
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
     now = [["steps/s", text.number(run.steps_per_second)], ["workers", str(len(run.workers))]]
     measured = [[f"dev {name}", text.number(value)] for name, value in text.scores(run.metrics).items()]
+    if run.evaluated[0]:
+        measured.append(["dev split", text.examples_words(*run.evaluated)])
     return [*([] if run.over else now), ["loss", text.number(run.loss)], ["checkpoint", saved], *measured]
 
 

@@ -137,11 +137,18 @@ class TrainRecovered(Event):
 
 @event("train.evaluated")
 class TrainEvaluated(Event):
-    """The dev split's metrics at `step`, by name."""
+    """The dev split's metrics at `step`, by name; those `undefined` are no numbers.
+
+    They are of so many `batches` and `examples` (0: not told), which are the whole split if it is `complete`.
+    """
 
     run: Name
     step: Count
     metrics: Mapping[str, float]
+    batches: Count = 0
+    examples: Count = 0
+    complete: bool = True
+    undefined: tuple[str, ...] = ()
 
 
 @event("train.unevaluated")

@@ -126,11 +126,15 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class EvaluationDone:
-    """Metrics of the checkpoint at `step`; `reason` if there are none."""
+    """Metrics of the checkpoint at `step`, as train.evaluated tells them; `reason` if there are none."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    batches: int = 0
+    examples: int = 0
+    complete: bool = True
+    undefined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Progress:
         self._step, self._samples = 0, 0
         self._told = False
         self._not_finite = 0
+        self.diverged = 0, ""
+        """At which step, and on which worker, the loss was first no number."""
 
     def begin(self, step: int, now: float) -> None:
         """The first worker made its first step, after `step`."""
@@ -46,6 +48,8 @@ class Progress:
         if loss is not None:
             self.loss, self._not_finite = loss, 0
         elif line.get("steps"):
+            if not self._not_finite:
+                self.diverged = int(line.get("step") or 0), str(line.get("worker"))
             self._not_finite += 1
         return self._not_finite < _NOT_FINITE
 

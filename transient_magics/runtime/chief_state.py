@@ -341,7 +341,8 @@ class ChiefState:
             return []
         if self._progress.measured(line):
             return [Record(line)]
-        reason = f"the loss is not a number any more at step {line.get('step')}: lower learning_rate"
+        step, worker = self._progress.diverged
+        reason = f"the loss is not a number any more since step {step:,}, first on {worker}: lower learning_rate"
         return [Record(line), *self._fail(reason)]
 
     def _prepared(self, step: int, now: float) -> list[Instruction]:
@@ -417,7 +418,15 @@ class ChiefState:
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
-        evaluated = TrainEvaluated(run=self.plan.run, step=event.step, metrics=dict(event.metrics))
+        evaluated = TrainEvaluated(
+            run=self.plan.run,
+            step=event.step,
+            metrics=dict(event.metrics),
+            batches=event.batches,
+            examples=event.examples,
+            complete=event.complete,
+            undefined=tuple(event.undefined),
+        )
         unevaluated = TrainUnevaluated(run=self.plan.run, step=event.step, reason=event.reason)
         done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated)]
         final = self.phase is Phase.FINISHING and not self._saving.why and event.step == self._saving.step

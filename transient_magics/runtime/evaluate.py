@@ -1,8 +1,9 @@
 """Evaluate one checkpoint of a run: `python -m transient_magics.runtime.evaluate --run FOLDER [--step N]`.
 
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
-through the model (100 batches or two minutes at most); its metrics, of a T2T model the problem's own, are printed as
-one line of JSON, `{"step": N, "metrics": {...}, "examples": N}`, or `{"error": "sentence"}` with exit code 1.
+through the model, or so many batches of it as the declaration says: the same ones at every step of a run, however long
+they take. Its metrics, of a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics":
+{...}, "undefined": [...], "batches": N, "examples": N, "complete": true}`, or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import math
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,6 @@ from .graph_mode import tensorflow
 from .trainable import define
 from .usercode import reason
 
-_MOST_BATCHES = 100
-"""T2T's own default of --eval_steps; dev splits of text problems are large."""
-_MOST_SECONDS = 120.0
 _NICE = 10
 """What steps want of the parameter server's cores comes first; a tenth of one is left where they want all."""
 
@@ -45,36 +42,42 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
         pipeline = trainable.evaluation_pipeline()
         iterator = tf.data.make_initializable_iterator(pipeline.dataset)
         with placement.cut(spec.ps_shards):
-            built = trainable.evaluation_graph(iterator.get_next())
+            batch = iterator.get_next()
+            built = trainable.evaluation_graph(batch)
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            loss, examples = _all_batches(tf, session, built)
+            loss, batches, examples, complete = _all_batches(tf, session, built, batch, spec.eval_batches)
             metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
     if not loss and "neg_log_perplexity" in metrics:
         loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
     metrics["loss"] = loss
     finite = {name: round(value, 6) for name, value in metrics.items() if math.isfinite(value)}
-    return {"step": step, "metrics": finite, "examples": examples}
+    undefined = sorted(set(metrics) - set(finite))
+    seen = {"batches": batches, "examples": examples, "complete": complete}
+    return {"step": step, "metrics": finite, "undefined": undefined, **seen}
 
 
-def _all_batches(tf: Any, session: Any, built: Any) -> tuple[float, int]:
-    total, examples = 0.0, 0
-    until = time.monotonic() + _MOST_SECONDS
-    for _ in range(_MOST_BATCHES):
-        if examples and time.monotonic() > until:
-            break
+def _all_batches(tf: Any, session: Any, built: Any, batch: Any, most: int) -> tuple[float, int, int, bool]:
+    """The mean loss, batches and examples, and whether that was the whole split; `most`: so many batches (0: all)."""
+    total, batches, examples, complete = 0.0, 0, 0, False
+    while not complete and (not most or batches < most):
         try:
             loss, seen, _ = session.run([built.loss, built.examples, built.updates])
         except tf.errors.OutOfRangeError:
-            break
-        total += float(loss) * int(seen)
-        examples += int(seen)
+            complete = True
+        else:
+            total, batches, examples = total + float(loss) * int(seen), batches + 1, examples + int(seen)
     if not examples:
         raise TrainingError("the dev split is empty")
-    return total / examples, examples
+    if not complete:  # the last one may have been taken
+        try:
+            session.run(next(iter(batch.values())))
+        except tf.errors.OutOfRangeError:
+            complete = True
+    return total / examples, batches, examples, complete
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from .program import answer
 from .role import log
 
 _LONGEST = 900.0
+"""Seconds; what takes longer has failed, and is not told for a part of the split."""
 
 
 async def evaluate(folder: RunFolder, step: int) -> EvaluationDone:
@@ -19,4 +20,6 @@ async def evaluate(folder: RunFolder, step: int) -> EvaluationDone:
         said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics")
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
-    return EvaluationDone(step, said.get("metrics", {}), reason)
+        return EvaluationDone(step, reason=reason)
+    told = {name: said[name] for name in ("batches", "examples", "complete") if name in said}
+    return EvaluationDone(step, said["metrics"], undefined=tuple(said.get("undefined", ())), **told)

@@ -57,6 +57,8 @@ class RunSpec:
     alarm_after: float = 30.0
     noise_share: float = 0.008
     eval_steps: int | None = None
+    eval_batches: int = 100
+    """Of the dev split, in an evaluation; 0: all."""
     pace_seconds: float | None = None
     line_offset: int = 1
     threads: int = 0

@@ -23,6 +23,7 @@ class TrainSpec:
     `alarm_below` is the share of the speed that the workers were seen to reach, below which the run is called slow (0:
     never), `alarm_after` the seconds that each of them warms up before.
     `noise_share` is the share of its time that a worker takes to measure the noise of its gradients (0: none).
+    `eval_batches` is how many batches of the dev split an evaluation takes (0: all).
     `pace_seconds` is the least time of one worker step: two cores cannot be eight GPUs, pacing can.
     `chief` is who saves: `ps`, or a `worker`.
     `workers` is how many the cluster had by declaration then: with `batching` their mini-batches make the global batch.
@@ -60,6 +61,7 @@ class TrainSpec:
     alarm_after: float = 30.0
     noise_share: float = 0.008
     eval_steps: int | None = None
+    eval_batches: int = 100
     resume: str | None = None
     pace_seconds: float | None = None
     when_done: str = "keep"
