@@ -47,6 +47,7 @@ def values_of(cls: type[Event]) -> some.SearchStrategy[dict[str, Any]]:
     named = {"run": some.just("run-1"), "worker": some.just("worker-1"), "server": some.just("ps-0")}
     named |= {"name": some.just("worker-1"), "role": some.sampled_from(["ps", "worker"])}
     named |= {"metrics": some.dictionaries(some.text("abc/", max_size=9), some.floats(-1e9, 1e9), max_size=3)}
+    named |= {"undefined": some.lists(some.text("abc/", max_size=9), max_size=3).map(tuple)}
     own = [each.name for each in fields(cls) if each.name not in ("seq", "time")]
     return some.fixed_dictionaries({name: named[name] if name in named else kinds[hints[name]] for name in own})
 

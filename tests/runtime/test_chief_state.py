@@ -271,7 +271,7 @@ def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
     story(events.EvaluationDone(7, {"accuracy": 0.5}, batches=3, examples=300, complete=False, undefined=("loss",)))
     assert story.emitted("train.evaluated")[0] == {
         "run": "run-1", "step": 7, "metrics": {"accuracy": 0.5}, "batches": 3, "examples": 300, "complete": False,
-        "undefined": ["loss"],
+        "undefined": ("loss",),
     }  # fmt: skip
     assert story.state.phase is Phase.TRAINING
 
