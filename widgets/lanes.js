@@ -104,7 +104,7 @@ function lane(span, tell) {
 function row(span, send, now, tell) {
   return (first) => {
     const name = element("th", { scope: "row", title: first.terms }, element("span", { text: first.name }));
-    if (first.role !== "worker") name.append(element("abbr", { class: "transient-tag", title: "parameter server", text: "PS" }));
+    if (first.role === "parameter server") name.append(element("abbr", { class: "transient-tag", title: "parameter server", text: "PS" }));
     if (first.chief) name.append(element("abbr", { class: "transient-tag", title: "the chief, which saves checkpoints and is the last to go", text: "chief" }));
     const machine = element("td");
     const zone = element("td", { class: "transient-zone" });

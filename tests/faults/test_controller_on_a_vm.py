@@ -1,10 +1,11 @@
-"""A controller that runs on its parameter server: this machine may go, another one may come, a VM may be lost."""
+"""A controller on a VM of its own: this machine may go, another one may come, either kind of VM may be lost."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,9 +65,9 @@ def on_vm(cluster: str) -> list[int]:
 
 
 def governed_by_its_vm(cluster: client.Cluster) -> Patient:
-    """The cluster once it is ready, and a controller on its parameter server has taken over."""
+    """The cluster once it is ready, and a controller on a VM of its own has taken over."""
     patient = Patient(cluster)
-    patient.until(lambda state: state.seat == "ps-0" and state.phase == "ready", "ready in the charge of ps-0")
+    patient.until(lambda state: state.seat == "controller-0" and state.phase == "ready", "ready in its charge")
     patient.until(lambda _: cluster.events("controller.recovered"), "taken over")
     return patient
 
@@ -121,8 +122,8 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     cluster.wait(PATIENCE, until="deleted")  # this machine is back, and learns what has happened
     history = cluster.events()
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
-    assert {each.vm for each in cluster.events("vm.deleted")} >= {"ps-0"}  # type: ignore[attr-defined]
-    assert [each.vm for each in cluster.events("controller.moved")] == ["ps-0", ""]  # type: ignore[attr-defined]
+    assert {each.vm for each in cluster.events("vm.deleted")} >= {"ps-0", "controller-0"}  # type: ignore[attr-defined]
+    assert [each.vm for each in cluster.events("controller.moved")] == ["controller-0", ""]  # type: ignore[attr-defined]
     assert said.split() == ["deleted", str(cluster.cost().total)]
 
 
@@ -149,8 +150,25 @@ def test_a_full_disk_here_or_on_the_vm_is_said_and_loses_no_event(home: Path) ->
     assert not vms("full")
 
 
+def below(home: Path) -> dict[str, bytes]:
+    """The files of a VM's account, and its sockets."""
+    found = [path for path in home.rglob("*") if path.is_file() or path.is_socket()]
+    return {str(path.relative_to(home)): path.read_bytes() if path.is_file() else b"" for path in found}
+
+
+def programs(home: Path) -> set[str]:
+    """Our programs that run in a VM."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found |= set(re.findall(r" -m (transient_magics\.\S+)", line))
+    return found
+
+
 @pytest.mark.training
-def test_when_the_controllers_vm_is_lost_the_cluster_is_taken_back_and_training_resumes(
+def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     home: Path, elsewhere: Callable[[str], str]
 ) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="seat", controller="cluster"))
@@ -158,24 +176,49 @@ def test_when_the_controllers_vm_is_lost_the_cluster_is_taken_back_and_training_
     patient.until(lambda state: state.seat, "in the charge of its VM")
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1, check=False,
+        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1,
     )  # fmt: skip
     patient.run = run
     run.reach(45, PATIENCE)
     patient.event(0, events.TrainShipped)
     assert elsewhere("print(client.attach('seat').run('run-1').reach(60, 120))")
 
-    mark = patient.mark()
+    seat, server = patient.home("controller-0"), patient.home("ps-0")
+    own = "transient/controller/clusters/seat"
+    key = (cluster.directory / "key").read_bytes()
+    assert below(seat)[f"{own}/key"] == key
+    assert f"{own}/command.sock" in below(seat)
+    beside_users_code = below(server)
+    assert not [name for name in beside_users_code if "controller/" in name or name.endswith("command.sock")]
+    assert not [name for name, content in beside_users_code.items() if key.splitlines()[1] in content]
+    assert "transient/runs/run-1/check.json" in beside_users_code, "where the graph was built once"
+    assert "transient/runs/run-1/check.json" not in below(seat)
+    assert programs(seat) == {"transient_magics.controller"}
+    there = programs(server)
+    assert "transient_magics.runtime.agent" in there
+    assert not [name for name in there if not name.startswith("transient_magics.runtime.")]
+
+    os.kill(patient.controller(), signal.SIGKILL)  # this machine is away
+    until(lambda: not client.commands.in_charge(cluster.directory), "killed")
+    mark = cluster.state.seq
     api(place(cluster, "ps-0"), "DELETE")
-    patient.event(mark, events.ControllerMoved, vm="")
-    patient.event(mark, events.ControllerMoved, vm="ps-1")
+    until(lambda: vms("seat").get("ps-1") == "RUNNING", "replaced by the controller on its VM")
+    assert not client.commands.in_charge(cluster.directory)
     resumed = patient.event(mark, events.TrainStarted)
     assert resumed.step > 0  # type: ignore[attr-defined]
-    until(lambda: len(on_vm("seat")) == 1, "one controller")
-
+    assert patient.since(mark, events.ControllerMoved) == []
     run.reach(resumed.step + 20, PATIENCE)  # type: ignore[attr-defined]
+
+    mark = patient.mark()
+    api(place(cluster, "controller-0"), "DELETE")
+    patient.event(mark, events.ControllerMoved, vm="")
+    patient.event(mark, events.ControllerMoved, vm="controller-1")
+    until(lambda: len(on_vm("seat")) == 1, "one controller")
+    run.reach(run.state.step + 20, PATIENCE)
+    assert patient.since(mark, events.TrainStarted) == [], "training has not noticed"
     said = elsewhere("r = client.attach('seat').run('run-1')\nr.stop()\nprint(r.wait(150).step)")
     assert int(said) == run.wait(PATIENCE).step
     patient.sees(lambda: run.history()["step"].max() > resumed.step, "metrics since then")  # type: ignore[attr-defined]
+    assert cluster.cost().by_vm["controller-0"] > 0
     cluster.delete()
     assert not vms("seat")

@@ -14,9 +14,11 @@ from .machines import (
 )
 from .price_lists import ICAC19, PriceList, price_list
 from .prices import (
+    CONTROLLER_MACHINE,
     SOURCES,
     PriceRow,
     VmPrice,
+    controller_price,
     learn,
     learned_seconds_ago,
     parameter_server_price,
@@ -30,6 +32,7 @@ from .zones import ZONES, default_zone, has_gpu, zones_with
 
 __all__ = [
     "ACCELERATORS",
+    "CONTROLLER_MACHINE",
     "ICAC19",
     "MACHINE_TYPES",
     "SOURCES",
@@ -46,6 +49,7 @@ __all__ = [
     "check_machine",
     "check_zone",
     "continent",
+    "controller_price",
     "default_zone",
     "has_gpu",
     "learn",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ..errors import DeclarationError
 from .accelerators import ACCELERATORS, accelerator
+from .prices import CONTROLLER_MACHINE
 from .regions import region
 from .zones import has_gpu, zones_with
 
@@ -58,6 +59,7 @@ _FIXED = [
       for size, count in {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}.items()),
     *(MachineType(f"a2-highgpu-{count}g", 12 * count, 85 * count, "a100", count) for count in (1, 2, 4, 8)),
     MachineType("a2-megagpu-16g", 96, 1360, "a100", 16),
+    MachineType(CONTROLLER_MACHINE, 2, 2),
     *(MachineType(f"a2-ultragpu-{count}g", 12 * count, 170 * count, "a100-80gb", count) for count in (1, 2, 4, 8)),
     *(MachineType(f"a3-highgpu-{count}g", 26 * count, 234 * count, "h100", count) for count in (1, 2, 4, 8)),
 ]  # fmt: skip

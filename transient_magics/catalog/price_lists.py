@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from .prices import VmPrice, parameter_server_price, worker_price
+from .prices import VmPrice, controller_price, parameter_server_price, worker_price
 from .zones import default_zone
 
 
@@ -48,6 +48,10 @@ class PriceList:
         if four := self.parameter_server_4_vcpu:
             return replace(four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4)
         return parameter_server_price(cores, zone or self.zone or default_zone(["cpu"]))
+
+    def controller_price(self, zone: str = "") -> VmPrice:
+        """The list price of the VM that a controller has for itself; no published study had one."""
+        return controller_price(zone or self.zone or default_zone(["cpu"]))
 
     def worker(self, gpu: str, zone: str = "") -> tuple[float, float]:
         """(on demand, transient) dollars per hour of a worker VM with this GPU."""

@@ -4,7 +4,8 @@
 GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today's
 preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the United States. A date with
 `~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and
-n1-ultramem-160.
+n1-ultramem-160; an e2-small's is a 32nd of an e2-standard-16's, of which it has that share (SkyPilot counts both of its
+vCPUs whole).
 
 `learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
 
@@ -28,6 +29,8 @@ from ..errors import DeclarationError
 from .accelerators import Accelerator, accelerator
 from .regions import nearest, region
 
+CONTROLLER_MACHINE = "e2-small"
+"""On which a controller runs that has a VM of its own: half a vCPU in all, 2 GB."""
 _LEARNED = "prices.csv"
 SOURCES = {
     "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
@@ -89,6 +92,11 @@ def parameter_server_price(cores: int, place: str) -> VmPrice:
     """
     quotes = (_n1_quote(cores, 4.0 * cores, place, column) for column in ("on_demand", "transient"))
     return _vm_price(place, *quotes)
+
+
+def controller_price(place: str) -> VmPrice:
+    """The newest list price of the VM that a controller has for itself, in a zone or region."""
+    return _vm_price(place, *(_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient")))
 
 
 def price_history(gpu: str) -> tuple[PriceRow, ...]:

@@ -33,6 +33,7 @@ from ..controller.pricing import with_home, worker_prices
 from ..errors import ClusterError, DeclarationError
 from ..journal import read, replay
 from ..spec import (
+    CONTROLLER,
     EMULATED_PROJECT,
     IAP_RANGE,
     ClusterSpec,
@@ -100,6 +101,9 @@ class Preview:
         spec = self.spec
         server = spec.prices["parameter-server"]
         rows = [_row(spec.parameter_servers, "parameter server", spec.home_zone, "", "standard", server)]
+        if spec.controller_vm:
+            line = spec.price(CONTROLLER, spec.home_zone)
+            rows.insert(0, _row(1, "controller", spec.home_zone, "", "standard", line))
         for group in spec.groups:
             zone = group.zone or spec.zones_for(group.accelerator)[0]
             line = spec.price(group.accelerator, zone)

@@ -71,6 +71,8 @@ def clock(at: float) -> str:
 
 def machine(state: ClusterState, vm: VmState) -> str:
     """What the VM is: its GPU, or how many vCPUs it has where it has none."""
+    if vm.role == "controller":
+        return vm.machine_type
     if vm.role == "ps" and state.spec:
         return f"{state.spec.parameter_server_cores} vCPU"
     return "4 vCPU" if vm.accelerator == "cpu" else vm.accelerator.upper() or vm.machine_type
@@ -93,6 +95,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         return "training"
     if vm.state == "ready" and vm.role == "ps" and run and run.phase == "running":
         return "serving"
+    if vm.name == state.seat and vm.state == "ready" and vm.role == "controller":
+        return "in charge"
     if vm.state == "leaving":
         left = leaves_at(vm) - now
         return f"leaving in {left:.0f} s" if left > 0 else "leaving"

@@ -20,6 +20,7 @@ from .images import FAMILY
 from .translation import IMAGE
 from .values import VmRequest
 
+_SHARED_CORE = ("e2-micro", "e2-small", "e2-medium")
 _BAKED_GB = 50  # of an image whose size nobody asked for
 
 
@@ -161,7 +162,7 @@ def needs(requests: Sequence[VmRequest]) -> dict[tuple[str, ...], float]:
             name = each.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
             metric = f"NVIDIA_{name}_GPUS"
             wanted[(f"PREEMPTIBLE_{metric}", metric) if transient else (metric,)] += each.accelerator_count or 1
-        if (cores := vcpus(each.machine_type)) and each.machine_type.startswith("n1-"):
+        if (cores := vcpus(each.machine_type)) and each.machine_type.startswith(("n1-", "e2-")):  # they share a quota
             wanted[("PREEMPTIBLE_CPUS", "CPUS") if transient else ("CPUS",)] += cores
         if each.external_ip:
             wanted["IN_USE_ADDRESSES",] += 1
@@ -171,7 +172,9 @@ def needs(requests: Sequence[VmRequest]) -> dict[tuple[str, ...], float]:
 
 
 def vcpus(machine_type: str) -> int:
-    """vCPUs of `n1-standard-4` (4) and `n1-custom-4-16384` (4); 0 where the name does not tell."""
+    """vCPUs of `n1-standard-4` (4), `n1-custom-4-16384` (4), `e2-small` (2); 0 where the name does not tell."""
+    if machine_type in _SHARED_CORE:
+        return 2
     parts = machine_type.split("-")
     number = parts[2] if len(parts) > 2 else ""
     return int(number) if number.isdigit() else 0

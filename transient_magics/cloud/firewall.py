@@ -2,8 +2,11 @@
 
 The default network lets every VM of the project reach every other. So each cluster has a network tag and three rules
 on it: members reach each other, SSH comes in from where it may, and everything else is denied before the network's own
-rules are asked (a lower number is asked first). A rule that is there already is looked at: it may be an earlier one of
-this cluster's, changed by hand since, or not ours at all.
+rules are asked (a lower number is asked first). The VM that a controller has for itself is no member: it has a tag of
+its own, and a fourth rule lets it reach the members by SSH; they do not reach it.
+
+A rule that is there already is looked at: it may be an earlier one of this cluster's, changed by hand since, or not
+ours at all.
 """
 
 from __future__ import annotations
@@ -23,21 +26,21 @@ _MEMBERS, _DENY = 900, 950
 _log = logging.getLogger(__name__)
 
 
-def rules(tag: str, network: str, ssh_from: Sequence[str], description: str) -> list[dict[str, Any]]:
-    """The three rules of the cluster with this tag. `network`: a name or a partial URL; `ssh_from`: address ranges."""
+def rules(
+    tag: str, network: str, ssh_from: Sequence[str], description: str, controller_tag: str = ""
+) -> list[dict[str, Any]]:
+    """The rules of the cluster with this tag. `network`: a name or a partial URL; `ssh_from`: address ranges;
+    `controller_tag`: of the VM that its controller has for itself, if there is one."""
     whole = network if "/" in network else f"global/networks/{network or 'default'}"
     common = {"network": whole, "direction": "INGRESS", "target_tags": [tag], "description": description}
-    return [
+    everyone = {"target_tags": [tag, controller_tag]} if controller_tag else {}
+    ssh = {"allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}]}
+    found: list[dict[str, Any]] = [
         common
         | {"name": f"{tag}-members", "priority": _MEMBERS, "source_tags": [tag], "allowed": [{"I_p_protocol": "all"}]},
+        common | everyone | ssh | {"name": f"{tag}-ssh", "priority": _MEMBERS, "source_ranges": list(ssh_from)},
         common
-        | {
-            "name": f"{tag}-ssh",
-            "priority": _MEMBERS,
-            "source_ranges": list(ssh_from),
-            "allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}],
-        },
-        common
+        | everyone
         | {
             "name": f"{tag}-deny",
             "priority": _DENY,
@@ -45,6 +48,9 @@ def rules(tag: str, network: str, ssh_from: Sequence[str], description: str) -> 
             "denied": [{"I_p_protocol": "all"}],
         },
     ]
+    if controller_tag:
+        found.append(common | ssh | {"name": controller_tag, "priority": _MEMBERS, "source_tags": [controller_tag]})
+    return found
 
 
 class Firewall:

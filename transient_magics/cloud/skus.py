@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import ACCELERATORS, PriceRow
+from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, PriceRow
 
 if TYPE_CHECKING:
     from .calls import Calls
@@ -23,7 +23,7 @@ _PAGE = 5000
 _MOST_PAGES = 50
 _SPOT = "Spot Preemptible "
 _GPU = re.compile(rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in ")
-_PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|G2|A2|A3) Instance (Core|Ram) running in ")
+_PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|E2|G2|A2|A3) Instance (Core|Ram) running in ")
 _COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
 _NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
 
@@ -56,7 +56,8 @@ async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str
 
 
 def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
-    """Rows for the catalog's table of prices: GPUs, the machines that come with one, N1's vCPUs and memory."""
+    """Rows for the catalog's table of prices: GPUs, the machines that come with one, N1's vCPUs and memory, the
+    controller's machine."""
     found: dict[str, dict[Part, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for sku in skus:
         column = _COLUMNS.get(sku["category"]["usageType"])
@@ -77,6 +78,9 @@ def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, flo
     vcpu, memory = parts.get(("N1 Predefined", "Core")), parts.get(("N1 Predefined", "Ram"))
     if vcpu and memory:
         items |= {"n1-vcpu": dict(vcpu), "n1-gb": dict(memory)}
+    vcpu, memory = parts.get(("E2", "Core"), {}), parts.get(("E2", "Ram"), {})
+    if both := vcpu.keys() & memory.keys():
+        items[CONTROLLER_MACHINE] = {each: 0.5 * vcpu[each] + 2 * memory[each] for each in both}  # an e2-small's share
     for gpu in ACCELERATORS.values():
         family = gpu.machine_type.partition("-")[0].upper()
         core, ram = parts.get((family, "Core"), {}), parts.get((family, "Ram"), {})

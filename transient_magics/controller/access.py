@@ -23,7 +23,7 @@ from ..errors import CloudError, ConnectionLostError, RemoteError, UnreachableEr
 from ..journal import Clock, VmState
 from ..remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
 from ..spec import EMULATED_PROJECT, ClusterSpec, own_bucket
-from .machines import PROXY_LABEL, USER, firewall_rules, instance_name
+from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance_name
 from .seat import here
 
 _ANEW_SECONDS = 2.0
@@ -104,7 +104,7 @@ class Access:
         outside = "" if spec.through_proxy else vm.external_address
         try:
             return await self._enter(
-                vm.zone, instance_name(spec, vm.name), vm.name, (vm.address, outside), key, timeout
+                vm.zone, instance_name(spec, vm.name), vm.name, vm.role, (vm.address, outside), key, timeout
             )
         except ConnectionLostError as error:
             if self._dialler or spec.through_proxy or not (spec.firewall and spec.ssh_from):
@@ -117,11 +117,12 @@ class Access:
 
     async def enter(self, vm: Vm, key: Path) -> Connection:
         """The same for a VM of which nothing but that is known."""
-        outside = "" if PROXY_LABEL.items() <= vm.labels.items() else vm.external_address
-        return await self._enter(vm.zone, vm.name, vm.name, (vm.address, outside), key, _CONNECT_SECONDS)
+        role, outside = vm.labels.get(ROLE_LABEL, ""), vm.external_address
+        addresses = vm.address, "" if PROXY_LABEL.items() <= vm.labels.items() else outside
+        return await self._enter(vm.zone, vm.name, vm.name, role, addresses, key, _CONNECT_SECONDS)
 
     async def _enter(
-        self, zone: str, instance: str, name: str, addresses: tuple[str, str], key: Path, timeout: float
+        self, zone: str, instance: str, name: str, role: str, addresses: tuple[str, str], key: Path, timeout: float
     ) -> Connection:
         inside, outside = addresses
         try:
@@ -134,7 +135,7 @@ class Access:
         elif dialler is None:
             place = f"projects/{self._spec.project}/zones/{zone}/instances/{instance}"
             dialler, address = ProxyCommand(_IAP), f"https://www.googleapis.com/compute/v1/{place}"
-        return await connect(dialler, address, user=USER, key=key, host_keys=keys, name=name, timeout=timeout)
+        return await connect(dialler, address, user=account(role), key=key, host_keys=keys, name=name, timeout=timeout)
 
     @property
     def training_refused(self) -> str:

@@ -18,7 +18,7 @@ from ..errors import ClusterError, RemoteError
 from ..remote import generate_key
 from .access import Access, to_project
 from .answer import answer
-from .machines import LABEL, SEAT_LABEL, USER
+from .machines import LABEL, ROLE_LABEL, SEAT_LABEL, account
 from .seat import JOURNAL, Seat
 
 ATTACHED = "attached"
@@ -60,7 +60,8 @@ async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
 
     Raises CloudError or RemoteError.
     """
-    await access.engine.add_ssh_key(seat.zone, seat.name, f"{USER}:{generate_key(key)}")
+    user = account(seat.labels.get(ROLE_LABEL, ""))
+    await access.engine.add_ssh_key(seat.zone, seat.name, f"{user}:{generate_key(key)}")
     async with await access.enter(seat, key) as connection:
         for name in ("spec.json", JOURNAL):
             await connection.get(f"{Seat.folder(seat.labels[LABEL])}/{name}", folder / name)

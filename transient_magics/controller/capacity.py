@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from ..catalog import region
 from ..journal import VmState, events
-from ..spec import ClusterSpec
+from ..spec import ClusterSpec, price_kind
 from .ranking import ranked
 
 STOCKOUT, QUOTA = "stockout", "quota"
@@ -63,8 +63,9 @@ class Capacity:
         for vm in vms:
             trail = self._places.setdefault((vm.role, vm.slot), [])
             if vm.running_at:
-                rows.pop((vm.accelerator, vm.provisioning_model, vm.zone), None)
-                self._open_at.pop((vm.accelerator, vm.provisioning_model, vm.zone), None)
+                own = (price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone)
+                rows.pop(own, None)
+                self._open_at.pop(own, None)
                 trail.clear()
             elif vm.state == "refused":
                 trail.append(vm)
@@ -81,20 +82,22 @@ class Capacity:
         models = (provisioning_model,)
         if self._falls_back(trail) and provisioning_model != "standard":
             models = ("standard", provisioning_model)
-        hinted = [zone for zone in self._hints.get(accelerator, ()) if zone in zones]
+        kind = price_kind(role, accelerator)
+        hinted = [zone for zone in self._hints.get(kind, ()) if zone in zones]
         for model in models:
             order = zones
             if model != "standard":
                 order = ranked(self._spec, accelerator, zones, self._advice.get(accelerator), self._now)
             for zone in dict.fromkeys([*hinted, *order]):
-                if self._now >= self._open_at.get((accelerator, model, zone), 0.0):
+                if self._now >= self._open_at.get((kind, model, zone), 0.0):
                     return Offer(zone, model)
         return None
 
     def _learn(self, vm: VmState, rows: dict[tuple[str, str, str], tuple[int, float]]) -> None:
         if vm.cause not in _CLOSED:
             return
-        own = (vm.accelerator, vm.provisioning_model, vm.zone)
+        kind = price_kind(vm.role, vm.accelerator)
+        own = (kind, vm.provisioning_model, vm.zone)
         count, since = rows.get(own, (0, 0.0))
         if vm.requested_at >= since:
             count += 1
@@ -104,10 +107,10 @@ class Capacity:
         if vm.cause == QUOTA:
             closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]
         for zone in closed:
-            key = (vm.accelerator, vm.provisioning_model, zone)
+            key = (kind, vm.provisioning_model, zone)
             self._open_at[key] = max(until, self._open_at.get(key, 0.0))
         if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
-            self._hints[vm.accelerator] = vm.hints
+            self._hints[kind] = vm.hints
 
     def _falls_back(self, trail: list[VmState]) -> bool:
         since = next((vm.requested_at for vm in trail if vm.cause in _CLOSED), None)

@@ -19,14 +19,14 @@ from typing import Any
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, VmState, events, read, replay
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, TrafficCounted
-from ..spec import ClusterSpec
+from ..spec import CONTROLLER, WORKER, ClusterSpec
 from ..version import VERSION
 from . import live_prices
 from .access import Access
 from .advice import Adviser
 from .choice import choose, to_be_chosen
 from .commands import serve
-from .core import PARAMETER_SERVER, WORKER, BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from .core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .fleet import Fleet
 from .neighbours import taken
 from .owner import note
@@ -274,37 +274,40 @@ class Controller:
         state = self._state
         if state.phase != "provisioning" or state.spec is None:
             return
-        ready = [vm for vm in state.living if vm.state == "ready"]
+        ready = [vm for vm in state.living if vm.state == "ready" and vm.role != CONTROLLER]
         if len(ready) >= state.spec.worker_count + state.spec.parameter_servers:
             workers = sum(vm.role == WORKER for vm in ready)
             self._recorder.record(events.ClusterReady(workers=workers, seconds=time.time() - state.declared_at))
 
     def _hand_over(self, access: Access, fleet: Fleet) -> None:
-        """Give the cluster into the charge of a controller on its first parameter server, if that is where it belongs.
+        """Give the cluster into the charge of a controller on a VM of its own, if it has one.
 
         The line in the journal is what does it; whatever is under way here is done there again.
         """
         state, spec = self._state, self._declared
-        if here() or state.phase == "deleting" or spec.controller != "cluster":
+        if here() or state.phase == "deleting" or state.spec is None or spec.controller != "cluster":
+            return
+        if not state.spec.controller_vm:
+            self._recorder.note("seat", "An earlier version declared it: from now on its controller stays here")
             return
         if not access.isolated:
             self._recorder.note("seat", "The emulated VMs have no network of their own: the controller stays here")
             return
-        server = next((vm for vm in state.living if (vm.role, vm.slot) == (PARAMETER_SERVER, 0)), None)
-        link = fleet.link(server.name) if server and server.state == "ready" else None
-        if server is None or link is None or not link.answering:  # the journal may not know yet that it is gone
+        seat = next((vm for vm in state.living if vm.role == CONTROLLER), None)
+        link = fleet.link(seat.name) if seat and seat.state == "ready" else None
+        if seat is None or link is None or not link.answering:  # the journal may not know yet that it is gone
             return
 
         async def hand_over() -> None:
             try:
-                await Seat(await link.connection(), spec, server.name).check()
+                await Seat(await link.connection(), spec, seat.name).check()
             except RemoteError as error:
-                self._recorder.note("seat", f"The controller cannot move to {server.name} yet: {error}")
+                self._recorder.note("seat", f"The controller cannot move to {seat.name} yet: {error}")
                 await asyncio.sleep(_LONGEST_WAIT)
             else:
-                self._recorder.record(events.ControllerMoved(vm=server.name))
+                self._recorder.record(events.ControllerMoved(vm=seat.name))
 
-        self._tasks.do(f"hand over to {server.name}", hand_over)
+        self._tasks.do(f"hand over to {seat.name}", hand_over)
 
     # Commands
 
@@ -397,6 +400,8 @@ class Controller:
         self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
 
     async def _logs(self, vm: str, run: str | None, lines: int) -> str:
+        if vm and vm == here() and (own := self._directory / "controller.log").exists():
+            return "\n".join(own.read_text(errors="replace").splitlines()[-lines:])
         link = self._fleet.link(vm) if self._fleet else None
         if link is None:
             if vm in self._state.vms:

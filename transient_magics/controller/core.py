@@ -5,7 +5,8 @@ that was not, and every decision can be replayed from the journal in a test. The
 
 - a cluster that is being deleted gets rid of every VM, once its runs are over;
 - limits on hours and cost end it, idleness sends the workers home and then everything;
-- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used;
+- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
+  the controller's own among them where it is to run on one;
 - VMs in places that are no longer declared are deleted.
 """
 
@@ -16,10 +17,9 @@ from dataclasses import dataclass
 
 from ..catalog import region
 from ..journal import ClusterState, bill
-from ..spec import ClusterSpec, render_duration
+from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, render_duration
 from .capacity import Capacity
 
-PARAMETER_SERVER, WORKER = "ps", "worker"
 SAVE_AHEAD_SECONDS = 600.0
 
 
@@ -111,6 +111,8 @@ def wanted(situation: Situation) -> Iterator[Place]:
     near = tuple(
         sorted(spec.all_zones, key=lambda zone: (zone != spec.home_zone, region(zone) != region(spec.home_zone)))
     )
+    if spec.controller_vm:
+        yield Place(CONTROLLER, 0, "", near)
     for slot in range(spec.parameter_servers):
         yield Place(PARAMETER_SERVER, slot, "", near)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
@@ -163,17 +165,17 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
     state = situation.state
-    numbers = {role: _next_number(state, role) for role in (PARAMETER_SERVER, WORKER)}
+    numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER)}
     capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
-        fits = [vm for vm in before if place.role == PARAMETER_SERVER or vm.accelerator == place.accelerator]
+        fits = [vm for vm in before if vm.accelerator == place.accelerator]
         if any(vm.living and vm.state != "leaving" for vm in fits):
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:
             continue
-        model = "standard" if place.role == PARAMETER_SERVER else spec.provisioning_model
+        model = spec.provisioning_model if place.role == WORKER else "standard"
         offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
         if offer is None:
             continue

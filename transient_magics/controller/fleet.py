@@ -21,10 +21,10 @@ from ..journal import ClusterState, VmState, events, read
 from ..protocol.vm_events import AgentLine
 from ..remote import Connection, generate_key
 from ..runtime.manifest import split
-from ..spec import ClusterSpec, cluster_store
+from ..spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
 from .access import Access
 from .capacity import QUOTA, STOCKOUT
-from .core import WORKER, RequestVm
+from .core import RequestVm
 from .link import Hooks, Link
 from .login import Login
 from .machines import instance_name, labels, requested, vm_name, vm_request
@@ -224,7 +224,7 @@ class Fleet:
 
     def keep_links(self) -> None:
         """A link to every VM that runs, none to those that are gone; those that stay silent for long are deleted."""
-        living = {vm.name: vm for vm in self._state.living if vm.address}
+        living = {vm.name: vm for vm in self._state.living if vm.address and not self._alone_here(vm)}
         for name in set(self._links) - set(living):
             del self._links[name]
             self._tasks.cancel(f"link {name}")
@@ -233,15 +233,18 @@ class Fleet:
         for name, vm in living.items():
             if name not in self._links:
                 hooks = Hooks(self._ready, self._lost, self._agent_line, self._recorder.note)
-                self._links[name] = Link(name, self._connector(name), hooks)
+                self._links[name] = Link(name, self._connector(name), hooks, agent=vm.role != CONTROLLER)
             self._tasks.do(f"link {name}", self._links[name].run)
             # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
-            if name == here():
-                continue
             silent = time.monotonic() - self._lost_at.get(name, time.monotonic()) > _SILENT_SECONDS
             never = not vm.ready_at and time.time() - vm.running_at > _BOOT_SECONDS
-            if silent or never:
+            if (silent or never) and name != here():
                 self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
+
+    @staticmethod
+    def _alone_here(vm: VmState) -> bool:
+        """Whether this process runs on the VM and has it for itself: it needs no way to it."""
+        return vm.role == CONTROLLER and vm.name == here()
 
     async def _single(self, event: events.VmRequested) -> Vm:
         return await self._access.engine.insert(vm_request(self._spec, event, self._public_key, self._whose))

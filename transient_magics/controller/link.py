@@ -57,10 +57,16 @@ class Hooks:
 
 
 class Link:
-    """The connection to one VM. `connect` opens a connection and may raise RemoteError; `run` lives until cancelled."""
+    """The connection to one VM. `connect` opens a connection and may raise RemoteError; `run` lives until cancelled.
 
-    def __init__(self, vm: str, connect: Callable[[], Awaitable[Connection]], hooks: Hooks) -> None:
+    Without an agent, as on the VM that a controller has for itself, there is but the connection.
+    """
+
+    def __init__(
+        self, vm: str, connect: Callable[[], Awaitable[Connection]], hooks: Hooks, *, agent: bool = True
+    ) -> None:
         self.vm = vm
+        self._has_agent = agent
         self._connect = connect
         self._hooks = hooks
         self._connection: Connection | None = None
@@ -80,7 +86,7 @@ class Link:
 
     @property
     def answering(self) -> bool:
-        """Whether the VM's agent answers now."""
+        """Whether the VM's agent, or what stands in for it, answers now."""
         return self._agent_answers.is_set()
 
     async def connection(self, run: str = "") -> Connection:
@@ -111,6 +117,14 @@ class Link:
         if self._work is None or self._work.assignment != work.assignment:
             self._work = work
             self._work_changed.set()
+
+    async def bring(self, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> Connection:
+        """Have the files of a run on the VM before it is assigned. Raises RemoteError, also without a connection."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionLostError(f"There is no connection to {self.vm} now")
+        await self._bring(connection, run, files)
+        return connection
 
     def release(self, run: str) -> None:
         """Have the agent end what it does for `run`."""
@@ -148,7 +162,8 @@ class Link:
             began = time.monotonic()
             try:
                 async with self._open_connection():
-                    await _until_one_fails(self._until_closed(), self._follow_agent(), self._keep_agent())
+                    duties = [self._follow_agent(), self._keep_agent()] if self._has_agent else [self._await_python()]
+                    await _until_one_fails(self._until_closed(), *duties)
             except HostKeyError as error:
                 # Never retried in a hurry: somebody else may answer at this address.
                 self._hooks.trouble(self.vm, str(error))
@@ -165,7 +180,8 @@ class Link:
         self._connection = connection
         self._connected.set()
         try:
-            await push_bundle(connection)
+            if self._has_agent:
+                await push_bundle(connection)
             yield
         finally:
             self._connected.clear()
@@ -188,6 +204,13 @@ class Link:
                 self._refusals.add(line, error)
             else:
                 self._hooks.agent_line(self.vm, told)
+
+    async def _await_python(self) -> None:
+        """Until the connection is lost: the VM's start-up has installed what a controller needs when that is there."""
+        assert self._connection
+        await self._connection.run("command -v transient-python")
+        self._agent_answers.set()
+        self._hooks.ready(self.vm)
 
     async def _keep_agent(self) -> None:
         """Hold a socket to the agent; when it breaks, the agent died: start another, which adopts what still runs."""
@@ -234,19 +257,19 @@ class Link:
             if self._work is None:
                 continue
             work = self._work
-            await self._bring(str(work.assignment["run"]), work.files)
+            assert self._connection
+            await self._bring(self._connection, str(work.assignment["run"]), work.files)
             await self._tell({"do": "assign", **work.assignment})
 
-    async def _bring(self, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
+    async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
         """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written
         there since then must not be replaced by what an earlier controller had of it."""
-        assert self._connection
         folder = f"transient/runs/{run}"
-        if not self._held[run].is_set() and not await self._connection.exists(f"{folder}/run.json"):
+        if not self._held[run].is_set() and not await connection.exists(f"{folder}/run.json"):
             found = dict(files())
             declaration = {"run.json": found.pop("run.json")}
-            await self._connection.put_files(found, below=folder)
-            await self._connection.put_files(declaration, below=folder)
+            await connection.put_files(found, below=folder)
+            await connection.put_files(declaration, below=folder)
         self._held[run].set()
 
     async def _tell(self, request: Mapping[str, Any]) -> None:

@@ -11,19 +11,21 @@ from typing import Any
 from ..catalog import accelerator
 from ..cloud import VmRequest, request_id, rules
 from ..journal import events
-from ..spec import IAP_RANGE, ClusterSpec
-from .core import PARAMETER_SERVER, RequestVm
+from ..spec import CONTROLLER, IAP_RANGE, PARAMETER_SERVER, ClusterSpec, price_kind
+from .core import RequestVm
 from .owner import OWNER_LABEL, user
 from .startup import startup_script
 
 LABEL, ID_LABEL = "transient-magics-cluster", "transient-magics-id"
 """On every VM and disk: the name of its cluster, and the cluster's id, by which it is found."""
 SEAT_LABEL = {"transient-magics-seat": "true"}
-"""On the VM that the controller of a cluster declared with `--controller cluster` runs on."""
+"""On the VM that a cluster's controller runs on."""
 PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 """On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
-USER = "transient"
-_DISK_GB = 50
+ROLE_LABEL = "transient-magics-role"
+USER, CONTROLLER_USER = "transient", "transient-controller"
+"""The accounts on VMs: under the first one users' code runs, and it is no administrator (`startup`)."""
+_DISK_GB, _SEAT_DISK_GB = 50, 20
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
@@ -36,10 +38,21 @@ def tag(spec: ClusterSpec) -> str:
     return f"transient-magics-{spec.id or spec.name}"
 
 
+def controller_tag(spec: ClusterSpec) -> str:
+    """The network tag of the VM that the controller has for itself, which is no member; empty where it has none."""
+    return f"{tag(spec)}-seat" if spec.controller_vm else ""
+
+
+def account(role: str) -> str:
+    """The account by which VMs of this role are entered."""
+    return CONTROLLER_USER if role == CONTROLLER else USER
+
+
 def firewall_rules(spec: ClusterSpec) -> list[dict[str, Any]]:
     """The rules that close this cluster to everyone but its members and SSH."""
     ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
-    return rules(tag(spec), spec.network or "", ssh_from, rule_description(spec.name, spec.id))
+    description = rule_description(spec.name, spec.id)
+    return rules(tag(spec), spec.network or "", ssh_from, description, controller_tag(spec))
 
 
 def rule_description(cluster: str, identity: str) -> str:
@@ -59,8 +72,7 @@ def vm_name(spec: ClusterSpec, instance: str) -> str:
 
 def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
     """The event that records the decision, with the prices that its cost will follow from."""
-    is_server = decision.role == PARAMETER_SERVER
-    line = spec.price("parameter-server" if is_server else decision.accelerator, decision.zone)
+    line = spec.price(price_kind(decision.role, decision.accelerator), decision.zone)
     standard = decision.provisioning_model == "standard"
     return events.VmRequested(
         **asdict(decision),
@@ -80,8 +92,8 @@ def vm_request(
     with_gpu = bool(gpu and gpu.compute_engine_name)
     image = spec.image or "" if spec.image_for_gpus or not with_gpu else ""
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
-    is_server = event.role == PARAMETER_SERVER
-    seat = spec.controller == "cluster" and is_server and event.slot == 0
+    seat = event.role == CONTROLLER
+    keeps = seat or event.role == PARAMETER_SERVER  # what is in the bucket
     return VmRequest(
         name=instance_name(spec, event.vm),
         zone=event.zone,
@@ -92,22 +104,22 @@ def vm_request(
         labels={
             LABEL: spec.name,
             **labels(spec),
-            "transient-magics-role": event.role,
+            ROLE_LABEL: event.role,
             **whose,
             **(SEAT_LABEL if seat else {}),
             **(PROXY_LABEL if spec.through_proxy else {}),
         },
         ssh_public_key=public_key,
-        user=USER,
-        tags=(tag(spec),),
+        user=account(event.role),
+        tags=(controller_tag(spec) if seat else tag(spec),),
         metadata=_metadata(spec, with_gpu, image),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
         image=image,
-        disk_gb=0 if image else _DISK_GB,
+        disk_gb=0 if image else _SEAT_DISK_GB if seat else _DISK_GB,
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
-        service_account=spec.service_account or ("default" if seat or (spec.bucket and is_server) else ""),
+        service_account=spec.service_account or ("default" if seat or (spec.bucket and keeps) else ""),
         manages_vms=seat,
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )

@@ -1,4 +1,4 @@
-"""The local end of a cluster whose controller runs on one of its VMs: its journal followed, its commands passed on.
+"""The local end of a cluster whose controller runs on a VM of its own: its journal followed, its commands passed on.
 
 Everything that reads the local journal or writes to the local socket finds here what it finds beside a controller. A
 mirror decides nothing about VMs, and its death costs nobody anything. Of the journal it keeps an exact copy from the
@@ -273,17 +273,21 @@ class Mirror:
 
         async def follow() -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            offset = path.stat().st_size if path.exists() else 0
-            async for _, line in follow_across(self._live, f"transient/runs/{run}/{path.name}", offset):
-                metrics.append(path, line + b"\n")
+            size = path.stat().st_size if path.exists() else 0
+            there = f"{Seat.folder(self._state.name)}/runs/{run}/{path.name}"
+            async for offset, line in follow_across(self._live, there, size):
+                if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
+                    metrics.append(path, line + b"\n")
+                    size = offset
 
         self._tasks.do(f"metrics {run}", follow)
 
     async def _bring_results(self, run: str) -> None:
         """The run's own files as they are at its end; its checkpoints are in the bucket."""
-        connection = await self._live()
+        connection, there = await self._live(), f"{Seat.folder(self._state.name)}/runs/{run}"
         for name in ("metrics.jsonl", "events.jsonl"):
-            await connection.get(f"transient/runs/{run}/{name}", self._directory / "runs" / run / name)
+            if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
+                await connection.get(f"{there}/{name}", self._directory / "runs" / run / name)
         await thin_metrics(self._directory / "runs" / run)
 
     def _cut_torn_line(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..catalog import PriceList, accelerator, parameter_server_machine, transfer_price
-from ..spec import ClusterSpec, PriceLine, WorkerGroup
+from ..catalog import CONTROLLER_MACHINE, PriceList, VmPrice, accelerator, parameter_server_machine, transfer_price
+from ..spec import CONTROLLER, PARAMETER_SERVER, ClusterSpec, PriceLine, WorkerGroup, price_kind
 
 
 def worker_prices(
@@ -27,19 +27,29 @@ def worker_prices(
 
 
 def with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
-    """`spec` with what depends on where its parameter servers are: their prices, and those of traffic with them."""
+    """`spec` with what depends on where its parameter servers are: their prices and the controller's, and those of
+    traffic with them."""
     traffic = {zone: transfer_price(zone, spec.home_zone).dollars_per_gib for zone in spec.all_zones}
     prices = {**spec.prices, **_server_prices(lines, spec)}
     return replace(spec, prices=prices, transfer_prices={zone: price for zone, price in traffic.items() if price})
 
 
 def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
-    """Of parameter servers: in the cluster's home zone, and where they cost something else."""
+    """Of the VMs on demand: in the cluster's home zone, and where they cost something else."""
+    cores = spec.parameter_server_cores
+    kinds: dict[str, tuple[str, Callable[[str], VmPrice]]] = {
+        PARAMETER_SERVER: (parameter_server_machine(cores), lambda zone: lines.parameter_server_price(cores, zone)),
+    }
+    known = spec.prices
+    # Where servers had a price and it none, the first versions made the cluster: its controller is on a server's VM.
+    if spec.controller == "cluster" and (CONTROLLER in known or price_kind(PARAMETER_SERVER, "") not in known):
+        kinds[CONTROLLER] = (CONTROLLER_MACHINE, lines.controller_price)
     prices: dict[str, PriceLine] = {}
-    machine = parameter_server_machine(spec.parameter_server_cores)
-    for zone in dict.fromkeys([spec.home_zone, *spec.all_zones]):
-        price = lines.parameter_server_price(spec.parameter_server_cores, zone)
-        line = PriceLine(machine, price.on_demand, price.on_demand, price.source)
-        if prices.setdefault("parameter-server", line) != line:
-            prices[f"parameter-server@{zone}"] = line
+    for role, (machine, price_in) in kinds.items():
+        kind = price_kind(role, "")
+        for zone in dict.fromkeys([spec.home_zone, *spec.all_zones]):
+            price = price_in(zone)
+            line = PriceLine(machine, price.on_demand, price.on_demand, price.source)
+            if prices.setdefault(kind, line) != line:
+                prices[f"{kind}@{zone}"] = line
     return prices

@@ -1,8 +1,8 @@
 """One run, from its declaration to its results at home.
 
-The chief on ps-0 owns the training; this side only gives it machines: checks the user's code in a subprocess, pushes
-the run's folder, assigns the parameter servers and then the workers, copies what the chief writes down into the journal
-and the run's metrics, and brings every checkpoint home as it is written. Where the run has a place in a bucket, the
+The chief on ps-0 owns the training; this side only gives it machines: has the user's code checked, pushes the run's
+folder, assigns the parameter servers and then the workers, copies what the chief writes down into the journal and the
+run's metrics, and brings every checkpoint home as it is written. Where the run has a place in a bucket, the
 chief ships checkpoints there itself, and only what it could not ship comes here. All of it can be done again from the
 journal after a restart: events that are in the journal already are recognised by their kind and time.
 """
@@ -10,11 +10,8 @@ journal after a restart: events that are in the journal already are recognised b
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import re
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -27,7 +24,8 @@ from ..journal import ClusterState, Event, RunState, VmState, events, metrics, r
 from ..protocol.vm_events import from_chief
 from ..remote import Connection, follow_across
 from ..runtime.vocabularies import MOST_BYTES, PREFIX
-from .core import PARAMETER_SERVER, WORKER
+from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER
+from .checking import check, check_there, possible_here
 from .foreign import Refusals
 from .link import Link, Work
 from .packages import gather
@@ -36,7 +34,6 @@ from .results import Results, thin_metrics
 log = logging.getLogger(__name__)
 
 PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
-_CHECK_SECONDS = 300.0
 _LAST_SAVE_SECONDS = 120.0
 """A checkpoint of gigabytes, on a disk that is busy with another one."""
 _SHIP_SECONDS = 120.0
@@ -83,6 +80,7 @@ class Training:
         self._since = int(run.declared_at * 1e9)
         self._refusals = Refusals(f"The chief of {run.name}", self._tell)
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
+        self._server: str | None = None
         self._chief: str | None = None
         self._chief_known = asyncio.Event()
         self._to_ship = asyncio.Event()
@@ -97,8 +95,10 @@ class Training:
         if self._over.done():
             return
         for vm in vms:
-            if link := self._link(vm.name):
+            if vm.role != CONTROLLER and (link := self._link(vm.name)):
                 link.expect(self.name, vm.role, own=not self._model, warm=not self._checked)
+        first = (vm.name for vm in vms if (vm.role, vm.slot, vm.state) == (PARAMETER_SERVER, 0, "ready"))
+        self._server = next(first, None)
         if not self._checked:
             return
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
@@ -213,11 +213,24 @@ class Training:
         self._changed()
 
     async def _reason_against(self) -> str:
+        if not possible_here():
+            return await self._reason_there()
         try:
             return await check(self.folder)
         except OSError as error:  # as for want of memory: that says nothing about the run
             log.warning("%s: not checked: %s", self.name, error)
             return ""
+
+    async def _reason_there(self) -> str:
+        """What the first parameter server's VM finds, or one that takes its place meanwhile."""
+        while True:
+            link = self._link(self._server) if self._server else None
+            try:
+                if link and link.answering:
+                    return await check_there(link, self.folder, partial(self._files, with_results=True))
+            except (RemoteError, OSError) as error:
+                log.warning("%s: not checked yet: %s", self.name, error)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def _again_and_again(self, follow: Callable[[], Awaitable[None]]) -> None:
         """Until it ends by itself, whatever the network or the disk does to it."""
@@ -417,39 +430,3 @@ def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
     """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
     declared = sorted((directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime)
     return [path.parent.name for path in declared if path.parent.name not in state.runs]
-
-
-async def check(folder: Path) -> str:
-    """Build one step of the run's graph in a subprocess on this machine; the reason why it cannot be, or nothing.
-
-    What it counts of the model is written into the folder, as `model.json`.
-    Where TensorFlow is not installed here the VMs' own attempt is the check.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("tensorflow") is None or find_spec("tensor2tensor") is None:
-        return ""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "transient_magics.runtime.check", "--run", str(folder),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, start_new_session=True,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(_CHECK_SECONDS):
-            output, errors = await process.communicate()
-    except TimeoutError:
-        return f"The check did not end within {_CHECK_SECONDS:.0f} s; --no-check starts without it."
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    for line in reversed(output.decode(errors="replace").splitlines()):
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            continue
-        if model := answer.get("model"):  # what plans reckon with
-            (folder / "model.json").write_text(json.dumps(model))
-        return "" if answer.get("ok") else str(answer.get("error") or "The check failed")
-    tail = errors.decode(errors="replace").strip().splitlines()
-    return f"The check ended without an answer: {tail[-1] if tail else f'exit code {process.returncode}'}"

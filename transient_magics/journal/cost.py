@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..spec import price_kind
 from .state import ClusterState, VmState
 
 _GIB = 2**30
@@ -53,7 +54,7 @@ def bill(state: ClusterState, now: float) -> Bill:
 
     moved = {vm.name: vm.traffic_bytes * per_byte(vm) for vm in state.vms.values()}
     by_vm = {vm.name: dollars(vm, lambda each: each.hourly) + moved[vm.name] for vm in state.vms.values()}
-    places = {(vm.accelerator or "parameter-server", vm.zone) for vm in state.vms.values()}
+    places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
     sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
     running = [vm for vm in state.living if vm.running_at]
     transfer, transfer_hourly = sum(moved.values()), sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running)

@@ -15,6 +15,8 @@ MOST_LANES = 24
 _GONE_SHOWN_SECONDS = 60.0
 _GONE_LANES = 3
 _MOST_BEFORE = 12
+_ROLES = {"ps": "parameter server", "controller": "controller"}
+_FIRST = ("controller", "ps")
 MODELS = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
 
 
@@ -27,7 +29,9 @@ def lanes(state: ClusterState, now: float) -> list[dict[str, Any]]:
     else:
         gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or not _replaced(state, vm)]
         if len(living) > MOST_LANES:  # what is not simply at work is of more interest
-            living = sorted(living, key=lambda vm: (vm.role != "ps", vm.state == "ready", _order(vm)))[:MOST_LANES]
+            living = sorted(living, key=lambda vm: (vm.role not in _FIRST, vm.state == "ready", _order(vm)))[
+                :MOST_LANES
+            ]
         chosen = living + gone[-_GONE_LANES:]
     return [_lane(state, vm, now) for vm in sorted(chosen, key=_order)]
 
@@ -54,7 +58,7 @@ def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
     words = text.vm_words(state, vm, now)
     return {
         "name": vm.name,
-        "role": "parameter server" if vm.role == "ps" else "worker",
+        "role": _ROLES.get(vm.role, "worker"),
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
         "zone": vm.zone,
@@ -80,8 +84,9 @@ def _before(state: ClusterState, vm: VmState) -> list[tuple[str, str, float, flo
     return [part for parts in found for part in parts]
 
 
-def _order(vm: VmState) -> tuple[bool, int, float]:
-    return vm.role != "ps", vm.slot, vm.requested_at
+def _order(vm: VmState) -> tuple[int, int, float]:
+    """Those on demand come first."""
+    return _FIRST.index(vm.role) if vm.role in _FIRST else len(_FIRST), vm.slot, vm.requested_at
 
 
 def _replaced(state: ClusterState, vm: VmState) -> bool:

@@ -102,7 +102,7 @@ def forecast(
             for kind in kinds
         ),
         steps=left,
-        servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role == "ps"),
+        servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role != "worker"),
         service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
         spent=bill.total,
         rate=state.clock.rate,

@@ -4,7 +4,16 @@ Text comes in, frozen values go out; a mistake becomes a DeclarationError that n
 the nearest valid word. Nothing here touches a file, a clock or a network.
 """
 
-from .cluster import EMULATED_PROJECT, IAP_RANGE, ClusterSpec, PriceLine
+from .cluster import (
+    CONTROLLER,
+    EMULATED_PROJECT,
+    IAP_RANGE,
+    PARAMETER_SERVER,
+    WORKER,
+    ClusterSpec,
+    PriceLine,
+    price_kind,
+)
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .storage import cluster_store, own_bucket, parse_bucket, run_store
@@ -12,8 +21,11 @@ from .training import TrainSpec, check_model
 from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
 
 __all__ = [
+    "CONTROLLER",
     "EMULATED_PROJECT",
     "IAP_RANGE",
+    "PARAMETER_SERVER",
+    "WORKER",
     "ClusterSpec",
     "ImageSpec",
     "PriceLine",
@@ -27,6 +39,7 @@ __all__ = [
     "parse_groups",
     "parse_interval",
     "parse_name",
+    "price_kind",
     "render_duration",
     "render_groups",
     "render_money",

@@ -19,6 +19,13 @@ EMULATED_PROJECT = "emulated-project"
 """What the emulator calls the project of clusters that name none."""
 IAP_RANGE = "35.235.240.0/20"
 """Where Identity-Aware Proxy's connections come from."""
+PARAMETER_SERVER, WORKER, CONTROLLER = "ps", "worker", "controller"
+"""What a VM of a cluster may be there for: its role."""
+
+
+def price_kind(role: str, accelerator: str) -> str:
+    """Under which of a cluster's prices a VM is: a worker's by its accelerator, others' by what they are."""
+    return accelerator or {PARAMETER_SERVER: "parameter-server"}.get(role, role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class ClusterSpec:
     groups: tuple[WorkerGroup, ...]
     zones: tuple[str, ...]
     prices: Mapping[str, PriceLine]
-    """By accelerator and under `parameter-server`; as `accelerator@zone` where a zone has prices of its own."""
+    """By accelerator, `parameter-server` and `controller`; as `kind@zone` where a zone has a price of its own."""
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By accelerator: the zones in which groups without one of their own may be, best first (else `zones`)."""
     transfer_prices: Mapping[str, float] = field(default_factory=dict)
@@ -104,12 +111,17 @@ class ClusterSpec:
         return self.candidates.get(accelerator) or self.zones
 
     def price(self, kind: str, zone: str) -> PriceLine:
-        """What a VM of this kind (an accelerator, `parameter-server`) costs in this zone."""
+        """What a VM of this kind (`price_kind`) costs in this zone."""
         return self.known_price(kind, zone) or self.prices[kind]
 
     def known_price(self, kind: str, zone: str) -> PriceLine | None:
         """The same; None where the declaration has none."""
         return self.prices.get(f"{kind}@{zone}") or self.prices.get(kind)
+
+    @property
+    def controller_vm(self) -> bool:
+        """Whether the controller has a VM of its own. Those of the first versions moved to a parameter server's."""
+        return self.controller == "cluster" and CONTROLLER in self.prices
 
     @property
     def emulated(self) -> bool:
@@ -145,7 +157,9 @@ class ClusterSpec:
 
     @property
     def _servers_hourly(self) -> float:
-        return self.parameter_servers * self.price("parameter-server", self.home_zone).on_demand_hourly
+        """Of the VMs on demand that are no workers."""
+        hourly = self.parameter_servers * self.price("parameter-server", self.home_zone).on_demand_hourly
+        return hourly + (self.price(CONTROLLER, self.home_zone).on_demand_hourly if self.controller_vm else 0.0)
 
     def _line(self, group: WorkerGroup) -> PriceLine:
         return self.price(group.accelerator, group.zone or self.zones_for(group.accelerator)[0])

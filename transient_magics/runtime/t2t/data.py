@@ -8,32 +8,33 @@ builds the same pipeline on an empty file, which is how the chief and a check le
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from ..trainable import Pipeline
-from . import bridges, order
+from . import bridges
 from .registry import Definition
 
 
-def training_pipeline(definition: Definition, directory: str) -> Pipeline:
-    """Endless training examples from `directory`, in an order that is drawn anew whenever reading begins."""
+def training_pipeline(definition: Definition, directory: str, order: int | None = None) -> Pipeline:
+    """Endless training examples from `directory`; `order` makes a worker's own order of files."""
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
     problem, hparams = definition.problem, definition.hparams
-    examples = order.training_examples(tf, problem, directory, hparams)
+    random.seed(order)  # T2T shuffles the files with Python's own generator
+    examples = problem.dataset(
+        tf.estimator.ModeKeys.TRAIN, data_dir=directory, num_threads=1, hparams=hparams, output_buffer_size=None
+    )
     shapes = tf.data.get_output_shapes(examples)
     if problem.batch_size_means_tokens or not all(shape.is_fully_defined() for shape in shapes.values()):
         return _pipeline(
             tf, _batches(definition, examples, directory, training=True).prefetch(2), directory, batched=True
         )
-    examples = examples.repeat().map(data_reader.cast_ints_to_int32)
-    if shuffled := hparams.get("batch_shuffle_size"):
-        examples = examples.batch(hparams.batch_size).shuffle(shuffled).unbatch()
-    return _pipeline(tf, examples, directory, batched=False)
+    return _pipeline(tf, examples.repeat().map(data_reader.cast_ints_to_int32), directory, batched=False)
 
 
 def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
@@ -88,7 +89,7 @@ def _batches(definition: Definition, examples: Any, directory: str, training: bo
     return data_reader.input_fn(
         examples,
         problem.filepattern(directory, mode),
-        False,  # nothing is skipped at the start any more: see order.py
+        False,  # no random fraction is skipped at the start: workers have their own order of files instead
         problem.batch_size_means_tokens,
         problem.get_hparams(hparams).batch_size_multiplier,
         problem.max_length(hparams),
