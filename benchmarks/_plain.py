@@ -46,7 +46,7 @@ def main(folder: RunFolder) -> None:
     with tf.Graph().as_default():
         trainable.prepare()
         with tf.device("/job:worker/task:0/cpu:0"):
-            pipeline = trainable.training_pipeline(0)
+            pipeline = trainable.training_pipeline()
             data = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(trainable.batch)
             iterator = tf.data.make_initializable_iterator(data.prefetch(4))
         with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device="/job:worker/task:0")):

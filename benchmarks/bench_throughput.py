@@ -239,7 +239,7 @@ def bare_process(folder: Path, places: list[str], role: str, index: int, as_writ
     with tf.Graph().as_default():
         trainable.prepare()
         with tf.device(f"/job:worker/task:{index}/cpu:0"):
-            pipeline = trainable.training_pipeline(index)
+            pipeline = trainable.training_pipeline()
             batches = pipeline.dataset.batch(trainable.batch).prefetch(4)
             iterator = tf.data.make_initializable_iterator(batches)
         with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device=f"/job:worker/task:{index}")):

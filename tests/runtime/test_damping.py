@@ -20,7 +20,7 @@ from transient_magics.runtime.t2t import bridges
 tf = bridges.cross()
 from tensor2tensor.models import resnet
 from transient_magics.runtime.graph.training import applied
-from transient_magics.runtime.t2t.optimizer import gradients, optimizer as made
+from transient_magics.runtime.t2t.optimizer import Asked, gradients, optimizer as made
 from transient_magics.runtime.trainable import Objective
 
 
@@ -34,7 +34,7 @@ def moved(optimizer, late, damped=True):
         began = tf.identity(step.read_value())
         share = tf.placeholder_with_default(1.0, [])
         rate = tf.constant(0.25)
-        total, plain, pairs = gradients(loss, hparams, rate)
+        total, plain, pairs = gradients(Asked(loss, rate, hparams, [table]), rate)
         objective = Objective(total, pairs, plain, lambda pairs: pairs, lambda by: made(hparams, rate / by), rate)
         train = applied(objective, step, share, began=began if damped else None)
         session.run(tf.global_variables_initializer())

@@ -32,7 +32,7 @@ def main() -> None:
     with tf.Graph().as_default():
         tf.set_random_seed(7)
         step = tf.train.get_or_create_global_step()
-        pipeline = trainable.training_pipeline(0)
+        pipeline = trainable.training_pipeline()
         objective = trainable.objective(tf.data.make_one_shot_iterator(pipeline.dataset).get_next(), tf.constant(1.0))
         update = objective.optimizer.apply_gradients(objective.finished(objective.pairs), step)
         saver = tf.train.Saver(tf.global_variables())

@@ -42,10 +42,10 @@ PARTS = (1 / 3, 1.0, 5 / 3)
 def uneven(tf: Any, trainable: Trainable) -> list[dict[str, Any]]:
     """A mini-batch for each worker, as its own pipeline and its own size give it."""
     found = []
-    for number, part in enumerate(PARTS):
+    for part in PARTS:
         with tf.Graph().as_default(), tf.Session() as session:
             trainable.prepare()
-            pipeline = trainable.training_pipeline(number)
+            pipeline = trainable.training_pipeline()
             iterator = tf.data.make_initializable_iterator(pipeline.dataset)
             values = iterator.get_next()
             session.run(iterator.initializer, pipeline.feeds)

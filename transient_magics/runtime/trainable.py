@@ -40,7 +40,8 @@ class Objective:
     """A loss, its gradients, and the optimizer that applies what `finished` (noise, clipping) makes of them.
 
     `weight`, a scalar, is of how many examples the loss is the mean: of text, of tokens that are no padding.
-    `slower(by)` is the same optimizer with its learning rate divided by a number.
+    `slower(by)` is the same optimizer with its learning rate divided by a number. `disturbances()` builds what is to be
+    done to the variables once in every step that is applied, after it.
     """
 
     loss: Any
@@ -49,6 +50,7 @@ class Objective:
     finished: Callable[[Pairs], Pairs]
     slower: Callable[[Any], Any]
     weight: Any
+    disturbances: Callable[[], Sequence[Any]] = tuple
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Trainable(Protocol):
         """Make the files of the data that all workers share."""
         ...
 
-    def training_pipeline(self, order: int) -> Pipeline:
-        """Endless training examples, in the order of the worker with this number."""
+    def training_pipeline(self) -> Pipeline:
+        """Endless training examples, in an order that is drawn anew whenever reading begins."""
         ...
 
     def evaluation_pipeline(self) -> Pipeline:

@@ -99,7 +99,7 @@ class GraphMaker:
             return self._on_examples(number, file.on)
         with tensorflow().Graph().as_default() as graph:
             directory = self._folder.data_directory(self._spec)
-            built, examples = file.with_examples(placement.worker_device(number), number, directory)
+            built, examples = file.with_examples(placement.worker_device(number), directory)
         graph.finalize()
         return Made(graph, built, examples)
 
@@ -114,7 +114,7 @@ class GraphMaker:
         with tf.Graph().as_default() as graph:
             trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
-                pipeline, uneven = trainable.training_pipeline(number), self._spec.batching != "uniform"
+                pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"
                 examples = source(pipeline, f"examples_{number}", max(trainable.batch, SMALLEST), uneven)
             built = step(examples.features, device)
         graph.finalize()

@@ -81,6 +81,8 @@ class Accumulators:
                 means.append((mean / tf.cast(weight, mean.dtype), variable))
         applied = objective.optimizer.apply_gradients(objective.finished(means))
         with tf.control_dependencies([applied]):
+            disturbed = objective.disturbances()
+        with tf.control_dependencies([applied, *disturbed]):
             stepped = self._global_step.assign_add(1, read_value=False)
         with tf.control_dependencies([stepped]):
             opened = self._current.assign(self.round + 1, read_value=False)

@@ -2,14 +2,13 @@
 
 Building runs all the Python of a model, which takes seconds; reading takes a tenth of them. Where the examples need no
 Python either they are in the file too, and its reader needs nothing of Tensor2Tensor and little of TensorFlow
-(lean.py); elsewhere the reader puts the graph on examples of its own. The number of the worker that built it, the
-folder of the records and their order are replaced by the reader's.
+(lean.py); elsewhere the reader puts the graph on examples of its own. The number of the worker that built it and
+the folder of the records are replaced by the reader's; the graph draws the order of the examples itself.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -88,13 +87,13 @@ class GraphFile:
         given = {placeholder: features[name] for name, placeholder in self._header["features"].items()}
         return WorkerGraph(**self._put(self._definition(device), given, names))
 
-    def with_examples(self, device: str, number: int, directory: str) -> tuple[WorkerGraph, Source]:
-        """The graph with its examples, which are read from `directory`, in the order of the worker `number`.
+    def with_examples(self, device: str, directory: str) -> tuple[WorkerGraph, Source]:
+        """The graph with its examples, which are read from `directory`.
 
         Raises what `on` raises.
         """
         definition = self._definition(device)
-        _move(definition, self._header["directory"], directory, number)
+        _move(definition, self._header["directory"], directory)
         told, elements = self._header["examples"], self._header["elements"]
         tensors = sorted({*elements.values(), *_tensors(told)})
         found = self._put(definition, {}, {name: name for name in tensors})
@@ -127,7 +126,7 @@ def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source 
     """The examples in the default graph and the folder that they are read from; None where a reader needs its own."""
     tf = tensorflow()
     with tf.device(f"{device}/cpu:0"):
-        pipeline = trainable.training_pipeline(0)
+        pipeline = trainable.training_pipeline()
         if not pipeline.directory:
             return None, ""
         made = source(pipeline, _SCOPE, max(trainable.batch, SMALLEST), spec.batching != "uniform")
@@ -154,19 +153,14 @@ def _tensors(told: Mapping[str, Any]) -> Iterator[str]:
         yield from value.values() if isinstance(value, Mapping) else [value] if isinstance(value, str) else []
 
 
-def _move(definition: Any, before: str, now: str, number: int) -> None:
-    """Have the records read from the folder `now`, and several files of them in an order of this worker's own."""
+def _move(definition: Any, before: str, now: str) -> None:
+    """Have the records read from the folder `now`."""
     old, new = (folder.rstrip("/").encode() + b"/" for folder in (before, now))
-    top = len(definition.node)
-    for index, node in enumerate(_nodes(definition)):
+    for node in _nodes(definition):
         if node.op != "Const" or not (values := node.attr["value"].tensor.string_val):
             continue
-        if not all(value.startswith(old) for value in values):
-            continue
-        moved = [new + value.removeprefix(old) for value in values]
-        if index < top:
-            random.Random(number).shuffle(moved)
-        values[:] = moved
+        if all(value.startswith(old) for value in values):
+            values[:] = [new + value.removeprefix(old) for value in values]
 
 
 def _needed(graph: Any, names: Iterable[str]) -> Any:

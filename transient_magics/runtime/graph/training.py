@@ -96,7 +96,9 @@ def applied(objective: Objective, global_step: Any, share: Any, wire: str = "fp3
     pairs = _sent(objective.finished(objective.pairs), share, wire)
     optimizer = objective.optimizer if began is None else objective.slower(_staleness(pairs, global_step, began))
     done = optimizer.apply_gradients(pairs)
-    with tf.control_dependencies([done, *updates]):
+    with tf.control_dependencies([done]):
+        disturbed = objective.disturbances()
+    with tf.control_dependencies([done, *updates, *disturbed]):
         return global_step.assign_add(1, read_value=False)
 
 

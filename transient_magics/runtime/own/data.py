@@ -15,8 +15,8 @@ from ..graph_mode import tensorflow
 from ..trainable import Pipeline
 
 INPUTS, LABELS = "inputs", "labels"
-_SHUFFLED = 50_000
-"""Examples among which the next one is drawn; fewer examples are shuffled completely."""
+_SHUFFLED = 1_000_000
+"""Numbers of examples among which the next one is drawn; fewer examples are shuffled completely."""
 _EVALUATED_AT_ONCE = 128
 
 
@@ -37,9 +37,13 @@ class Data:
         if LABELS not in self.types:
             raise _wrong("it gave no labels")
 
-    def training(self, order: int, batch: int) -> Pipeline:
-        """Endless single examples; in batches, filled up with zeros, where their shapes differ."""
-        dataset, feeds = self._examples("train", order)
+    def training(self, batch: int) -> Pipeline:
+        """Endless single examples; in batches, filled up with zeros, where their shapes differ.
+
+        They begin at a place that is drawn whenever an iterator starts: a worker that lives for minutes would never
+        reach the last of them otherwise. Of a dataset that does not know how long it is, they begin where it does.
+        """
+        dataset, feeds = self._examples("train")
         dataset = dataset.repeat()
         if not self.of_one_shape:
             return self._pipeline(dataset.padded_batch(batch).prefetch(2), feeds, batched=True)
@@ -62,24 +66,40 @@ class Data:
         given = features[INPUTS] if names == {INPUTS} else {name: features[name] for name in sorted(names)}
         return given, features.get(LABELS)
 
-    def _examples(self, mode: str, order: int | None = None) -> tuple[Any, dict[Any, Any]]:
+    def _examples(self, mode: str) -> tuple[Any, dict[Any, Any]]:
         """A dataset of named single examples in the default graph, and what its iterator must be fed with."""
         tf, modern = tensorflow(), importlib.import_module("tensorflow")
         if mode not in self._arrays:
             given = self._input_fn(mode)
             if isinstance(given, modern.data.Dataset):
-                return given.map(_named), {}
+                return (_from_anywhere(tf, given) if mode == "train" else given).map(_named), {}
             self._arrays[mode] = _as_arrays(given)
         arrays = self._arrays[mode]
         held = {name: tf.placeholder(array.dtype, array.shape) for name, array in arrays.items()}
-        dataset = modern.data.Dataset.from_tensor_slices(held)
         if mode == "train":
-            dataset = dataset.shuffle(min(len(arrays[LABELS]), _SHUFFLED), seed=order)
+            dataset = _shuffled(tf, modern, held, len(arrays[LABELS]))
+        else:
+            dataset = modern.data.Dataset.from_tensor_slices(held)
         return dataset, {held[name]: array for name, array in arrays.items()}
 
     def _pipeline(self, dataset: Any, feeds: Mapping[Any, Any], batched: bool) -> Pipeline:
         tf = tensorflow()
         return Pipeline(dataset, tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset), batched, feeds)
+
+
+def _shuffled(tf: Any, modern: Any, held: Mapping[str, Any], count: int) -> Any:
+    """The examples in an order that is drawn each time. Their numbers are shuffled: examples may be large."""
+    place = tf.random_uniform([], maxval=count, dtype=tf.int64)
+    numbers = modern.data.Dataset.range(count).map(lambda number: (number + place) % count)
+    numbers = numbers.shuffle(min(count, _SHUFFLED))
+    return numbers.map(lambda number: {name: tf.gather(array, number) for name, array in held.items()})
+
+
+def _from_anywhere(tf: Any, dataset: Any) -> Any:
+    """The dataset from a place in it that is drawn each time, and then again and again; it may shuffle itself."""
+    count = tf.data.experimental.cardinality(dataset)  # below 0: endless, or not known
+    place = tf.random_uniform([], maxval=tf.maximum(count, 1), dtype=tf.int64)
+    return dataset.skip(place).concatenate(dataset.repeat())
 
 
 def _named(*example: Any) -> dict[str, Any]:

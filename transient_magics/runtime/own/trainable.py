@@ -59,9 +59,9 @@ class OwnModel:
     def generate(self, directory: str, temporary: str) -> None:
         """Nothing is shared: every VM asks input_fn."""
 
-    def training_pipeline(self, order: int) -> Pipeline:
-        """Endless training examples; arrays are shuffled, in another order on every worker."""
-        return self._data.training(order, self.batch)
+    def training_pipeline(self) -> Pipeline:
+        """Endless training examples, whose order is drawn anew whenever reading begins."""
+        return self._data.training(self.batch)
 
     def evaluation_pipeline(self) -> Pipeline:
         """The examples of the mode "eval" once."""

@@ -8,33 +8,32 @@ builds the same pipeline on an empty file, which is how the chief and a check le
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from ..trainable import Pipeline
-from . import bridges
+from . import bridges, order
 from .registry import Definition
 
 
-def training_pipeline(definition: Definition, directory: str, order: int | None = None) -> Pipeline:
-    """Endless training examples from `directory`; `order` makes a worker's own order of files."""
+def training_pipeline(definition: Definition, directory: str) -> Pipeline:
+    """Endless training examples from `directory`, in an order that is drawn anew whenever reading begins."""
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
     problem, hparams = definition.problem, definition.hparams
-    random.seed(order)  # T2T shuffles the files with Python's own generator
-    examples = problem.dataset(
-        tf.estimator.ModeKeys.TRAIN, data_dir=directory, num_threads=1, hparams=hparams, output_buffer_size=None
-    )
+    examples = order.training_examples(tf, problem, directory, hparams)
     shapes = tf.data.get_output_shapes(examples)
     if problem.batch_size_means_tokens or not all(shape.is_fully_defined() for shape in shapes.values()):
         return _pipeline(
             tf, _batches(definition, examples, directory, training=True).prefetch(2), directory, batched=True
         )
-    return _pipeline(tf, examples.repeat().map(data_reader.cast_ints_to_int32), directory, batched=False)
+    examples = examples.repeat().map(data_reader.cast_ints_to_int32)
+    if shuffled := hparams.get("batch_shuffle_size"):
+        examples = examples.batch(hparams.batch_size).shuffle(shuffled).unbatch()
+    return _pipeline(tf, examples, directory, batched=False)
 
 
 def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
@@ -89,7 +88,7 @@ def _batches(definition: Definition, examples: Any, directory: str, training: bo
     return data_reader.input_fn(
         examples,
         problem.filepattern(directory, mode),
-        False,  # no random fraction is skipped at the start: workers have their own order of files instead
+        False,  # nothing is skipped at the start any more: see order.py
         problem.batch_size_means_tokens,
         problem.get_hparams(hparams).batch_size_multiplier,
         problem.max_length(hparams),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..trainable import EvaluationGraph, Objective
 from . import bridges
-from .optimizer import gradients, learning_rate, noisy_and_clipped, optimizer
+from .optimizer import asked_of_optimize, gradients, noisy_and_clipped, optimizer, weight_noise
 from .registry import Definition
 
 
@@ -20,23 +20,28 @@ def prepare(definition: Definition) -> None:
 
 
 def objective(definition: Definition, features: Mapping[str, Any], divisor: Any) -> Objective:
-    """The training loss on a batch, with T2T's weight decay, noise and clipping around its gradients."""
+    """The training loss on a batch, with T2T's weight decay, noise and clipping around its gradients.
+
+    Raises DeclarationError for a model whose `optimize` does something else.
+    """
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
     hparams = definition.hparams
     features = data_reader.standardize_shapes(dict(features))
-    loss, _, _ = model_outputs(definition, features, tf.estimator.ModeKeys.TRAIN)
-    rate = learning_rate(hparams, divisor)
-    total, made, pairs = gradients(loss, hparams, rate)
+    model, loss, _, _ = model_outputs(definition, features, tf.estimator.ModeKeys.TRAIN)
+    asked = asked_of_optimize(model, loss)
+    rate = asked.rate / divisor
+    total, made, pairs = gradients(asked, rate)
     return Objective(
         total,
         pairs,
         made,
-        lambda given: noisy_and_clipped(given, hparams),
-        lambda by: optimizer(hparams, rate / by),
+        lambda given: noisy_and_clipped(given, asked.hparams),
+        lambda by: optimizer(asked.hparams, rate / by),
         _weight(tf, hparams, features),
+        lambda: weight_noise(asked.hparams, rate),
     )
 
 
@@ -64,8 +69,9 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
 
     tf.train.get_or_create_global_step()
     examples = tf.shape(next(iter(features.values())))[0]
-    loss, logits, features = model_outputs(definition, features, tf.estimator.ModeKeys.EVAL)
     problem, hparams = definition.problem, definition.hparams
+    alone = bool(hparams.get("eval_run_autoregressive"))
+    _, loss, logits, features = model_outputs(definition, features, tf.estimator.ModeKeys.EVAL, alone)
     values: dict[str, Any] = {}
     updates: list[Any] = []
     for name, function in metrics.create_evaluation_metrics([problem], hparams).items():
@@ -83,14 +89,20 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
     return EvaluationGraph(values, updates, loss, examples)
 
 
-def model_outputs(definition: Definition, features: Mapping[str, Any], mode: str) -> tuple[Any, Any, dict[str, Any]]:
-    """Loss and logits of the model, as T2T's estimator function computes them."""
+def model_outputs(
+    definition: Definition, features: Mapping[str, Any], mode: str, autoregressive: bool = False
+) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """The model, its loss and logits as T2T's estimator function computes them, and the features with its targets.
+
+    `autoregressive`: it goes on from what it wrote itself, and not from the targets.
+    """
     from tensor2tensor.utils import hparams_lib
 
     hparams = hparams_lib.copy_hparams(definition.hparams)
     features = dict(features)
-    logits, losses = definition.model(hparams, mode)(features)
+    model = definition.model(hparams, mode)
+    logits, losses = model.eval_autoregressive(features) if autoregressive else model(features)
     if isinstance(logits, dict) and "self_generated_targets" in logits:
         features["targets"] = logits.pop("self_generated_targets")
         logits = logits["logits"]
-    return sum(losses[key] for key in sorted(losses)), logits, features
+    return model, sum(losses[key] for key in sorted(losses)), logits, features

@@ -21,7 +21,7 @@ from ...errors import DeclarationError
 from ..folder import RunFolder, RunSpec
 from ..graph_mode import has_gpu
 from ..usercode import run_cell
-from . import bridges
+from . import bridges, refused
 
 _REGISTRATION = re.compile(
     r"^@registry\.register_(?P<kind>model|hparams|problem|base_problem)"
@@ -29,6 +29,8 @@ _REGISTRATION = re.compile(
     re.MULTILINE,
 )
 _PLACES = {"model": ("models",), "hparams": ("models", "layers", "utils"), "problem": ("data_generators",)}
+_SHUFFLED_BATCHES = 512
+"""Tensor2Tensor's default of batch_shuffle_size."""
 _WORDS = {"model": "model", "hparams": "hparams set", "problem": "problem"}
 
 
@@ -69,6 +71,7 @@ def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
     model = find("model", spec.model)
     hparams = _hparams(spec, data_directory)
     problem = find("problem", spec.problem)
+    refused.check(model, hparams, problem, spec)
     hparams.problem = problem
     return Definition(model, hparams, problem)
 
@@ -116,9 +119,10 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         if not (name.startswith("_") or name in hparams or empty):
             delattr(hparams, name)
             hparams.add_hparam(name, value)
+    typed = re.findall(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=", spec.hparams)
     if spec.hparams:
         known = hparams.values()
-        for name in re.findall(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=", spec.hparams):
+        for name in typed:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 3)
                 raise DeclarationError(
@@ -146,8 +150,8 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
             hparams.add_hparam(name, value)
     if "use_nchw" in hparams and not has_gpu():
         hparams.use_nchw = False  # channels first is a GPU layout; the CPU has no such convolution
-    if "batch_shuffle_size" in hparams:
-        hparams.batch_shuffle_size = 0  # the default shuffles 512 whole batches before the first step
+    if hparams.get("batch_shuffle_size") == _SHUFFLED_BATCHES and "batch_shuffle_size" not in typed:
+        hparams.batch_shuffle_size = 0  # in its place, reading begins anywhere: see order.py
     return hparams
 
 

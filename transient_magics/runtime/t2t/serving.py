@@ -44,7 +44,9 @@ def serving_graph(definition: Definition, given: Collection[str] = ()) -> Servin
     }
     examples = tf.shape(next(iter(inputs.values())), out_type=tf.int64)[0]
     raw = {name: inputs.get(name, _nothing(tf, examples, *like)) for name, like in known.items()}
-    _, logits, _ = model_outputs(definition, _preprocessed(tf, definition, raw, examples), tf.estimator.ModeKeys.EVAL)
+    _, _, logits, _ = model_outputs(
+        definition, _preprocessed(tf, definition, raw, examples), tf.estimator.ModeKeys.EVAL
+    )
     if isinstance(logits, Mapping):
         outputs = {name: _without_ones(tf, value) for name, value in logits.items()}
     elif classifier:

@@ -43,9 +43,9 @@ class RegisteredModel:
         data.generate(self._definition, directory, temporary)
 
     @autograph_off()
-    def training_pipeline(self, order: int) -> Pipeline:
+    def training_pipeline(self) -> Pipeline:
         """Endless training examples; of text problems, batches as T2T makes them."""
-        return data.training_pipeline(self._definition, self._directory, order)
+        return data.training_pipeline(self._definition, self._directory)
 
     @autograph_off()
     def evaluation_pipeline(self) -> Pipeline:

@@ -1,0 +1,59 @@
+"""What Tensor2Tensor would call of a model or a problem is called here too, or refused by its name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.runtime.machine_room import PROJECT
+
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture(scope="module")
+def tried() -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.runtime.t2t_methods"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_would_never_be_called_or_read_is_refused_by_name(tried: dict[str, Any]) -> None:
+    said = tried["refused"]
+    for name in ("nothing", "adafactor whole", "ae", "nas"):
+        assert said.pop(name) == "", "what T2T's own models override there changes nothing"
+    assert "Hooked.train_hooks would never be called" in said.pop("train_hooks")
+    assert "Estimated.estimator_model_fn would never be called" in said.pop("estimator_model_fn")
+    assert "Fed.input_fn would never be called" in said.pop("input_fn")
+    assert "mixed mixes several problems" in said.pop("MultiProblem")
+    assert "/somewhere" in said["warm_start_from_second"]
+    assert "warm_start_from_second" in said.pop("warm_start_from_second")
+    assert "--ps-shards" in said.pop("adafactor")
+    assert not said
+
+
+def test_a_models_own_optimize_chooses_loss_rate_and_variables(tried: dict[str, Any]) -> None:
+    plain, halved = tried["plain"], tried["halved"]
+    assert plain["variables"] == ["body/a", "top/b"]
+    assert plain["loss"] == 3.0
+    assert halved == {"loss": 6.0, "rate": pytest.approx(plain["rate"] / 2), "variables": ["top/b"]}
+    for name in ("twice", "averaged"):
+        assert f"{name.title()}.optimize does more than" in tried[name]
+    own, others = tried["flow"]
+    assert (own, others) == (pytest.approx(6.18e-4, rel=1e-3), pytest.approx(8.84e-4, rel=1e-3))
+
+
+def test_noise_is_what_tensor2tensor_adds(tried: dict[str, Any]) -> None:
+    noise = tried["noise"]
+    assert noise["pushes"] == noise["push"] == 0, "workers that push move nothing"
+    one = pytest.approx(10 * 0.88, rel=0.1)  # 10 = weight noise x rate / 1000, of a normal variable cut at two
+    assert (noise["update"], noise["alone"]) == (one, one), "once in a step, of however many workers it is"
+    assert tried["sparse noise"] == [pytest.approx(0.5 * 0.88, rel=0.3)] * 5, "also on rows that were not used"
+
+
+def test_the_users_batch_shuffle_size_counts(tried: dict[str, Any]) -> None:
+    assert tried["shuffled"] == [0, 512, 8]
