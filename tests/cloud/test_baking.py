@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 from scripted_api import PROJECT, ZONE, Answer, Api, forever, instance, operation, refusal
 
+from tests.emulator.discovery import faults
 from transient_magics import places
 from transient_magics.client.text import event_words
 from transient_magics.cloud import ComputeEngine
@@ -102,6 +103,7 @@ async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(api: Api, 
     assert "ssh-keys" not in {item["key"] for item in vm["metadata"]["items"]}
     assert vm["disks"][0]["autoDelete"]
     ((_, image),) = api.asked("POST", "global/images")
+    assert faults("Instance", vm) == faults("Image", image) == []
     assert (image["family"], image["sourceDisk"]) == ("transient-magics", f"zones/{ZONE}/disks/image-stack-1a2b3c4d")
     assert image["labels"]["transient-magics-lock"] == lock_hash()
     assert image["description"].startswith("TensorFlow 2.21.0, NVIDIA driver, on projects/debian-cloud")

@@ -9,7 +9,7 @@ import pytest
 from scripted_api import PROJECT, ZONE, Api, instance, operation, refusal
 
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest
-from transient_magics.errors import CloudError, GoneError, QuotaError, StockoutError
+from transient_magics.errors import AlreadyExistsError, CloudError, GoneError, QuotaError, StockoutError
 
 BULK = f"zones/{ZONE}/instances/bulkInsert"
 OPERATIONS = f"zones/{ZONE}/operations"
@@ -96,6 +96,17 @@ async def test_what_an_earlier_attempt_made_is_taken_over(
     api.on("GET", ALL, listed(*(instance(each.name) for each in many)))
     assert all(isinstance(each, Vm) for each in (await engine.insert_many(many)).values())
     assert len({query["requestId"] for query, _ in api.asked("POST", BULK)}) == 1
+
+
+async def test_what_runs_under_our_labels_but_is_not_what_we_asked_for_is_not_ours(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    api.on("POST", BULK, refusal(409, "alreadyExists", "The resource 'c1-worker-1' already exists"))
+    others = {"items": [{"key": "ssh-keys", "value": "transient:ssh-ed25519 BBBB"}]}
+    api.on("GET", ALL, listed(instance(many[0].name, metadata=others), *(instance(each.name) for each in many[1:])))
+    made = await engine.insert_many(many)
+    assert isinstance(made[many[0].name], AlreadyExistsError)
+    assert all(isinstance(made[each.name], Vm) for each in many[1:])
 
 
 async def test_a_missing_image_is_no_vm_that_went(api: Api, engine: ComputeEngine, many: list[VmRequest]) -> None:

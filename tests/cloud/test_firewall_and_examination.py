@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from scripted_api import PROJECT, ZONE, Api, operation, refusal
 
+from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, VmRequest, rules
-from transient_magics.errors import AccessError
+from transient_magics.errors import AccessError, AlreadyExistsError
 from transient_magics.spec import IAP_RANGE
 
 RULES = rules("transient-magics-c1", "", (IAP_RANGE,), "of c1")
@@ -19,6 +20,7 @@ async def test_a_cluster_is_closed_to_all_but_its_members_and_ssh(api: Api, engi
     api.on("POST", "global/firewalls", operation(status="RUNNING"))
     api.on("POST", GLOBAL_WAIT, operation())
     await engine.firewall.ensure(RULES)
+    assert not [fault for _, body in api.asked("POST", "global/firewalls") for fault in faults("Firewall", body)]
     made = {body["name"].rpartition("-")[2]: body for _, body in api.asked("POST", "global/firewalls")}
     assert all(body["targetTags"] == ["transient-magics-c1"] for body in made.values())
     assert made["members"]["sourceTags"] == ["transient-magics-c1"]
@@ -26,6 +28,26 @@ async def test_a_cluster_is_closed_to_all_but_its_members_and_ssh(api: Api, engi
     assert made["ssh"]["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}]
     assert made["deny"]["denied"] == [{"IPProtocol": "all"}]
     assert made["members"]["priority"] == made["ssh"]["priority"] < made["deny"]["priority"]
+
+
+async def test_a_changed_rule_is_replaced_with_all_that_it_should_say(api: Api, engine: ComputeEngine) -> None:
+    _, wanted, _ = RULES
+    api.on("POST", "global/firewalls", refusal(409, "alreadyExists", "The rule already exists"))
+    api.on("PUT", "global/firewalls/.*", operation())
+    api.on("POST", GLOBAL_WAIT, operation())
+    there = {
+        "name": wanted["name"], "network": f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/global/networks/default",
+        "direction": "INGRESS", "priority": 900, "targetTags": wanted["target_tags"], "description": "of c1",
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}], "sourceRanges": [IAP_RANGE], "disabled": False,
+    }  # fmt: skip
+    api.on("GET", "global/firewalls/.*", there | {"sourceRanges": ["0.0.0.0/0"], "sourceTags": ["any"]}, there)
+    await engine.firewall.ensure([wanted])
+    ((_, body),) = api.asked("PUT", f"global/firewalls/{wanted['name']}")
+    assert faults("Firewall", body) == []
+    assert (body["sourceRanges"], body.get("sourceTags")) == ([IAP_RANGE], None)
+    api.on("GET", "global/firewalls/.*", there | {"disabled": True})
+    with pytest.raises(AlreadyExistsError, match="does not say what it should, and cannot be changed"):
+        await engine.firewall.ensure([wanted])
 
 
 async def test_rules_that_are_gone_are_no_error(engine: ComputeEngine) -> None:

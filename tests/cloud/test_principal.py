@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.auth import compute_engine
 from google.oauth2 import credentials, service_account
 from scripted_api import Api, refusal
 
@@ -14,6 +13,15 @@ from transient_magics.cloud import principal as module
 from transient_magics.errors import CloudError
 
 USER = {"client_id": "gcloud", "client_secret": "s", "refresh_token": "r"}
+
+
+class OfAVm:
+    """As google.auth's own for a VM, whose import would ask for a metadata server."""
+
+    service_account_email = "default"
+
+    def refresh(self, request: Any) -> None:
+        self.service_account_email = "vm@p"
 
 
 @pytest.fixture
@@ -37,9 +45,7 @@ async def test_an_address_in_the_credentials_is_the_principal(api: Api, found: A
     assert await told(api) == "robot@p.iam.gserviceaccount.com"
     found(credentials.Credentials("token", account="alice@example.org", **USER))
     assert await told(api) == "alice@example.org"
-    machine = compute_engine.Credentials()
-    machine.refresh = lambda request: setattr(machine, "_service_account_email", "vm@p")  # type: ignore[method-assign]
-    found(machine)
+    found(OfAVm())
     assert await told(api) == "vm@p"
     assert not api.requests
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from scripted_api import ZONE, Api, succeed
 
+from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
 
 
@@ -16,6 +17,7 @@ async def sent(api: Api, engine: ComputeEngine, request: VmRequest) -> Any:
     await engine.insert(request)
     ((query, body),) = api.asked("POST", f"zones/{ZONE}/instances")
     assert query["requestId"] == request.request_id
+    assert faults("Instance", body) == []
     return body
 
 

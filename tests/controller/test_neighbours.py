@@ -32,6 +32,7 @@ from transient_magics.controller.access import to_project
 from transient_magics.controller.baking import BUILD_LABEL
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
 from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
+from transient_magics.controller.preflight import examine
 from transient_magics.controller.sweep import _why
 from transient_magics.errors import AlreadyExistsError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
@@ -115,6 +116,8 @@ async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEng
     with pytest.raises(ClusterError, match="The name web is taken by a VM that is not ours, web-worker-7"):
         tm.declare(tm.Declaration("cpu", name="web")).wait(PATIENCE)
     assert await engine.get(ZONE, "web-worker-7") == vm
+    findings, _ = await examine(specify(tm.Declaration("cpu", name="web")))
+    assert [each.subject for each in findings if not each.good] == ["name web"]
     await engine.delete(ZONE, vm.name, STRANGER.labels)
     tm.cluster("web").wait(PATIENCE, until="deleted")
 

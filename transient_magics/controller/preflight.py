@@ -21,6 +21,7 @@ from .access import Access
 from .choice import choose, to_be_chosen
 from .core import RequestVm, Situation, decide
 from .machines import requested, vm_request
+from .neighbours import taken
 from .zones import find
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
             except CloudError as error:  # the examination meets the same, and says it question by question
                 log.warning("%s", error)
             findings = await access.engine.examine(first_requests(spec, *known))
+            if all(each.good for each in findings) and (why := await taken(spec, access.engine)):
+                findings.append(Finding(f"name {spec.name}", False, why))
             if all(each.good for each in findings):
                 findings += await advice.findings(access, spec)
             return findings, spec
