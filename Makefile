@@ -49,6 +49,10 @@ test: lint browser $(FRONT)
 quick: $(FRONT)
 	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
 
+# As a stranger would: pip install . in an empty environment, and what works there.
+light:
+	@tools/light $(PYTHON)
+
 bench: $(FRONT)
 	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done
 
