@@ -23,10 +23,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
 from transient_magics import emulator, places
-from transient_magics.client import specify
+from transient_magics.client import commands, specify
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
 from transient_magics.controller.access import to_project
 from transient_magics.controller.baking import BUILD_LABEL
@@ -123,7 +124,7 @@ async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEng
 
 
 async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
-    engine: ComputeEngine, bob: Callable[[str], str]
+    engine: ComputeEngine, bob: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = await whose(engine)
     his, elsewhere = {**mine, OWNER_LABEL: "0" * 16, MACHINE_LABEL: "1" * 16}, {**mine, MACHINE_LABEL: "2" * 16}
@@ -139,14 +140,18 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     await asyncio.gather(*map(engine.insert, wanted))
     hers = ["image-x-1a2b3c4d", "left-worker-0"]
     assert bob("print(tm.sweep(yes=True, all_machines=True).names)") == "[]\n", "not even of the same login, young"
+    terminal = [sys.executable, "-m", "transient_magics.client.program", "cluster", "sweep"]
+    said = await asyncio.to_thread(subprocess.run, terminal, capture_output=True, text=True, check=True)
     shown = await asyncio.to_thread(tm.sweep)
+    assert said.stdout == f"{shown}\n"
     assert shown.names == hers
     assert {each.why for each in shown.orphans} == {
         "the image x is built no more", "its cluster left has no folder on this machine",
     }  # fmt: skip
     assert "Nothing was deleted. With --yes" in str(shown)
     assert len(await engine.list({})) == len(marks)
-    assert (await asyncio.to_thread(tm.sweep, yes=True)).names == hers
+    await asyncio.to_thread(InteractiveShell().run_cell, "%load_ext transient_magics\n%transient_cluster sweep --yes")
+    assert "They are deleted." in capsys.readouterr().out
     left = await engine.list({})
     assert sorted(vm.name for vm in left) == sorted(marks.keys() - set(hers))
     for vm in left:
@@ -282,6 +287,26 @@ def test_ssh_comes_in_from_where_it_was_said_and_else_through_the_proxy_alone(
     with pytest.raises(DeclarationError, match=r"gcloud.* is not on this machine.*--ssh-from RANGE"):
         tm.declare(tm.Declaration("t4", name="c", project="some-project"))
     assert not places.cluster("c").exists()
+
+
+async def test_what_has_no_id_goes_on_and_deletes_no_more_than_it_asked_for(engine: ComputeEngine) -> None:
+    spec = replace(specify(tm.Declaration("cpu", name="former")), id="")
+    folder = places.private(places.cluster("former"))
+    places.private(folder / "runs")
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    another = {LABEL: "former", OWNER_LABEL: user()}
+    vm = await engine.insert(VmRequest(**{**vars(STRANGER), "name": "former-worker-9", "labels": another}))
+    commands.start_controller(folder)
+    cluster = tm.cluster("former")
+    await asyncio.to_thread(cluster.wait, PATIENCE)
+    assert {each.name for each in await engine.list(labels(spec))} == {
+        "former-ps-0",
+        "former-worker-0",
+        "former-worker-9",
+    }
+    await asyncio.to_thread(cluster.delete)
+    assert await engine.list(labels(spec)) == [vm], "another cluster's of the name, of the same login"
+    await engine.delete(vm.zone, vm.name, another)
 
 
 async def test_no_proxy_is_asked_for_the_emulator(alice: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,9 @@ def vm_request(
         provisioning_model=model,
         labels={
             LABEL: spec.name,
-            **labels(spec),
-            ROLE_LABEL: event.role,
             **whose,
+            **labels(spec),  # last of these: without an id they say otherwise who the owner is
+            ROLE_LABEL: event.role,
             **(SEAT_LABEL if seat else {}),
             **(PROXY_LABEL if spec.through_proxy else {}),
         },
