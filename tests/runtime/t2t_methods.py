@@ -103,6 +103,7 @@ def refusals() -> dict[str, str]:
         "input_fn": check(of=Fed),
         "MultiProblem": check(of=Mixed),
         "warm_start_from_second": check(warm_start_from_second="/somewhere"),
+        "scaler": check(mixed_precision_optimizer_loss_scaler="linear"),
         "adafactor": check(optimizer="adafactor", spec=sharded),
         "adafactor whole": check(optimizer="adafactor"),
         "ae": check(registry.find("model", "transformer_ae")),
@@ -168,6 +169,32 @@ def sparse_noise() -> list[float]:
         return [float(row.std()) for row in session.run(pairs[0][0])]
 
 
+def scaled(damped: bool) -> dict[str, Any]:
+    """Steps in mixed precision: a gradient that is too small for float16, two that are not finite, many that are."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.train.get_or_create_global_step()
+        given = hparams(activation_dtype="float16", optimizer="adam", clip_grad_norm=0.0)
+        factor = tf.placeholder_with_default(1.0, [])
+        weights = tf.get_variable("weights", [4], initializer=tf.ones_initializer())
+        small = tf.cast(tf.cast(weights, tf.float16) * 1e-4, tf.float32) * 1e-4 * factor
+        asked = optimizer.Asked(tf.reduce_sum(small), tf.constant(0.5), given, [weights])
+        total, made, pairs = optimizer.gradients(asked, asked.rate)
+        objective = Objective(
+            total, pairs, made, lambda given: given, lambda by: optimizer.optimizer(given, asked.rate / by), 1.0
+        )
+        train = applied(objective, step, tf.constant(1.0), began=tf.identity(step.read_value()) if damped else None)
+        scale, *counts = [each for each in tf.global_variables() if "loss_scale" in each.name]
+        session.run(tf.global_variables_initializer())
+        gradient, found = float(session.run(pairs[0][0])[0]), [session.run([scale, weights[0]])]
+        for value in (float("inf"), float("nan"), 1.0):
+            session.run(train, {factor: value})
+            found.append(session.run([scale, weights[0]]))
+        session.run(counts[0].assign(1999.0))
+        session.run(train)
+        found.append(session.run([scale, weights[0]]))
+        return {"gradient": gradient, "steps": [list(map(float, each)) for each in found]}
+
+
 def shuffled() -> list[int]:
     """batch_shuffle_size as a run has it: not named, named with its default, named."""
 
@@ -179,7 +206,7 @@ def shuffled() -> list[int]:
 
 if __name__ == "__main__":
     both = {"twice": said(lambda: asked(Twice)), "averaged": said(lambda: asked(Averaged))}
-    print(json.dumps({
-        "refused": refusals(), "plain": asked(Plain), "halved": asked(Halved), **both, "flow": flow_prior(),
-        "noise": noise(), "sparse noise": sparse_noise(), "shuffled": shuffled(),
-    }))  # fmt: skip
+    optimized = {"plain": asked(Plain), "halved": asked(Halved), **both, "flow": flow_prior()}
+    scales = [scaled(damped=False), scaled(damped=True)]
+    noises = {"noise": noise(), "sparse noise": sparse_noise()}
+    print(json.dumps({"refused": refusals(), **optimized, "scaled": scales, **noises, "shuffled": shuffled()}))

@@ -33,6 +33,7 @@ def test_what_would_never_be_called_or_read_is_refused_by_name(tried: dict[str, 
     assert "/somewhere" in said["warm_start_from_second"]
     assert "warm_start_from_second" in said.pop("warm_start_from_second")
     assert "--ps-shards" in said.pop("adafactor")
+    assert "there is no loss scaler 'linear'" in said.pop("scaler")
     assert not said
 
 
@@ -53,6 +54,17 @@ def test_noise_is_what_tensor2tensor_adds(tried: dict[str, Any]) -> None:
     one = pytest.approx(10 * 0.88, rel=0.1)  # 10 = weight noise x rate / 1000, of a normal variable cut at two
     assert (noise["update"], noise["alone"]) == (one, one), "once in a step, of however many workers it is"
     assert tried["sparse noise"] == [pytest.approx(0.5 * 0.88, rel=0.3)] * 5, "also on rows that were not used"
+
+
+def test_float16_has_its_loss_scaled(tried: dict[str, Any]) -> None:
+    for scaled in tried["scaled"]:
+        assert scaled["gradient"] == pytest.approx(1e-8, rel=1e-2), "0 without a scale"
+        scales, weights = zip(*scaled["steps"], strict=True)
+        assert scales == (2**15, 2**15, 2**14, 2**14, 2**15), (
+            "halved after two bad steps, doubled after 2,000 good ones"
+        )
+        assert weights[0] == weights[1] == weights[2] == 1.0, "gradients that are not finite are not applied"
+        assert weights[2] > weights[3] > weights[4]
 
 
 def test_the_users_batch_shuffle_size_counts(tried: dict[str, Any]) -> None:

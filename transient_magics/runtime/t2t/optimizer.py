@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import DeclarationError, TrainingError
 from ..trainable import Pairs
 from . import bridges
+from .loss_scale import LossScaled
 
 _BIAS = re.compile(r"bias(/part_\d+)?:0$")
 
@@ -98,10 +99,13 @@ def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
 
 
 def optimizer(hparams: Any, rate: Any) -> Any:
-    """The optimizer that the hparams name, at this learning rate."""
-    from tensor2tensor.utils import registry
+    """The optimizer that the hparams name, at this learning rate; with a scale of the loss where they ask for one."""
+    from tensor2tensor.utils import optimize, registry
 
-    return registry.optimizer(hparams.optimizer)(rate, hparams)
+    made = registry.optimizer(hparams.optimizer)(rate, hparams)
+    if not optimize._mixed_precision_is_enabled(hparams) or not hparams.mixed_precision_optimizer_loss_scaler:
+        return made
+    return LossScaled(made, hparams.mixed_precision_optimizer_init_loss_scale)
 
 
 def _decayed(loss: Any, hparams: Any) -> Any:

@@ -43,6 +43,9 @@ def check(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> None:
             )
     if hparams.get("gpu_automatic_mixed_precision"):
         raise DeclarationError("TensorFlow no longer rewrites graphs so", where="gpu_automatic_mixed_precision")
+    if (scaler := hparams.get("mixed_precision_optimizer_loss_scaler")) not in (None, "", "0", "exponential", False):
+        what = f"there is no loss scaler {scaler!r}"
+        raise DeclarationError(what, where="mixed_precision_optimizer_loss_scaler", fix="Take exponential.")
     if spec.ps_shards > 1 and str(hparams.get("optimizer")).lower() == "adafactor":
         raise DeclarationError(
             "Adafactor looks at whole variables, and --ps-shards cuts them",
