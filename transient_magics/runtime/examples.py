@@ -85,7 +85,7 @@ class Examples:
         """Why no examples come any more; steps then fail with OutOfRangeError, or with this."""
 
     def start(self, session: Any) -> None:
-        """Read from the beginning, for as long as this session lives or until `stop`."""
+        """Read in an order drawn anew, for as long as this session lives or until `stop`."""
         session.run(self._source.begin, dict(self._source.feeds))
         self._ended = threading.Event()
         if self._regrouped is not None:
