@@ -20,10 +20,12 @@ from discovery import faults, refusal_faults
 from emulated_cloud import Cloud, Running, eventually, http_request, start
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage
+from google.cloud import compute_v1, storage
 from google.cloud.storage import transfer_manager
 from googleapiclient.discovery import build
 from googleapiclient.http import MediaInMemoryUpload
+
+from transient_magics.cloud import Reach, bounded_token
 
 BUCKET = "a-bucket"
 
@@ -436,22 +438,48 @@ def test_every_answer_is_what_the_discovery_document_says(bucket: storage.Bucket
 
 
 async def test_a_vm_finds_the_buckets_at_its_metadata_server(cloud: Cloud, bucket: storage.Bucket) -> None:
+    """As far as its service account goes; without one, as far as a token that was given to it."""
     bucket.blob("for vms").upload_from_string("data")
-    cloud.create("w0")
+    bucket.blob("given/x").upload_from_string("given")
+    scope = "https://www.googleapis.com/auth/devstorage.read_write"
+    cloud.create("w0", service_accounts=[compute_v1.ServiceAccount(email="default", scopes=[scope])])
+    cloud.create("w1")
     assert cloud.running.about()["storage_of_vms"] == "http://169.254.169.254"
-    script = (
+    token = await bounded_token([Reach(f"gs://{BUCKET}/given/", "objectViewer")], "p", cloud.running.url)
+    head = (
+        "import os, sys, urllib.parse, urllib.request\n"
         "import google.cloud.storage as s\n"
+        "from google.api_core.exceptions import GoogleAPICallError\n"
+        "from google.auth.exceptions import GoogleAuthError\n"
+        "from google.oauth2.credentials import Credentials\n"
+        "from urllib.error import HTTPError\n"
+        "url = os.environ['STORAGE_EMULATOR_HOST']\n"
         f"b = s.Client(project='p').bucket('{BUCKET}')\n"
+    )
+    with_account = (
         "print(b.blob('for vms').download_as_text())\n"
         "b.blob('from the vm').upload_from_string('x' * 3000000)\n"
-        "import urllib.request, os\n"
-        "from urllib.error import HTTPError\n"
-        "url = os.environ['STORAGE_EMULATOR_HOST'] + '/storage/v1/b?project=p'\n"
         "for header in ({'Origin': 'http://evil.example'}, {'Host': 'evil.example'}):\n"
-        "    try: urllib.request.urlopen(urllib.request.Request(url, headers=header))\n"
+        "    try: urllib.request.urlopen(urllib.request.Request(url + '/storage/v1/b?project=p', headers=header))\n"
         "    except HTTPError as error: print(error.code)\n"
     )
-    async with await cloud.ssh("w0") as connection:
-        said = await connection.run("transient-python -", input=script, check=True)
-    assert str(said.stdout).split() == ["data", "403", "403"]
+    without = (
+        f"own = s.Client(project='p', credentials=Credentials('{token.text}')).bucket('{BUCKET}')\n"
+        "print(own.blob('given/x').download_as_text())\n"
+        "for each in (b.blob('given/x'), own.blob('for vms')):\n"
+        "    try: each.download_as_text()\n"
+        "    except (GoogleAPICallError, GoogleAuthError) as error: print(getattr(error, 'code', 'nobody'))\n"
+    )
+    no_tokens = (
+        "try: urllib.request.urlopen(url + '/v1/token', urllib.parse.urlencode({'subject_token': 'x'}).encode())\n"
+        "except HTTPError as error: print(error.code, 'invalid_grant' in error.read().decode())\n"
+    )
+    said = {}
+    for name, own in (("w0", with_account), ("w1", without)):
+        async with await cloud.ssh(name) as connection:
+            done = await connection.run("transient-python -", input=head + own + no_tokens)
+            assert done.exit_status == 0, done.stderr
+            said[name] = str(done.stdout).split()
+    assert said["w0"] == ["data", "403", "403", "400", "True"]
+    assert said["w1"] == ["given", "nobody", "403", "400", "True"]
     assert bucket.blob("from the vm").download_as_bytes() == b"x" * 3_000_000

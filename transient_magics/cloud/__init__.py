@@ -1,12 +1,14 @@
 """Compute Engine and Cloud Storage through Google's own clients, with errors one can act on.
 
 `ComputeEngine` makes, finds, watches and deletes VMs: it takes `VmRequest`s and answers with `Vm`s. `CloudStorage`
-keeps objects in buckets. There is no other door to either; everything that goes wrong arrives as
-one of the typed errors of `transient_magics.errors`. Nothing of Google's is imported before the first use: that takes
-some 2.8 seconds, and `preload()` lets a process spend them in a thread while it does something else.
+keeps objects in buckets, `bounded_token` lets a VM do so in one place. There is no other door to either; everything
+that goes wrong arrives as one of the typed errors of `transient_magics.errors`. Nothing of Google's is imported before
+the first use: that takes some 2.8 seconds, and `preload()` lets a process spend them in a thread while it does
+something else.
 """
 
 from .advice import Chance, Shape
+from .bounded import BoundedToken, Reach, bounded_token
 from .engine import ComputeEngine, preload
 from .examine import Finding
 from .firewall import rules
@@ -18,15 +20,18 @@ __all__ = [
     "BASE_LABEL",
     "GPU_LABEL",
     "LOCK_LABEL",
+    "BoundedToken",
     "Chance",
     "CloudStorage",
     "ComputeEngine",
     "Finding",
     "Image",
+    "Reach",
     "Shape",
     "Stored",
     "Vm",
     "VmRequest",
+    "bounded_token",
     "preload",
     "request_id",
     "rules",

@@ -30,7 +30,7 @@ from .operations import Operations
 from .relay import Relay
 from .rest import LARGEST_BODY
 from .settings import Settings
-from .storage import Endpoint
+from .storage import Endpoint, tokens
 from .store import Store, write_atomically
 from .weather.api import WeatherApi
 from .weather.faults import Faults
@@ -73,6 +73,7 @@ class _Emulator:
             client_max_size=LARGEST_BODY,
         )
         self._application.router.add_get("/emulator/v1", self._about)
+        self._application.router.add_post(tokens.PATH, self._storage.exchange)
         self._api = Api(self._state, self._fleet, self._operations, self._isolation is not Isolation.NONE)
         self._api.add_to(self._application)
         WeatherApi(weather, self._fleet.records).add_to(self._application)

@@ -14,10 +14,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from aiohttp import web
 
 from .. import batches, wire
-from . import downloads, in_parts
+from . import downloads, in_parts, rights, tokens
 from .in_parts import PartUploads
+from .rights import Rights
 from .service import Call, Reply, Service
 from .shelf import Shelf
+from .tokens import Tokens
 from .uploads import Uploads
 
 _LOG = logging.getLogger(__name__)
@@ -36,15 +38,17 @@ class Endpoint:
         self._service = Service(self._shelf)
         self._uploads = Uploads(self._shelf, folder)
         self._parts = PartUploads(self._shelf, folder)
+        self._tokens = Tokens(folder)
 
     def serves(self, request: web.BaseRequest) -> bool:
         """Whether a request is meant for Cloud Storage."""
         path = request.rel_url.raw_path
         return path.startswith((_JSON, _DOWNLOAD, _BATCH, *_UPLOADS)) or _in_parts(request)
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Serve it; refusals are answers, too."""
+    async def answer(self, request: web.BaseRequest, own: Rights = rights.ALL) -> web.StreamResponse:
+        """Serve it; refusals are answers, too. `own` are the rights of a request that brings no token."""
         try:
+            rights.have(self._rights(request, own))
             return await self._answer(request)
         except wire.ApiError as error:
             return self._refusal(request, error)
@@ -59,6 +63,21 @@ class Endpoint:
             # Parts of the wrong type: the client's mistake, not ours, but worth a line in the log.
             _LOG.warning("%s %s was not understood", request.method, request.path, exc_info=error)
             return self._refusal(request, wire.ApiError(400, "invalid", f"It cannot be understood: {error!r}"))
+
+    async def exchange(self, request: web.BaseRequest, own: Rights = rights.ALL) -> web.Response:
+        """Serve the Security Token Service: a token with a boundary, for who has all `own` rights."""
+        if own != rights.ALL:
+            return tokens.refusal("invalid_grant", "The subject token lacks the scope cloud-platform.")
+        return await self._tokens.answer(request)
+
+    def _rights(self, request: web.BaseRequest, own: Rights) -> Rights:
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        if not kind:
+            return own
+        found = self._tokens.rights(token) if kind.lower() == "bearer" else None
+        if found is None:
+            raise wire.ApiError(401, "authError", "Invalid Credentials")
+        return found
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path, base = request.rel_url.raw_path, f"{request.scheme}://{request.host}"

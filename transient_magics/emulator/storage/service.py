@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import partial, wire
-from . import globs
+from . import globs, rights
 from .conditions import Conditions, NotModified, number
 from .digests import CHUNK, Digest
 from .shelf import OBJECT_FIELDS, Resource, Shelf, shown
@@ -53,6 +53,7 @@ class Service:
 
     async def _answer(self, call: Call) -> dict[str, Any] | None:
         shelf, query, base = self._shelf, call.query, call.base
+        _demand_of_bucket(call.method, call.path)
         match call.method, call.path:
             case "GET", ["b"]:
                 return self._list_buckets(call)
@@ -231,6 +232,13 @@ def concatenated(sources: list[Path], target: Path) -> Digest:
         file.flush()
         os.fsync(file.fileno())
     return digest
+
+
+def _demand_of_bucket(method: str, path: list[str]) -> None:
+    """What is done to buckets themselves needs rights on them; the shelf asks for those on objects."""
+    if path[2:3] != ["o"]:
+        verb = {"GET": "list" if len(path) == 1 else "get", "POST": "create", "DELETE": "delete"}.get(method, "update")
+        rights.demand(f"storage.buckets.{verb}", "".join(path[1:2]))
 
 
 def _policy(bucket: Resource) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import wire
+from . import rights
 from .conditions import Conditions
 from .digests import Digest
 
@@ -141,6 +142,10 @@ class Shelf:
 
     def find(self, bucket: str, name: str, generation: int | None = None) -> Resource:
         """An object. ApiError 404 where there is none (of that generation)."""
+        rights.demand("storage.objects.get", bucket, name)
+        return self._find(bucket, name, generation)
+
+    def _find(self, bucket: str, name: str, generation: int | None) -> Resource:
         found = self.bucket(bucket).objects.get(name)
         if found is None or generation not in (None, int(found["generation"])):
             mark = "" if generation is None else f"#{generation}"
@@ -149,6 +154,7 @@ class Shelf:
 
     def names(self, bucket: str, start: str, prefix: str) -> Iterator[str]:
         """The names that begin with `prefix`, from `start` on, in order."""
+        rights.demand("storage.objects.list", bucket, prefix=prefix)
         names = self.bucket(bucket).names
         for index in range(bisect.bisect_left(names, max(start, prefix)), len(names)):
             if not names[index].startswith(prefix):
@@ -164,8 +170,11 @@ class Shelf:
         return self._scratch / secrets.token_hex(16)
 
     def check(self, bucket: str, name: str, conditions: Conditions) -> None:
-        """ApiError where a write would be refused as things are."""
+        """ApiError where a write would be refused as things are. To replace an object is to delete one as well."""
+        rights.demand("storage.objects.create", bucket, name)
         objects = self.bucket(bucket).objects
+        if name in objects:
+            rights.demand("storage.objects.delete", bucket, name)
         if not name or len(name.encode()) > _LONGEST_NAME or {"\r", "\n"} & set(name) or name in (".", ".."):
             raise wire.ApiError(400, "invalid", f"Invalid object name: '{name}'")
         conditions.check(objects.get(name))
@@ -206,9 +215,10 @@ class Shelf:
         *, replace: bool,
     ) -> Resource:  # fmt: skip
         """New metadata of an object: merged into the old, or instead of it."""
+        rights.demand("storage.objects.update", bucket, name)
         place = self.bucket(bucket)
         async with place.lock:
-            before = self.find(bucket, name, generation)
+            before = self._find(bucket, name, generation)
             conditions.check(before)
             given = {key: value for key, value in body.items() if key in OBJECT_FIELDS}
             if replace:
@@ -220,9 +230,10 @@ class Shelf:
 
     async def delete(self, bucket: str, name: str, generation: int | None, conditions: Conditions) -> None:
         """ApiError 404 where there is none."""
+        rights.demand("storage.objects.delete", bucket, name)
         place = self.bucket(bucket)
         async with place.lock:
-            resource = self.find(bucket, name, generation)
+            resource = self._find(bucket, name, generation)
             conditions.check(resource)
             if resource.get("eventBasedHold") or resource.get("temporaryHold"):
                 why = f"Object '{bucket}/{name}' is under active hold and cannot be deleted, overwritten or archived."
