@@ -91,7 +91,7 @@ async def test_labels_keys_and_network_are_sent_whole(api: Api, engine: ComputeE
         "enable-oslogin": "FALSE",
     }
     (account,) = body["serviceAccounts"]
-    assert account["scopes"] == ["https://www.googleapis.com/auth/devstorage.read_write"]
+    assert account["scopes"] == ["https://www.googleapis.com/auth/cloud-platform"]
 
 
 def test_the_identity_of_a_request_follows_from_what_it_is_for() -> None:

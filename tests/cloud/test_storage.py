@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Emulate
 from transient_magics.cloud import CloudStorage
-from transient_magics.errors import AlreadyExistsError, ChangedError, GoneError, UnreachableError
+from transient_magics.errors import AccessError, AlreadyExistsError, ChangedError, GoneError, UnreachableError
 
 BUCKET = "some-results"
 
@@ -49,6 +49,24 @@ async def test_a_derived_name_that_somebody_else_took_is_refused(url: str, stora
     with pytest.raises(AlreadyExistsError, match="taken by somebody else"):
         await storage.ensure_bucket("tm-guessed", "us-central1", own=True)
     await storage.ensure_bucket("tm-guessed", "us-central1")  # named by the user: as wanted
+
+
+async def test_a_bucket_that_was_made_otherwise_is_refused_or_told(url: str, storage: CloudStorage) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage as google
+
+    client = google.Client(
+        project="a-project", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
+    )
+    made = client.create_bucket("of-the-user")
+    with pytest.raises(AccessError, match=r"rights of their own.*--uniform-bucket-level-access"):
+        await storage.ensure_bucket("of-the-user", "us-central1")
+    made.iam_configuration.uniform_bucket_level_access_enabled = True
+    made.patch()
+    assert "--public-access-prevention" in await storage.ensure_bucket("of-the-user", "us-central1")
+    made.iam_configuration.public_access_prevention = "enforced"
+    made.patch()
+    assert await storage.ensure_bucket("of-the-user", "us-central1") == ""
 
 
 async def test_files_go_there_and_come_back(storage: CloudStorage, tmp_path: Path) -> None:

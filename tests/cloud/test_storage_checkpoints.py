@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,17 +11,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tests.conftest import Emulate
+from transient_magics.cloud import Reach, bounded_token
+from transient_magics.controller.bucket_token import reaches
 from transient_magics.errors import TrainingError
-from transient_magics.runtime import shared_records
+from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
+from transient_magics.runtime import shared_records, shipper
 from transient_magics.runtime.bucket import Bucket, OvertakenError
 from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.manifest import NAME, File
+from transient_magics.runtime.shipper import Shipper
 from transient_magics.runtime.shipping import read_manifest, restore, ship
 
 BUCKET = "checkpoints-here"
@@ -38,6 +45,15 @@ def client(emulate: Emulate) -> Iterator[storage.Client]:
 @pytest.fixture
 def bucket(client: storage.Client, request: pytest.FixtureRequest) -> Bucket:
     return Bucket(f"gs://{BUCKET}/{request.node.name}/run-1")
+
+
+def brought(path: Path, places: list[Reach], lasts: float | None = None) -> Path:
+    """A token for these places, as the controller brings it; or what is left of one after so many seconds."""
+    token = asyncio.run(bounded_token(places, "p", os.environ["STORAGE_EMULATOR_HOST"]))
+    values = token.to_dict() | ({} if lasts is None else {"expires": time.time() + lasts, "token": "ya29.expired"})
+    path.with_suffix(".new").write_text(json.dumps(values))
+    path.with_suffix(".new").replace(path)
+    return path
 
 
 def saved(folder: Path, step: int, size: int = 1000) -> Path:
@@ -188,6 +204,7 @@ def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Buck
     safe = 10
     ship(bucket, saved(run / "checkpoints", safe))
     (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
+    brought(run / "bucket-token.json", reaches(bucket.place, declared))
     command = [sys.executable, "-m", "transient_magics.runtime.shipping"]
     for step, seconds in enumerate((0.9, 0.7, 0.5, 0.35, 0.2), start=20):
         saved(run / "checkpoints", step, size=64 << 20)
@@ -232,3 +249,87 @@ def test_records_that_somebody_put_there_are_taken(client: storage.Client, tmp_p
     client.bucket(BUCKET).blob("own/other/ignored").upload_from_string(b"other")
     assert shared_records.get(Bucket(f"gs://{BUCKET}/own/"), "digits", tmp_path) == 1
     assert (tmp_path / "digits-train-00000-of-00001").read_bytes() == b"own"
+
+
+def test_a_vm_ships_and_restores_with_its_runs_token_and_reaches_nothing_else(
+    client: storage.Client, tmp_path: Path
+) -> None:
+    mine, theirs = f"gs://{BUCKET}/mine/run-1", f"gs://{BUCKET}/theirs/run-1"
+    token = brought(tmp_path / "token", reaches(mine, {"resume_store": f"gs://{BUCKET}/earlier/run-1"}))
+    for place in (theirs, f"gs://{BUCKET}/earlier/run-1"):
+        ship(Bucket(place), saved(tmp_path / "others", 5))
+    own = Bucket(mine, token)
+    for step in (10, 20, 30):
+        assert ship(own, saved(tmp_path / "vm", step), keep=2)["step"] == step
+    assert restore(own, tmp_path / "new")["step"] == 30
+    assert len(objects(client, own)) == 1 + 2 * 2, "what is dropped is deleted"
+    assert restore(Bucket(f"gs://{BUCKET}/earlier/run-1", token), tmp_path / "earlier", own=False)["step"] == 5
+    before = objects(client, Bucket(f"gs://{BUCKET}"))
+    for place, what in ((theirs, restore), (theirs, ship), (f"gs://{BUCKET}/earlier/run-1", ship)):
+        with pytest.raises(TrainingError, match="may not use the bucket"):
+            what(Bucket(place, token), saved(tmp_path / "attack", 99))
+    with pytest.raises(TrainingError, match="may not use the bucket"):
+        own.upload(tmp_path / "token", "result.json")  # the controller's own
+    assert objects(client, Bucket(f"gs://{BUCKET}")) == before
+
+
+def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.Client, tmp_path: Path) -> None:
+    data = f"gs://{BUCKET}/bounded-data"
+    token = brought(tmp_path / "token", reaches(None, {"data_dir": data, "problem": "digits"}))
+    place = Bucket(data, token)
+    assert shared_records.get(place, "digits", tmp_path / "one") == 0
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "digits-train-00000-of-00001").write_text(name)
+    assert shared_records.run("put", data, "digits", tmp_path / "one", token) == 1
+    assert shared_records.put(place, "digits", tmp_path / "two") == 0
+    assert shared_records.get(place, "digits", tmp_path / "three") == 1
+    assert (tmp_path / "three" / "digits-train-00000-of-00001").read_text() == "one"
+    manifest = "digits.records.json"
+    with pytest.raises(TrainingError, match="somebody else was faster"):
+        place.write_json(manifest, {"folder": "poison/", "files": []}, 0)
+    for attack in (lambda: place.delete(manifest), lambda: place.write_json("text.records.json", {}, 0)):
+        with pytest.raises(TrainingError, match="may not use the bucket"):
+            attack()
+
+
+def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller was away for longer than a token lives, and comes back."""
+    monkeypatch.setattr(shipper, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(shipper, "_LOOK_SECONDS", 0.1)
+    run = RunFolder(tmp_path / "run-1")
+    run.path.mkdir()
+    declared = {"name": "run-1", "train_steps": 1, "store": bucket.place}
+    (run.path / "run.json").write_text(json.dumps(declared))
+    brought(run.bucket_token, reaches(bucket.place, declared), lasts=-60)
+    saved(run.checkpoints, 7)
+    told: list[tuple[str, dict[str, Any]]] = []
+    given_up, shipped = asyncio.Event(), asyncio.Event()
+
+    class Watched(Shipper):
+        async def _due_or_other_token(self, before: object) -> None:
+            given_up.set()
+            await super()._due_or_other_token(before)
+
+    def report(event: TrainShipped | TrainUnshipped) -> None:
+        told.append((event.kind, dict(vars(event))))
+        if isinstance(event, TrainShipped):
+            shipped.set()
+
+    async def live() -> None:
+        ships = Watched("run-1", run, report)
+        task = asyncio.create_task(ships.keep_shipping())
+        ships.due()
+        await asyncio.wait_for(given_up.wait(), 120)
+        await ships.settled()
+        assert [kind for kind, _ in told] == ["train.unshipped"]
+        await asyncio.to_thread(brought, run.bucket_token, reaches(bucket.place, declared))
+        await asyncio.wait_for(shipped.wait(), 120)
+        task.cancel()
+
+    asyncio.run(live())
+    assert "the VM has no token for the bucket now" in str(told[0][1]["reason"])
+    assert [(kind, values.get("step")) for kind, values in told[1:]] == [("train.shipped", 7)]
+    assert "ya29" not in json.dumps(told) + "".join(path.read_text() for path in run.logs.iterdir())

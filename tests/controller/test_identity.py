@@ -1,4 +1,4 @@
-"""What a cluster's VMs may do (nothing at Google, but for buckets where the cluster has one), and whose they are."""
+"""What a cluster's VMs may do at Google (nothing by themselves), and whose they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from transient_magics.controller.preflight import first_requests
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 LINE = PriceLine("n1-standard-4", 1.0, 3.0, "test")
-STORAGE = "https://www.googleapis.com/auth/devstorage.read_write"
 SPEC = ClusterSpec(
     name="c", groups=(WorkerGroup("v100", 2),), zones=("us-west1-b",), project="mine",
     prices={"v100": LINE, "parameter-server": LINE}, declared_at=1e9,
@@ -25,19 +24,20 @@ def accounts(spec: ClusterSpec) -> dict[str, list[tuple[str, list[str]]]]:
     }
 
 
-def test_without_a_bucket_no_vm_has_a_service_account() -> None:
-    assert accounts(SPEC) == {"c-ps-0": [], "c-worker-0": [], "c-worker-1": []}
+def test_a_vm_that_runs_a_users_code_has_no_service_account() -> None:
+    nobody = {"c-ps-0": [], "c-worker-0": [], "c-worker-1": []}
+    assert accounts(SPEC) == nobody
+    assert accounts(replace(SPEC, bucket="mine-bucket", service_account="robot@mine")) == nobody
 
 
-def test_with_a_bucket_the_parameter_server_may_use_buckets_and_nothing_else() -> None:
-    given = accounts(replace(SPEC, bucket="mine-bucket"))
-    assert given == {"c-ps-0": [("default", [STORAGE])], "c-worker-0": [], "c-worker-1": []}
-
-
-def test_a_named_account_may_use_buckets_and_nothing_else() -> None:
-    given = accounts(replace(SPEC, service_account="robot@mine"))
-    assert set(given) == {"c-ps-0", "c-worker-0", "c-worker-1"}
-    assert all(each == [("robot@mine", [STORAGE])] for each in given.values())
+def test_the_controllers_own_vm_alone_has_one() -> None:
+    prices = {**SPEC.prices, "controller": LINE}
+    given = accounts(
+        replace(SPEC, controller="cluster", bucket="mine-bucket", service_account="robot@mine", prices=prices)
+    )
+    scope = "https://www.googleapis.com/auth/cloud-platform"
+    assert {vm: each for vm, each in given.items() if each} == {"c-controller-0": [("robot@mine", [scope])]}
+    assert len(given) == 4
 
 
 def test_every_vm_turns_os_login_off_for_itself() -> None:

@@ -81,9 +81,6 @@ def train(
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
-        if state.spec and not (state.spec.emulated or state.spec.bucket or state.spec.service_account):
-            what = f"The VMs of {chosen.name} may not use buckets"
-            raise DeclarationError(what, where="--data-dir", fix="Declare the cluster without --bucket none.")
     folders = chosen.directory / "runs"
     folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
     if folder.exists():

@@ -65,21 +65,22 @@ class CloudStorage:
         async with self._attempts.explaining(f"project {self.project}"):
             self._client = await self._attempts.threaded(lambda: _client(self.project, self.endpoint))
 
-    async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> None:
+    async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> str:
         """See that the bucket is there; make it in `location` (a region) where there is none of that name.
 
-        It is made with uniform access and without any for the public. `own`: it must be the project's, because its
-        name can be guessed, and whoever made it first would be handed all that is put there. AlreadyExistsError then.
+        It is made with uniform access and without any for the public. AccessError for one without uniform access, in
+        which tokens with a boundary are worth nothing; the answer is a sentence about one that may be opened to the
+        public, else empty. `own`: it must be the project's, because its name can be guessed, and whoever made it first
+        would be handed all that is put there. AlreadyExistsError then.
         """
         where = f"gs://{name}"
 
-        def is_there() -> bool:
-            self._client.get_bucket(name, **_PLAIN)
-            return True
+        def is_there() -> Any:
+            return self._client.get_bucket(name, **_PLAIN)
 
-        def listed() -> bool:
+        def listed() -> Any:
             found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
-            return any(each.name == name for each in found)
+            return next((each for each in found if each.name == name), None)
 
         def make() -> None:
             fresh = self._client.bucket(name)
@@ -87,9 +88,9 @@ class CloudStorage:
             fresh.iam_configuration.public_access_prevention = "enforced"
             self._client.create_bucket(fresh, project=self.project, location=location, **_PLAIN)
 
+        found: Any = None
         try:
-            if await self._attempts.call(where, listed if own else is_there):
-                return
+            found = await self._attempts.call(where, listed if own else is_there)
         except GoneError:
             pass  # to be made
         except AccessError as error:
@@ -97,16 +98,19 @@ class CloudStorage:
                 raise
             what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
             raise AccessError(what, where=where, fix=error.fix) from error
+        if found:
+            return _looked_at(found)
         try:
             await self._attempts.call(where, make)
         except AlreadyExistsError as error:
             # Another controller may have made it at the same moment, or an attempt whose answer was lost.
-            if await self._attempts.call(where, listed):
-                return
+            if found := await self._attempts.call(where, listed):
+                return _looked_at(found)
             what = f"The bucket name {name} is taken by somebody else"
             raise AlreadyExistsError(
                 what, where=f"project {self.project}", fix="Name another with --bucket."
             ) from error
+        return ""
 
     async def upload(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> Stored:
         """Put a file there; `generation` is what it may replace (0: nothing)."""
@@ -234,6 +238,20 @@ def _client(project: str, endpoint: str | None) -> Any:
     client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
     client._http.trust_env = False  # no proxy stands between us and the emulator
     return client
+
+
+def _looked_at(bucket: Any) -> str:
+    access, change = bucket.iam_configuration, f"gcloud storage buckets update gs://{bucket.name}"
+    if not access.uniform_bucket_level_access_enabled:
+        what = f"Objects of the bucket {bucket.name} may have rights of their own: no VM can be kept to its place"
+        fix = f"Type `{change} --uniform-bucket-level-access`, or name another with --bucket."
+        raise AccessError(what, where=f"gs://{bucket.name}", fix=fix)
+    if access.public_access_prevention != "enforced":
+        return (
+            f"The bucket {bucket.name} could be opened to the public; "
+            f"`{change} --public-access-prevention` sees that it never is"
+        )
+    return ""
 
 
 def _stored(blob: Any) -> Stored:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from google.cloud import compute_v1
 
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
-_STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_COMPUTE_SCOPE = "https://www.googleapis.com/auth/compute"
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def instance_of(request: VmRequest) -> dict[str, Any]:
@@ -49,8 +48,8 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     if request.tags:
         body["tags"] = {"items": list(request.tags)}
     if request.service_account:
-        scopes = [_STORAGE_SCOPE, _COMPUTE_SCOPE] if request.manages_vms else [_STORAGE_SCOPE]
-        body["service_accounts"] = [{"email": request.service_account, "scopes": scopes}]
+        # Its roles say what it may; a narrower scope could not be exchanged for tokens of other VMs.
+        body["service_accounts"] = [{"email": request.service_account, "scopes": [_SCOPE]}]
     return body
 
 

@@ -39,7 +39,7 @@ class VmRequest:
     the project; empty means Debian 12, whose Python is 3.11. Without an `ssh_public_key` nobody can log in.
     A `disk_gb` of 0 is the size of the image.
     A `subnet` without a slash is a name in the zone's region. `service_account` (an address, or "default") is attached
-    with no right but reading and writing Cloud Storage, and with `manages_vms` those to Compute Engine.
+    with all the rights that its roles give it; most VMs have none.
     """
 
     name: str
@@ -60,7 +60,6 @@ class VmRequest:
     subnet: str = ""
     external_ip: bool = True
     service_account: str = ""
-    manages_vms: bool = False
     request_id: str = ""
 
 

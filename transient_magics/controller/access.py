@@ -13,22 +13,24 @@ import json
 import os
 import time
 import urllib.request
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from ..catalog import region
-from ..cloud import CloudStorage, ComputeEngine, Vm, preload
+from ..cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
 from ..errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
 from ..journal import Clock, VmState
 from ..remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
-from ..spec import EMULATED_PROJECT, ClusterSpec, own_bucket
+from ..spec import EMULATED_PROJECT, ClusterSpec, cluster_store, own_bucket
 from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance_name
 from .seat import here
 
 _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
 _PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
+_TOKEN_PATIENCE = 15.0  # there is another attempt soon
 _IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet")
 _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as Google's clients for the emulator
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
@@ -90,13 +92,29 @@ class Access:
         if self._opened_at > 0:
             await self.engine.firewall.remove(firewall_rules(self._spec))
 
-    async def ensure_bucket(self) -> None:
-        """See that the cluster's bucket is there, made in its region if need be. Raises CloudError."""
-        spec = self._spec
+    async def ensure_bucket(self) -> str:
+        """See that the cluster's bucket is there, made in its region if need be, and that VMs can be let into it.
+
+        Returns what is not as it should be there, in one sentence, or nothing. Raises CloudError.
+        """
+        spec, warning = self._spec, ""
         if spec.bucket and self.storage:
             name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
             own = spec.project is not None and name == own_bucket(spec.project, location)
-            await self.storage.ensure_bucket(name, location, own=own)
+            warning = await self.storage.ensure_bucket(name, location, own=own)
+        await self.try_token()
+        return warning
+
+    async def try_token(self) -> None:
+        """See that VMs can be given tokens for the cluster's place in its bucket, if it has one. Raises CloudError."""
+        if store := cluster_store(self._spec):
+            await self.bounded_token([Reach(f"{store}/", "objectUser")])
+
+    async def bounded_token(self, reaches: Sequence[Reach]) -> BoundedToken:
+        """A token for these places in buckets, for a VM that runs a user's code. Raises CloudError."""
+        endpoint = self.engine.endpoint
+        patience = _EMULATED_PATIENCE if endpoint else _TOKEN_PATIENCE
+        return await bounded_token(reaches, self.engine.project, endpoint, patience=patience)
 
     async def connect(self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS) -> Connection:
         """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, VmState, events, read, replay
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, TrafficCounted
-from ..spec import CONTROLLER, WORKER, ClusterSpec
+from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import live_prices
 from .access import Access
@@ -104,7 +104,7 @@ class Controller:
                 await self._prepare(access)
                 if self._state.phase != "deleting" and not here():  # on a VM both are there already
                     await access.protect()
-                    await access.ensure_bucket()
+                    self._recorder.note("public bucket", await access.ensure_bucket())
             except CloudError as error:
                 expired = isinstance(error, CredentialsError)
                 self._recorder.note("access", str(error))
@@ -232,7 +232,11 @@ class Controller:
             return
         folder = self._directory / "runs" / run.name
         changed = self._recorder.changed.set
-        training = Training(run, folder, self._recorder.record, fleet.link, changed, lambda: fleet.storage)
+        training = Training(
+            run, folder, self._recorder.record, fleet.link, changed,
+            store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
+            mint=fleet.bounded_token, note=self._recorder.note,
+        )  # fmt: skip
         self._trainings[run.name] = training
 
         async def conduct() -> None:

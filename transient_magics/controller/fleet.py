@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..cloud import CloudStorage, Vm
+from ..cloud import BoundedToken, CloudStorage, Reach, Vm
 from ..errors import CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
 from ..journal import ClusterState, VmState, events, read
 from ..protocol.vm_events import AgentLine
@@ -84,6 +84,10 @@ class Fleet:
     def storage(self) -> CloudStorage | None:
         """The way to the cluster's bucket, if it has one."""
         return self._access.storage
+
+    async def bounded_token(self, reaches: Sequence[Reach]) -> BoundedToken:
+        """A token for these places in buckets. Raises CloudError."""
+        return await self._access.bounded_token(reaches)
 
     @property
     def training_refused(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ..catalog import accelerator
 from ..cloud import VmRequest, request_id, rules
 from ..journal import events
-from ..spec import CONTROLLER, IAP_RANGE, PARAMETER_SERVER, ClusterSpec, price_kind
+from ..spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
 from .core import RequestVm
 from .owner import OWNER_LABEL, user
 from .startup import startup_script
@@ -93,7 +93,6 @@ def vm_request(
     image = spec.image or "" if spec.image_for_gpus or not with_gpu else ""
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
-    keeps = seat or event.role == PARAMETER_SERVER  # what is in the bucket
     return VmRequest(
         name=instance_name(spec, event.vm),
         zone=event.zone,
@@ -119,8 +118,7 @@ def vm_request(
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
-        service_account=spec.service_account or ("default" if seat or (spec.bucket and keeps) else ""),
-        manages_vms=seat,
+        service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
 

@@ -1,7 +1,8 @@
 """`python -m transient_magics.controller.rehearse < spec.json`: whether the cluster's controller could run here.
 
-Everything that it imports has to be there, and Compute Engine has to tell it the cluster's VMs. Started on the VM that
-is to become its seat, before anything is handed over; exit code 1 with one sentence where it could not.
+Everything that it imports has to be there, Compute Engine has to tell it the cluster's VMs, and tokens have to be had
+for the cluster's place in its bucket. Started on the VM that is to become its seat, before anything is handed over;
+exit code 1 with one sentence where it could not.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from .machines import labels
 
 
 async def rehearse(spec: ClusterSpec) -> None:
-    """Raises CloudError where Compute Engine cannot be used from here."""
+    """Raises CloudError where Compute Engine or tokens cannot be had from here."""
     async with Access(spec) as access:
         await access.reopen()
         await access.engine.list(labels(spec))
+        await access.try_token()
 
 
 def main() -> int:

@@ -13,18 +13,19 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from ..cloud import CloudStorage
+from ..cloud import BoundedToken, CloudStorage, Reach
 from ..errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
 from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
 from ..protocol.vm_events import from_chief
 from ..remote import Connection, follow_across
 from ..runtime.vocabularies import MOST_BYTES, PREFIX
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER
+from .bucket_token import TokenKeeper, reaches
 from .checking import check, check_there, possible_here
 from .foreign import Refusals
 from .link import Link, Work
@@ -53,7 +54,8 @@ class Training:
     """The conduct of one run.
 
     `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed` asks for a call of
-    `give`, `storage` is the way to the cluster's bucket (None: it has none).
+    `give`. `store` is the run's place in a bucket (None: it has none), `storage` the way to it, `mint` makes the tokens
+    for the chief's VM, `note` takes what is in their way.
     """
 
     def __init__(
@@ -63,14 +65,22 @@ class Training:
         record: Callable[[Event], object],
         link: Callable[[str], Link | None],
         changed: Callable[[], None],
+        store: str | None = None,
         storage: Callable[[], CloudStorage | None] = lambda: None,
+        mint: Callable[[Sequence[Reach]], Awaitable[BoundedToken]] | None = None,
+        note: Callable[[str, str], None] = lambda source, text: None,
     ) -> None:
         self.name = run.name
         self.folder = folder
         self._record = record
         self._link = link
         self._changed = changed
-        self._results = Results(run.spec.get("store"), storage)
+        self._results = Results(store, storage)
+        self._token: TokenKeeper | None = None
+        if mint and (places := reaches(store, run.spec)):
+            there = f"transient/runs/{self.name}"
+            self._token = TokenKeeper(there, partial(mint, places), self._chief_connection, note)
+        self._token_awaited = self._token is not None
         self._by_hand = not self._results.store
         self._saved_step, self._shipped_step = -1, -1
         self._packages: tuple[str, ...] = tuple(run.spec.get("pip") or ())
@@ -99,7 +109,7 @@ class Training:
                 link.expect(self.name, vm.role, own=not self._model, warm=not self._checked)
         first = (vm.name for vm in vms if (vm.role, vm.slot, vm.state) == (PARAMETER_SERVER, 0, "ready"))
         self._server = next(first, None)
-        if not self._checked:
+        if not self._checked or self._token_awaited:
             return
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
@@ -126,6 +136,7 @@ class Training:
                 tasks.create_task(self._again_and_again(self._follow_chief)),
                 tasks.create_task(self._again_and_again(self._follow_metrics)),
                 tasks.create_task(self._ship_always()),
+                tasks.create_task(self._keep_token()),
             ]
             last = await self._over
             for task in helpers:
@@ -211,6 +222,15 @@ class Training:
                 return
         self._checked = True
         self._changed()
+
+    async def _keep_token(self) -> None:
+        """The chief begins with what lies in the bucket: it is given its work once it can be given a token, too."""
+        if self._token:
+            await self._token.renew()
+            self._token_awaited = False
+            self._changed()
+            await self._chief_known.wait()
+            await self._token.keep()
 
     async def _reason_against(self) -> str:
         if not possible_here():
@@ -408,6 +428,8 @@ class Training:
         if with_results:  # on a VM that takes a lost one's place everything goes on behind what is here
             found += [path for name in ("events.jsonl", "metrics.jsonl") if _is_plain(path := self.folder / name)]
         files.update({str(path.relative_to(self.folder)): path for path in found})
+        if with_results and self._token:
+            files.update(self._token.files)
         return files
 
 

@@ -1,6 +1,7 @@
 """A place in a bucket (`gs://bucket/path`), as programs on a VM use it: blocking, with Google's own client.
 
-Credentials come from the metadata server, and on an emulated VM from nobody: its environment names the endpoint.
+The VM has no rights of its own. The controller brings a token that opens the run's places for an hour at most, and a
+fresh one before that has passed; it is read anew whenever the one in use comes to its end.
 Retries are Google's (jittered, two minutes at most). Errors are TrainingErrors that say what to do.
 """
 
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from ..errors import TrainingError
 from .manifest import File, checksum, described, split
 
 _RETRY_SECONDS, _SILENCE_SECONDS = 120.0, 60.0
-_ROLE = "Give the VMs' service account the role roles/storage.objectAdmin on the bucket."
+_ROLE = "Whoever declared the cluster needs the role roles/storage.objectUser on the bucket."
+_WAIT = "The cluster's controller brings one as soon as it can; until then checkpoints stay on the VM."
 
 
 class OvertakenError(TrainingError):
@@ -29,9 +32,9 @@ class DamagedError(TrainingError):
 
 
 class Bucket:
-    """Objects below `place`."""
+    """Objects below `place`. `token` is the file in which the controller puts one; None: default credentials."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, token: Path | None = None) -> None:
         from google.cloud import storage
         from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -40,20 +43,22 @@ class Bucket:
         # Objects belong to their bucket: the project only counts for making one, which is not done here.
         emulated = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
         with self._explaining(""):
-            self._client = storage.Client(project="emulated-project") if emulated else storage.Client()
+            project = "emulated-project" if emulated or token else None
+            self._client = storage.Client(project, _brought(token) if token else None)
         self._bucket = self._client.bucket(name)
         self._how: dict[str, Any] = {"retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS), "timeout": _SILENCE_SECONDS}
 
     def read_json(self, name: str) -> tuple[Any, int]:
         """A small JSON value and its generation; (None, 0) where there is none. The bucket itself must be there."""
-        from google.api_core.exceptions import NotFound
+        from google.api_core.exceptions import Forbidden, NotFound
 
         blob = self._blob(name)
         with self._explaining(name):
             try:
                 content = blob.download_as_bytes(checksum="crc32c", **self._how)
-            except NotFound:
-                next(iter(self._client.list_blobs(self._bucket, max_results=1, **self._how)), None)
+            except (NotFound, Forbidden):
+                if self._is_there(name):
+                    raise
                 return None, 0
         try:
             return json.loads(content), int(blob.generation)
@@ -84,14 +89,16 @@ class Bucket:
 
     def download(self, file: File, name: str, path: Path) -> None:
         """Get the object that must be `file`. DamagedError if it is not there, or another one."""
-        from google.api_core.exceptions import NotFound
+        from google.api_core.exceptions import Forbidden, NotFound
 
         part = path.with_name(f".{path.name}.part")
         try:
             with self._explaining(name):
                 try:
                     self._blob(name).download_to_filename(str(part), checksum="crc32c", **self._how)
-                except NotFound:
+                except (NotFound, Forbidden):
+                    if self._is_there(name):
+                        raise
                     raise DamagedError(f"{file.name} is missing", where=f"{self.place}/{name}") from None
             if part.stat().st_size != file.size or checksum(part) != file.crc32c:
                 raise DamagedError(f"{file.name} is not what the manifest says", where=f"{self.place}/{name}")
@@ -122,23 +129,35 @@ class Bucket:
     def _blob(self, name: str) -> Any:
         return self._bucket.blob(self._path + name)
 
+    def _is_there(self, name: str) -> bool:
+        """Whether a list has it: of what is not there, some tokens are told no more than that they may not see it."""
+        whole = self._path + name
+        found = self._client.list_blobs(self._bucket, prefix=whole, max_results=1, **self._how)
+        return any(each.name == whole for each in found)
+
     @contextlib.contextmanager
     def _unless_own(self, blob: Any, crc32c: str) -> Iterator[None]:
-        """A refusal of what an earlier attempt of ours, whose answer was lost, has written is none."""
-        from google.api_core.exceptions import PreconditionFailed
+        """A refusal of what an earlier attempt of ours, whose answer was lost, has written is none.
+
+        Who may not replace what he finds there is refused before his condition is looked at.
+        """
+        from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 
         try:
             yield
-        except PreconditionFailed:
-            blob.reload(**self._how)
+        except (PreconditionFailed, Forbidden) as error:
+            try:
+                blob.reload(**self._how)
+            except (NotFound, Forbidden):
+                raise error from None
             if blob.crc32c != crc32c:
-                raise
+                raise PreconditionFailed("another one is there") from error
 
     @contextlib.contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
         import requests.exceptions
         from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound, PreconditionFailed, RetryError
-        from google.auth.exceptions import GoogleAuthError
+        from google.auth.exceptions import GoogleAuthError, RefreshError
         from google.cloud.storage.exceptions import DataCorruption
 
         where = f"{self.place}/{name}"
@@ -146,6 +165,8 @@ class Bucket:
             yield
         except PreconditionFailed as error:
             raise OvertakenError("somebody else was faster", where=where) from error
+        except RefreshError as error:
+            raise TrainingError("the VM has no token for the bucket now", where=where, fix=_WAIT) from error
         except (Forbidden, GoogleAuthError) as error:
             raise TrainingError("the VM may not use the bucket", where=where, fix=_ROLE) from error
         except NotFound as error:
@@ -153,3 +174,18 @@ class Bucket:
         except (GoogleAPICallError, RetryError, DataCorruption, requests.exceptions.RequestException) as error:
             said = " ".join(str(error).split())[:200]
             raise TrainingError(f"Cloud Storage does not do it: {said}", where=where) from error
+
+
+def _brought(path: Path) -> Any:
+    """Credentials of the token that lies in a file, or will."""
+    from google.auth.exceptions import RefreshError
+    from google.oauth2.credentials import Credentials
+
+    def read(request: Any = None, scopes: Any = None) -> tuple[str, datetime]:
+        try:
+            told = json.loads(path.read_text())
+            return str(told["token"]), datetime.fromtimestamp(float(told["expires"]), UTC).replace(tzinfo=None)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RefreshError(f"no token: {error!r}") from error
+
+    return Credentials(None, refresh_handler=read)

@@ -153,14 +153,14 @@ class Chief:
     def _fill(self, directory: Path, temporary: Path) -> None:
         """Get the records from the bucket where they are shared, or make them, and share them."""
         place, problem = self._spec.records, self._spec.problem
-        if place and shared_records.run("get", place, problem, directory):
+        if place and shared_records.run("get", place, problem, directory, self._folder.bucket_token):
             if not self._keeper.has_records():
                 raise _no_records(problem, place)
             return
         vocabularies.lay_out(self._folder.checkpoints, directory)
         self._keeper.generate(directory, temporary)
         if place:
-            shared_records.run("put", place, problem, directory)
+            shared_records.run("put", place, problem, directory, self._folder.bucket_token)
 
     def _keep_vocabularies(self) -> None:
         data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_dir is not None

@@ -1,8 +1,8 @@
 """One run's folder on a VM: what the controller put there, and where the roles write.
 
-`run.json` (the declaration and the run's token), `cell.py`, `include/` and `wheels/` come from the controller. Events,
-metrics, checkpoints, data and logs are written here by the roles. Every line of a file is written with one call, so
-that a reader following it never sees two writers' lines mixed.
+`run.json` (the declaration and the run's token), `cell.py`, `include/`, `wheels/` and, on the chief's VM, the token for
+the bucket come from the controller. Events, metrics, checkpoints, data and logs are written here by the roles. Every
+line of a file is written with one call, so that a reader following it never sees two writers' lines mixed.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class RunFolder:
         self.graphs = path / "graphs"
         self.logs = path / "logs"
         self.chief = path / "chief.json"
+        self.bucket_token = path / "bucket-token.json"
 
     def spec(self) -> RunSpec:
         """Read run.json."""

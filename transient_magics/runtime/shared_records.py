@@ -48,15 +48,17 @@ def put(bucket: Bucket, problem: str, directory: Path) -> int:
     try:
         bucket.write_json(_manifest(problem), {"folder": folder, "files": [asdict(file) for file in files]}, 0)
     except OvertakenError:
-        for file in files:
-            bucket.delete(f"{folder}{file.name}")
+        with contextlib.suppress(TrainingError):  # the VM's token may make objects there and not delete any
+            for file in files:
+                bucket.delete(f"{folder}{file.name}")
         return 0
     return len(files)
 
 
-def run(do: str, place: str, problem: str, directory: Path) -> int:
+def run(do: str, place: str, problem: str, directory: Path, token: Path) -> int:
     """Have a process of its own do it, which has Google's client in its memory instead of us. Raises TrainingError."""
-    command = [sys.executable, "-m", f"{__package__}.{Path(__file__).stem}", do, place, problem, str(directory)]
+    words = [do, place, problem, str(directory), "--token", str(token)]
+    command = [sys.executable, "-m", f"{__package__}.{Path(__file__).stem}", *words]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
     answer: dict[str, Any] = {"error": f"the records' program ended with code {ended.returncode}"}
     with contextlib.suppress(IndexError, ValueError):
@@ -88,11 +90,12 @@ def main() -> None:
     parser.add_argument("place", help="gs://bucket/folder")
     parser.add_argument("problem")
     parser.add_argument("directory", type=Path)
+    parser.add_argument("--token", type=Path, help="the file with the token for the bucket")
     given = parser.parse_args()
     answer: dict[str, Any]
     try:
         work = get if given.do == "get" else put
-        answer = {"files": work(Bucket(given.place), given.problem, given.directory)}
+        answer = {"files": work(Bucket(given.place, given.token), given.problem, given.directory)}
     except TransientError as error:
         answer = {"error": str(error)}
     except OSError as error:

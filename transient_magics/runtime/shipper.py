@@ -2,12 +2,14 @@
 
 What is done is done by processes of `shipping.py`, one at a time. Checkpoints that come while one is under way are not
 queued: the next to be shipped is the newest. What became of each is told as an event, `train.shipped` or
-`train.unshipped`.
+`train.unshipped`. The VM's token for the bucket ends where nobody renews it: what could not be shipped is tried again
+with the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from .program import answer
 _TRIES, _FIRST_PAUSE = 5, 2.0
 _MOST_SECONDS = 3600.0
 _LAST_SECONDS = 180.0
+_LOOK_SECONDS = 5.0
 
 
 class Shipper:
@@ -44,7 +47,9 @@ class Shipper:
         while True:
             await self._due.wait()
             self._due.clear()
-            await self._ship()
+            token = self._token()
+            if not await self._ship():
+                await self._due_or_other_token(token)
             if not self._due.is_set():
                 self._settled.set()
 
@@ -74,20 +79,37 @@ class Shipper:
         if not Checkpoints(self._folder.checkpoints).steps():
             raise TrainingError(restored["error"])
 
-    async def _ship(self) -> None:
+    async def _due_or_other_token(self, before: object) -> None:
+        while not self._due.is_set():
+            if self._token() != before:
+                self._due.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._due.wait()
+
+    def _token(self) -> object:
+        """What changes with every token that is brought."""
+        try:
+            found = self._folder.bucket_token.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    async def _ship(self) -> bool:
         for attempt in range(_TRIES):
             shipped = await self._program("ship")
             if "error" not in shipped:
                 if shipped.get("step") is not None and shipped["path"] != self._shipped:
                     self._shipped = shipped["path"]
                     self._report(TrainShipped(run=self._run, **shipped))
-                return
+                return True
             print(f"not shipped: {shipped['error']}", file=sys.stderr, flush=True)
             if attempt == 0:
                 self._report(TrainUnshipped(run=self._run, reason=str(shipped["error"])))
                 if not self._due.is_set():
                     self._settled.set()  # nobody waits for the other attempts: the controller brings it home meanwhile
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
+        return False
 
     async def _program(self, do: str) -> dict[str, Any]:
         self._folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)

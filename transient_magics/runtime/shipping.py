@@ -148,14 +148,14 @@ def main() -> None:
 def _ship(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
     assert spec.store
     os.nice(_NICE)
-    return ship(Bucket(spec.store), folder.checkpoints, spec.keep)
+    return ship(Bucket(spec.store, folder.bucket_token), folder.checkpoints, spec.keep)
 
 
 def _restore(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
     assert spec.store
-    answer = restore(Bucket(spec.store), folder.checkpoints)
+    answer = restore(Bucket(spec.store, folder.bucket_token), folder.checkpoints)
     if answer["step"] is None and spec.resume_store:
-        return restore(Bucket(spec.resume_store), folder.checkpoints, own=False)
+        return restore(Bucket(spec.resume_store, folder.bucket_token), folder.checkpoints, own=False)
     return answer
 
 

@@ -36,12 +36,13 @@ def own_bucket(project: str, region: str) -> str:
 def cluster_store(spec: ClusterSpec) -> str | None:
     """Where in its bucket a cluster's results are; None for a cluster without a bucket.
 
-    A cluster's name may be used again after it; its moment of declaration is not.
+    A cluster's name may be used again after it, or by somebody else; its moment of declaration and its id are not.
+    What its VMs may reach follows from this place, so no other cluster's may begin with it.
     """
     if spec.bucket is None:
         return None
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(spec.declared_at))
-    return f"gs://{spec.bucket}/{spec.name}-{moment}-{int(spec.declared_at * 1e6) % 10**6:06d}"
+    return f"gs://{spec.bucket}/{spec.name}-{moment}-{spec.id or f'{int(spec.declared_at * 1e6) % 10**6:06d}'}"
 
 
 def run_store(spec: ClusterSpec, run: str) -> str | None:
