@@ -154,7 +154,7 @@ def _declare() -> tuple[Option, ...]:
               "machine (with a project one of its own, else none)", bucket),
         flag("--image", "the VMs' image: NAME or family/NAME of the project, or a URL (one that was baked for this "
               "version, else Debian 12)", str, completes="image"),
-        flag("--service-account", "the VMs' service account", str),
+        flag("--service-account", "the service account of the controller's VM; the other VMs have none", str),
         flag("--network", "the VMs' network", str),
         flag("--subnet", "the VMs' subnet", str),
         flag("--firewall", "rules that close the VMs to others of the project (on)", negated=True),
