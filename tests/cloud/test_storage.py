@@ -75,8 +75,9 @@ async def test_files_go_there_and_come_back(storage: CloudStorage, tmp_path: Pat
     for name in ("small", "large"):
         stored = await storage.upload(BUCKET, f"files/{name}", tmp_path / name, generation=0)
         assert stored.size == (tmp_path / name).stat().st_size
-    assert sorted(await storage.download_prefix(BUCKET, "files/", tmp_path / "back")) == ["large", "small"]
+    assert [each.name for each in await storage.list(BUCKET, "files/")] == ["files/large", "files/small"]
     for name in ("small", "large"):
+        await storage.download(BUCKET, f"files/{name}", tmp_path / "back" / name)
         assert (tmp_path / "back" / name).read_bytes() == (tmp_path / name).read_bytes()
     await storage.delete_prefix(BUCKET, "files/")
     assert await storage.list(BUCKET, "files/") == []

@@ -144,16 +144,16 @@ class CloudStorage:
             return None, 0
         try:
             return json.loads(content), int(blob.generation or 0)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CloudError("The object is not JSON", where=where) from error
 
-    async def download(self, bucket: str, name: str, path: Path) -> None:
-        """Get an object as a file (its folder is made if needed)."""
+    async def download(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> None:
+        """Get an object as a file (its folder is made if needed); `generation` is the one that it must be."""
         blob, part = self._client.bucket(bucket).blob(name), path.with_name(f".{path.name}.part")
 
         def get() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            blob.download_to_filename(str(part), checksum="crc32c", **_PLAIN)
+            blob.download_to_filename(str(part), checksum="crc32c", if_generation_match=generation, **_PLAIN)
             os.replace(part, path)
 
         try:
@@ -161,20 +161,12 @@ class CloudStorage:
         finally:
             part.unlink(missing_ok=True)
 
-    async def download_prefix(self, bucket: str, prefix: str, folder: Path) -> list[str]:
-        """Get all objects below `prefix` (a folder's name, ending in a slash) into `folder`; their names in it."""
-        found = [each.name.removeprefix(prefix) for each in await self.list(bucket, prefix)]
-        files = [name for name in found if name and not name.endswith("/") and _stays_inside(name)]
-        async with asyncio.TaskGroup() as tasks:
-            for name in files:
-                tasks.create_task(self.download(bucket, prefix + name, folder / name))
-        return files
-
-    async def list(self, bucket: str, prefix: str = "") -> list[Stored]:
-        """All objects whose names begin with `prefix`."""
+    async def list(self, bucket: str, prefix: str = "", *, most: int | None = None) -> list[Stored]:
+        """All objects whose names begin with `prefix`, in their order; the first ones, if `most` are wanted."""
 
         def pages() -> list[Stored]:
-            return [_stored(blob) for blob in self._client.list_blobs(bucket, prefix=prefix, **_PLAIN)]
+            found = self._client.list_blobs(bucket, prefix=prefix, max_results=most, **_PLAIN)
+            return [_stored(blob) for blob in found]
 
         return await self._attempts.call(f"gs://{bucket}/{prefix}", pages)
 
@@ -256,7 +248,3 @@ def _looked_at(bucket: Any) -> str:
 
 def _stored(blob: Any) -> Stored:
     return Stored(blob.name, int(blob.size or 0), str(blob.crc32c), int(blob.generation or 0))
-
-
-def _stays_inside(name: str) -> bool:
-    return not name.startswith("/") and ".." not in name.split("/")

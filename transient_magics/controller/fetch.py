@@ -3,6 +3,9 @@
 The request is one JSON object: `store` (gs://bucket/path), `project` (null: the emulator's), `folder`, and `results`
 (false: checkpoints alone). Prints one: `{"steps": [N, ...], "refused": [sentence, ...]}` or `{"error": sentence}`. A
 checkpoint whose files are not what the manifest says is left out.
+
+Others may write to the bucket, the VMs of the run among them: what is taken has the name of a file that a run has, and
+the size that it is to have, before any of it is downloaded.
 """
 
 from __future__ import annotations
@@ -15,26 +18,30 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..cloud import CloudStorage
-from ..errors import GoneError, TrainingError
+from ..cloud import CloudStorage, Stored
+from ..errors import ChangedError, GoneError, TrainingError
 from ..runtime import manifest
 from ..runtime.checkpoints import Checkpoints
 from ..spec import EMULATED_PROJECT
 from .answer import answer
+from .results import NAMES
+
+_MOST_OBJECTS = 100_000
+_MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
 
 
 async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: bool = True) -> dict[str, Any]:
     """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no checkpoint is good."""
     bucket, path = manifest.split(store)
-    values, _ = await storage.read_json(bucket, path + manifest.NAME)
-    known = manifest.Manifest.from_dict(values) if values is not None else manifest.Manifest()
+    there = {each.name: each for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)}
+    known = await _manifest(storage, bucket, path, there)
     target = folder / "checkpoints"
     target.mkdir(parents=True, exist_ok=True)
     steps, refused = [], []
     for checkpoint in known.checkpoints:
         try:
-            await _fetch_one(storage, bucket, path, checkpoint, target)
-        except (GoneError, TrainingError) as error:  # dropped for newer ones just now, or damaged
+            await _fetch_one(storage, bucket, path, checkpoint, there, target)
+        except (GoneError, ChangedError, TrainingError) as error:  # dropped for newer ones just now, or damaged
             refused.append(f"step {checkpoint.step}: {error}")
         else:
             steps.append(checkpoint.step)
@@ -43,20 +50,36 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     if here := Checkpoints(target).steps():
         (target / "checkpoint").write_text(manifest.state_file(reversed(here)))
     if results:
-        for each in await storage.list(bucket, path):
-            name = each.name.removeprefix(path)
-            if "/" not in name and name:
-                await storage.download(bucket, each.name, folder / name)
+        for name in sorted(NAMES):
+            for each in await storage.list(bucket, path + name, most=1):
+                if each.name == path + name and each.size <= _MOST_BYTES:
+                    await storage.download(bucket, each.name, folder / name, generation=each.generation)
     return {"steps": steps, "refused": refused}
 
 
+async def _manifest(storage: CloudStorage, bucket: str, path: str, there: dict[str, Stored]) -> manifest.Manifest:
+    """What counts in the place; nothing where there is no manifest."""
+    name = path + manifest.NAME
+    if name not in there:
+        return manifest.Manifest()
+    if there[name].size > manifest.MOST_BYTES:
+        raise TrainingError("the manifest of the checkpoints is too large to be one", where=f"gs://{bucket}/{name}")
+    values, _ = await storage.read_json(bucket, name)
+    return manifest.Manifest.from_dict(values)
+
+
 async def _fetch_one(
-    storage: CloudStorage, bucket: str, path: str, checkpoint: manifest.Checkpoint, target: Path
-) -> None:
+    storage: CloudStorage, bucket: str, path: str, checkpoint: manifest.Checkpoint, there: dict[str, Stored],
+    target: Path,
+) -> None:  # fmt: skip
     with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
         for file in checkpoint.files:
-            place = Path(temporary) / file.name
-            await storage.download(bucket, f"{path}{checkpoint.folder}/{file.name}", place)
+            place, name = Path(temporary) / file.name, f"{path}{checkpoint.folder}/{file.name}"
+            if name not in there:
+                raise TrainingError(f"{file.name} is missing")
+            if (there[name].size, there[name].crc32c) != (file.size, file.crc32c):
+                raise TrainingError(f"{file.name} is not what the manifest says")
+            await storage.download(bucket, name, place, generation=there[name].generation)
             if manifest.described(place) != file:
                 raise TrainingError(f"{file.name} is not what the manifest says")
         for file in sorted(checkpoint.files, key=lambda file: file.name.endswith(".index")):

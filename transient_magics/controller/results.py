@@ -18,6 +18,8 @@ from ..runtime.manifest import split
 log = logging.getLogger(__name__)
 
 _FILES = ("cell.py", "events.jsonl", "metrics.jsonl")
+NAMES = frozenset({*_FILES, "run.json", "result.json"})
+"""All that a run has there."""
 
 
 async def thin_metrics(folder: Path) -> None:

@@ -62,7 +62,7 @@ class Bucket:
                 return None, 0
         try:
             return json.loads(content), int(blob.generation)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TrainingError("the object is not JSON", where=f"{self.place}/{name}") from error
 
     def write_json(self, name: str, value: Any, generation: int) -> None:

@@ -18,8 +18,15 @@ from ..errors import TrainingError
 
 NAME = "checkpoints/manifest.json"
 """Below the run's place in the bucket."""
-_FOLDER = re.compile(r"checkpoints/\d+-[0-9a-f]+")
-_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_FOLDER = re.compile(r"checkpoints/\d+-[0-9a-f]{1,32}", re.ASCII)
+_FILE = re.compile(
+    r"model\.ckpt-(?P<step>\d{1,18})\.(?:index|meta|data-\d{5}-of-\d{5})"
+    r"|vocabulary\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}",
+    re.ASCII,
+)
+MOST_BYTES = 16 << 20
+"""Of a manifest; no run has so many checkpoints."""
+_LARGEST = 5 << 40  # bytes, which is what an object may have
 
 
 @dataclass(frozen=True)
@@ -73,12 +80,9 @@ class Manifest:
 
     @classmethod
     def from_dict(cls, values: Any) -> Manifest:
-        """Read what `to_dict` gave; TrainingError for anything else, names that lead elsewhere included."""
+        """Read what `to_dict` gave; TrainingError for anything else, as for names of files that no checkpoint has."""
         try:
-            found = tuple(
-                Checkpoint(int(each["step"]), _fits(_FOLDER, each["folder"]), tuple(map(_file, each["files"])))
-                for each in values["checkpoints"]
-            )
+            found = tuple(map(_checkpoint, values["checkpoints"]))
         except (KeyError, TypeError, ValueError) as error:
             raise TrainingError(f"the manifest of the checkpoints cannot be read: {error!r}") from error
         return cls(tuple(sorted(found, key=lambda each: each.step)))
@@ -114,11 +118,27 @@ def split(place: str) -> tuple[str, str]:
     return bucket, f"{path}/" if path else ""
 
 
-def _file(values: Any) -> File:
-    return File(_fits(_FILE, values["name"]), int(values["size"]), str(values["crc32c"]))
+def _checkpoint(values: Any) -> Checkpoint:
+    step = _number(values["step"])
+    folder = _fits(_FOLDER, values["folder"])[0]
+    return Checkpoint(step, folder, tuple(_file(each, step) for each in values["files"]))
 
 
-def _fits(pattern: re.Pattern[str], text: Any) -> str:
-    if not isinstance(text, str) or not pattern.fullmatch(text):
-        raise ValueError(f"{text!r} is no name of ours")
-    return text
+def _file(values: Any, step: int) -> File:
+    name = _fits(_FILE, values["name"])
+    if name["step"] not in (None, str(step)):
+        raise ValueError(f"{name[0]!r} is no file of step {step}")
+    return File(name[0], _number(values["size"]), str(values["crc32c"]))
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _fits(pattern: re.Pattern[str], text: Any) -> re.Match[str]:
+    found = pattern.fullmatch(text) if isinstance(text, str) else None
+    if not found:
+        raise ValueError(f"{str(text)[:80]!r} is no name of ours")
+    return found
