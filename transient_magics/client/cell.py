@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import CellError, DeclarationError
+from ..spec import check_package
 
 MOST_INCLUDED_BYTES = 200 * 2**20
 _NAMES_SHOWN = 4
@@ -79,15 +80,17 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
     return tuple(found)
 
 
-def packages(words: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
-    """What --pip is to install: files and folders here as absolute paths, all else as pip reads it."""
+def packages(words: Iterable[str], folder: Path | None = None, *, build: bool = False) -> tuple[str, ...]:
+    """What --pip is to install: files and folders here as absolute paths, all else as pip reads it.
+
+    With `build` also what has no wheel. Raises DeclarationError.
+    """
     found = []
     for word in words:
-        if word.startswith("-"):
-            raise DeclarationError(f"'{word}' is no package", where="--pip", fix="Name packages, or files of packages.")
         path = (folder or Path.cwd()) / Path(word).expanduser()
         local = path.exists() and ("/" in word or path.is_file())
         found.append(str(path.resolve()) if local else word)
+        check_package(found[-1], build=build)
     return tuple(found)
 
 

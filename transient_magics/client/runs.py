@@ -61,7 +61,7 @@ def train(
     if train_steps < 1:
         raise DeclarationError("A run has at least one step", where="--train-steps")
     check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
-    options["pip"] = packages(options.get("pip") or ())
+    options["pip"] = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     if (keep := options.get("keep")) is not None:
         options["keep"] = whole("--keep")(str(keep))
     for option, choices in _CHOICES.items():

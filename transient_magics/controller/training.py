@@ -84,6 +84,7 @@ class Training:
         self._by_hand = not self._results.store
         self._saved_step, self._shipped_step = -1, -1
         self._packages: tuple[str, ...] = tuple(run.spec.get("pip") or ())
+        self._may_build = run.spec.get("pip_build") is True
         self._model = run.spec.get("model")
         self._to_build = bool(run.spec.get("check", True))
         self._checked = bool(run.started_at)
@@ -210,7 +211,7 @@ class Training:
     async def _check(self) -> None:
         if not self._checked:
             try:
-                await gather(self._packages, self.folder / "wheels")
+                await gather(self._packages, self.folder / "wheels", build=self._may_build)
             except TrainingError as error:
                 self.fail(str(error))
                 return

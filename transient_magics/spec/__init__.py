@@ -16,6 +16,7 @@ from .cluster import (
 )
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
+from .packages import check_package, without_secrets
 from .storage import cluster_store, own_bucket, parse_bucket, run_store
 from .training import TrainSpec, check_model
 from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
@@ -32,6 +33,7 @@ __all__ = [
     "TrainSpec",
     "WorkerGroup",
     "check_model",
+    "check_package",
     "cluster_store",
     "own_bucket",
     "parse_bucket",
@@ -45,4 +47,5 @@ __all__ = [
     "render_money",
     "render_table",
     "run_store",
+    "without_secrets",
 ]

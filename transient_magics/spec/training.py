@@ -38,6 +38,7 @@ class TrainSpec:
     data_dir: str | None = None
     include: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    pip_build: bool = False
     checkpoint_steps: int | None = 1000
     checkpoint_seconds: float | None = 600.0
     checkpoint_auto: bool = False
