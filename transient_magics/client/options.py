@@ -204,7 +204,7 @@ def _train() -> tuple[Option, ...]:
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),
-        flag("--pip-build", "let --pip build packages without a wheel, which runs their code where the controller runs"),
+        flag("--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"),
         flag("--checkpoint-every", "in steps or time: 500, 5m; auto: as often as saving takes 1% of the time, and "
               "at least every 10 min (1000 steps, and at least every 10 min)", interval, choices=("auto",),
               metavar="STEPS|TIME|auto"),
