@@ -7,12 +7,34 @@ from pathlib import Path
 
 import numpy
 import pytest
+from google.api_core.exceptions import Forbidden
+from google.cloud import storage
+from google.oauth2.credentials import Credentials
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
-from transient_magics import client
+from transient_magics import client, emulator
 from transient_magics.journal import events
 
 pytestmark = pytest.mark.training
+
+
+def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
+    """What users' code on the parameter server's VM finds there, it finds nowhere else, and it is all that it has."""
+    (place,) = (home / "emulator" / "vms" / vm / "home").rglob("bucket-token.json")
+    token = json.loads(place.read_text())["token"]
+    assert place.stat().st_mode & 0o777 == 0o600
+    kept = [path for folder in ("clusters", "emulator/operations") for path in (home / folder).rglob("*")]
+    assert not [path for path in kept if path.is_file() and token.encode() in path.read_bytes()]
+    stored = storage.Client("p", Credentials(token), client_options={"api_endpoint": emulator.running()})
+    bucket = stored.bucket("stored-results")
+    for prefix in ("", "lab/", "lab/another-cluster/"):
+        with pytest.raises(Forbidden):
+            list(stored.list_blobs(bucket, prefix=prefix))
+    for name in ("lab/another-cluster/run-1/checkpoints/manifest.json", "digits/image_digits.records.json"):
+        with pytest.raises(Forbidden):
+            bucket.blob(name).upload_from_string("poison")
+    with pytest.raises(Forbidden):
+        bucket.reload()
 
 
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
@@ -28,6 +50,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         while shipped.step == 0:  # type: ignore[attr-defined]
             shipped = patient.event(shipped.seq, events.TrainShipped)
         assert not (run.directory / "checkpoints").exists(), "copied over SSH all the same"
+        its_token_opens_its_checkpoints_alone(home, "stored-ps-0")
         mark = patient.mark()
         take_away("stored-ps-0")
         resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
