@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tests.conftest import LONGEST, TESTS
+
 ROOT = Path(__file__).parent.parent
 HEAVY = ("google.cloud", "tensorflow", "asyncssh", "aiohttp", "anywidget", "pandas")
 
@@ -54,3 +56,7 @@ def test_no_file_names_a_registry_or_a_place_on_one_machine() -> None:
         if path.suffix not in (".png", ".ipynb") and path.exists():
             content = path.read_text(errors="replace")
             assert not [word for word in words if word in content], name
+
+
+def test_the_files_that_are_to_come_first_are_there() -> None:
+    assert [name for name in LONGEST if not (TESTS / name).is_file()] == []
