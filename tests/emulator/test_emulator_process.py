@@ -225,3 +225,15 @@ async def test_with_fewer_namespaces_vms_still_end_completely(state: Path, isola
     cloud.delete("w0")
     assert processes(str(instance.id)) == []
     end(running)
+
+
+def test_nothing_in_the_state_of_an_emulator_can_be_read_by_others(state: Path) -> None:
+    state.mkdir(parents=True, mode=0o755)
+    running = start(state)
+    Cloud(running).create("one")
+    try:
+        open_to_others = [each.name for each in state.iterdir() if each.is_dir() and each.stat().st_mode & 0o077]
+        assert open_to_others == []
+        assert (state / "emulator.json").stat().st_mode & 0o077 == 0
+    finally:
+        end(running)

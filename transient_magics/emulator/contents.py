@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import places
 from .operations import Operations
 from .resources import Resource, Resources
 from .store import remove_folder
@@ -33,7 +34,7 @@ class Filled(Resources):
     def __init__(self, state: Path, operations: Operations) -> None:
         super().__init__(state, operations)
         self._folder = state / "contents" / self.collection
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.private(self._folder)
         self._tasks: set[asyncio.Task[None]] = set()
         self.ready: Callable[[], None] = lambda: None
         """Told whenever one becomes ready."""

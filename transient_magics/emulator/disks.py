@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from .. import places
 from . import rest, tables, wire
 from .contents import Filled
 from .fleet import Fleet
@@ -112,7 +113,7 @@ class Disks(Filled):
         home, contents = self._vms / record.folder / "home", self.contents(disk)
         if home.is_symlink():
             return
-        home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.private(home.parent)
         if home.is_dir():
             home.rename(contents)
         else:

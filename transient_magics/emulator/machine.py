@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import places
 from . import isolation, netlink
 from .descriptors import readable
 from .isolation import Isolation
@@ -175,7 +176,7 @@ class Machine:
 
     def _furnish(self) -> None:
         for part in ("home", "bin", "tmp"):
-            (self.plan.directory / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+            places.private(self.plan.directory / part)
         wrapper = self.plan.directory / "bin" / "transient-python"
         wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         wrapper.chmod(0o700)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .. import places
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -21,7 +23,7 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.private(directory)
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         """Write `value` in place of what was there."""

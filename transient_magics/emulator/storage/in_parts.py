@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
+from ... import places
 from .. import wire
 from ..store import write_atomically
 from .conditions import Conditions
@@ -45,7 +46,7 @@ class PartUploads:
 
     def __init__(self, shelf: Shelf, folder: Path) -> None:
         self._shelf, self._folder = shelf, folder / "parts"
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.private(self._folder)
         for each in self._folder.iterdir():
             if each.stat().st_mtime < time.time() - _KEEP_SECONDS:
                 shutil.rmtree(each, ignore_errors=True)

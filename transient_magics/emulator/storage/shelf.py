@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ... import places
 from .. import wire
 from . import rights
 from .conditions import Conditions
@@ -68,7 +69,7 @@ class Shelf:
         self._buckets_folder, self._objects_folder = folder / "buckets", folder / "objects"
         self._contents, self._scratch = folder / "contents", folder / "scratch"
         for each in (self._buckets_folder, self._objects_folder, self._contents, self._scratch):
-            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+            places.private(each)
         self._buckets: dict[str, Bucket] = {}
         self._latest = 0
         self._load()

@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from ... import places
 from .. import wire
 from ..store import write_atomically
 from . import digests
@@ -61,7 +62,7 @@ class Uploads:
 
     def __init__(self, shelf: Shelf, folder: Path) -> None:
         self._shelf, self._folder = shelf, folder / "uploads"
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.private(self._folder)
         self._sessions: dict[str, Session] = {}
         self._load()
 
