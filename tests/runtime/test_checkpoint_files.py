@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 from transient_magics.runtime.checkpoints import Checkpoints
 
 BROKEN = """
@@ -56,9 +54,6 @@ def test_a_good_checkpoint_is_not_spoiled_by_writing_it_again(tmp_path: Path):
 @pytest.mark.training
 def test_a_run_whose_checkpoints_are_all_broken_never_starts_from_nothing(tmp_path: Path):
     save(str(tmp_path / "model.ckpt-40"))
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN, str(tmp_path)], capture_output=True, check=True, cwd=PROJECT, text=True
-    )
-    first, second = done.stdout.splitlines()
+    first, second = programs.run(BROKEN, tmp_path, own=True).splitlines()
     assert "no checkpoint of the run can be read" in first
     assert "no checkpoint of the run can be read" in second

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
@@ -54,9 +52,7 @@ print(json.dumps({
 
 
 def test_the_rate_of_a_gradient_is_divided_by_its_staleness_whatever_the_optimizer() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    moved = json.loads(done.stdout.splitlines()[-1])
+    moved = json.loads(programs.run(PROGRAM).splitlines()[-1])
     assert set(moved) == {"sgd", "momentum", "adam"}
     for steps in moved.values():
         assert steps["plain"] > 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
@@ -65,5 +62,4 @@ with tf.Session() as session:
 
 
 def test_weighted_gradients_average_to_that_of_all_examples_and_are_clipped_before() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    programs.run(PROGRAM)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 from tests.runtime.test_shared_graph import CELL
 from tests.runtime.test_training import DECLARATION, DIGITS
 from transient_magics.runtime.learning_rate import divisor
@@ -84,10 +82,8 @@ def test_undeclared_slots_divide_by_one():
 def test_a_step_moves_the_variables_by_the_divided_rate(tmp_path: Path, cell: str, changes: dict[str, Any]):
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}))
     (tmp_path / "cell.py").write_text(cell)
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    whole, half, quarter = json.loads(done.stdout.splitlines()[-1])
+    moved = programs.run(PROGRAM, tmp_path, own=cell is OWN)
+    whole, half, quarter = json.loads(moved.splitlines()[-1])
     assert whole > 0
     assert half == pytest.approx(whole / 2, rel=1e-2)
     assert quarter == pytest.approx(whole / 4, rel=1e-2)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 from transient_magics.runtime.noise import COUNT, estimate
 
 # Examples are points around the origin with a covariance of VARIANCE in each of SIZE directions, the loss is half their
@@ -90,10 +88,8 @@ print(json.dumps([probed(False, [16], 250), probed(True, [16], 250), probed(Fals
 @pytest.mark.training
 def test_the_graph_measures_a_known_noise_and_applies_nothing() -> None:
     """Dense and sparse gradients, and mini-batches that differ: 250 estimates come within 5 %, and in no more time."""
-    program = [sys.executable, "-c", PROGRAM, str(SIZE), str(VARIANCE)]
-    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    dense, sparse, uneven = json.loads(done.stdout.splitlines()[-1])
+    found = programs.run(PROGRAM, SIZE, VARIANCE, own=True)
+    dense, sparse, uneven = json.loads(found.splitlines()[-1])
     for squared, signal, noise in (dense, sparse, uneven):
         assert signal == pytest.approx(SIZE, rel=0.05)  # all weights are one
         assert noise == pytest.approx(VARIANCE * SIZE, rel=0.05)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 
+from tests.runtime import programs
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from tests.runtime.test_training import DECLARATION, DIGITS, assignment
 
@@ -144,8 +145,8 @@ def test_a_run_is_checked_without_data_or_cluster(
 ):
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}))
     (tmp_path / "cell.py").write_text(cell + ("" if line is None else "\nresnet_digits().nonsense()\n"))
-    program = [sys.executable, "-m", "transient_magics.runtime.check", "--run", str(tmp_path)]
-    answer = json.loads(subprocess.run(program, capture_output=True, check=False, cwd=PROJECT).stdout)
+    program = "transient_magics.runtime.check", "--run", tmp_path
+    answer = json.loads(programs.run(*program, code=int(error is not None)))
     assert answer["ok"] is (error is None)
     if error is not None:
         assert error in answer["error"]

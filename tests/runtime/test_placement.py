@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
@@ -35,10 +33,7 @@ print(json.dumps({"variables": told, "other": other.device}, default=lambda part
 
 
 def placed(shards: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(shards)], capture_output=True, check=True, cwd=PROJECT, text=True
-    )
-    return json.loads(done.stdout)
+    return json.loads(programs.run(PROGRAM, shards, own=True))
 
 
 @pytest.mark.parametrize("shards", [0, 1, 3])

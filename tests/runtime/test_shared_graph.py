@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.runtime import programs
 from tests.runtime.machine_room import free_ports
 from tests.runtime.test_other_runs import REVERSE
 from tests.runtime.test_training import DECLARATION, DIGITS
@@ -133,14 +134,7 @@ def told(folder: Path, *, python: bool, mode: str = "async") -> dict[str, Any]:
     declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "mode": mode}
     (folder / "run.json").write_text(json.dumps(declared))
     (folder / "cell.py").write_text(CELL.replace("PYTHON", str(python)))
-    return json.loads(output(PROGRAM, folder).splitlines()[-1])
-
-
-def output(program: str, *arguments: Path | int) -> str:
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return json.loads(programs.run(PROGRAM, folder, own=True).splitlines()[-1])
 
 
 def elsewhere(folder: Path, cell: str, **declared: Any) -> dict[str, Any]:
@@ -149,9 +143,13 @@ def elsewhere(folder: Path, cell: str, **declared: Any) -> dict[str, Any]:
     there.mkdir()
     (there / "run.json").write_text(json.dumps({**DECLARATION, **declared}))
     (there / "cell.py").write_text(cell)
-    output(WRITING, there, folder / "a.graph")
+    programs.run(WRITING, there, folder / "a.graph")
     there.rename(here)
-    found = json.loads(output(READING, folder / "a.graph", here / "data", free_ports(1)[0]).splitlines()[-1])
+    # From nothing: what it imports is looked at.
+    command = [sys.executable, "-c", READING, folder / "a.graph", here / "data", str(free_ports(1)[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
     assert all(place.startswith(f"{here}/data/") for place in found["places"])
     return found
 
@@ -201,7 +199,7 @@ def test_examples_that_python_makes_are_every_workers_own(tmp_path: Path):
     ).replace("import numpy as np", "import numpy as np, tensorflow.compat.v1 as tf")
     (tmp_path / "run.json").write_text(json.dumps(DECLARATION))
     (tmp_path / "cell.py").write_text(cell)
-    output(WRITING, tmp_path, tmp_path / "a.graph")
+    programs.run(WRITING, tmp_path, tmp_path / "a.graph")
     header = json.loads((tmp_path / "a.graph").read_bytes().partition(b"\n")[0])
     assert header["examples"] is None
     assert header["features"].keys() == {"inputs", "targets"}

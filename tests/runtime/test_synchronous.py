@@ -6,14 +6,13 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from tests.runtime import programs
+from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
 pytestmark = pytest.mark.training
@@ -24,9 +23,7 @@ WORKERS = ("worker-1", "worker-2", "worker-3")
 
 @pytest.fixture(scope="module")
 def small() -> dict[str, Any]:
-    program = [sys.executable, "-m", "tests.runtime.synchronous_step"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=PROJECT)
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(programs.run("tests.runtime.synchronous_step").splitlines()[-1])
 
 
 def test_a_step_equals_that_of_one_process_on_all_batches(small: dict[str, Any]):

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
 
 @pytest.fixture(scope="module")
 def tried() -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.runtime.t2t_methods"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(programs.run("tests.runtime.t2t_methods").splitlines()[-1])
 
 
 def test_what_would_never_be_called_or_read_is_refused_by_name(tried: dict[str, Any]) -> None:

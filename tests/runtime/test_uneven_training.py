@@ -6,14 +6,13 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from tests.runtime import programs
+from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_other_runs import REVERSE, TEXT
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
@@ -178,10 +177,7 @@ def test_a_notice_on_the_vm_of_the_chief_saves_at_once(text: Story) -> None:
 def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(
     tmp_path: Path, masked: list[str]
 ) -> None:
-    program = [sys.executable, "-m", "tests.runtime.text_step", str(tmp_path), *masked]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, cwd=PROJECT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(programs.run("tests.runtime.text_step", tmp_path, *masked).splitlines()[-1])
     assert found["weights"] == found["tokens"]
     assert found["tokens"][0] < found["tokens"][1] < found["tokens"][2]
     assert max(found["differences"]) < 1e-6 < 1e-2 < found["largest"]

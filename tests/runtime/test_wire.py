@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.runtime import programs
 from tests.runtime.test_training import DECLARATION, DIGITS
 
 pytestmark = pytest.mark.training
@@ -58,10 +57,7 @@ print(json.dumps({"parameters": parameters, **crossing}))
 def test_every_parameter_and_gradient_crosses_once_and_in_the_declared_width(tmp_path: Path, wire: str):
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "wire": wire}))
     (tmp_path / "cell.py").write_text(DIGITS)
-    command = [sys.executable, "-c", CROSSING, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    crossing = json.loads(done.stdout.splitlines()[-1])
+    crossing = json.loads(programs.run(CROSSING, tmp_path).splitlines()[-1])
     declared, other = ("float32", "bfloat16") if wire == "fp32" else ("bfloat16", "float32")
     parameters = crossing["parameters"]
     for way in ("up", "down"):
