@@ -20,7 +20,7 @@ from google.oauth2.credentials import Credentials
 from tests.conftest import Emulate
 from transient_magics.cloud import CloudStorage, Reach, bounded_token
 from transient_magics.emulator.storage.tokens import Tokens
-from transient_magics.errors import AccessError
+from transient_magics.errors import AccessError, CloudError
 
 BUCKET, OTHER = "one-for-all", "somebody-elses"
 MINE, THEIRS = "mine-20260101", "mine-20260101-2"  # one name is the beginning of the other
@@ -173,6 +173,8 @@ async def test_what_is_not_given_is_told_in_a_sentence(url: str) -> None:
         if place != "gs://bucket":
             with pytest.raises(ValueError, match="no place"):
                 Reach(place, "objectUser").rule()
+    with pytest.raises(CloudError, match="no token for such a place"):
+        await bounded_token([Reach("gs://bucket/x' || true", "objectViewer")], "p", url)
     assert "availabilityCondition" not in Reach("gs://bucket", "objectViewer").rule()
     async with CloudStorage("p", url, patience=3) as own:
         assert await own.list(BUCKET, f"{MINE}/"), "the user's own way"

@@ -72,8 +72,12 @@ async def bounded_token(
     """A token for these places, at `endpoint` (an emulator) or at Google with the default credentials.
 
     CredentialsError if there are none or they have expired, AccessError if they cannot be exchanged, other CloudErrors
-    after `patience` seconds of attempts.
+    after `patience` seconds of attempts, or at once for a place that cannot be bounded.
     """
+    try:
+        rules = [reach.rule() for reach in reaches]
+    except ValueError as error:
+        raise CloudError(f"There is no token for such a place: {error}", where="gs://") from error
 
     def explain(error: Exception, where: str) -> CloudError | None:
         from google.auth.exceptions import OAuthError
@@ -85,7 +89,7 @@ async def bounded_token(
         return failures.explain(error, where=where, project=project, endpoint=endpoint or _GOOGLE)
 
     attempts = Attempts("tokens", 1, patience, explain)
-    options = {"accessBoundary": {"accessBoundaryRules": [reach.rule() for reach in reaches]}}
+    options = {"accessBoundary": {"accessBoundaryRules": rules}}
     try:
         return await attempts.call(reaches[0].place, lambda: _exchange(options, endpoint))
     finally:
