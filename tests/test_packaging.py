@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -36,6 +38,43 @@ def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
     assert "--hash=sha256:" in script
     assert len(script.encode()) < 256 * 1024
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow() -> None:
+    from transient_magics.controller.startup import controller_script
+
+    script = controller_script()
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    pinned = set(re.findall(r"^([a-z0-9-]+)==", script, re.MULTILINE))
+    assert not pinned & {"tensorflow", "tensor2tensor", "numpy"}
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "import transient_magics.controller.__main__, transient_magics.controller.cluster\n"
+        "import transient_magics.controller.rehearse, transient_magics.cloud as c\n"
+        "c.preload()\n"
+        "of = m.packages_distributions()\n"
+        "tops = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
+        "print(*{each.lower().replace('_', '-') for name in tops for each in of.get(name, ())})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    beside = {"transient-magics", "setuptools", "tornado"}  # the last two are imported only where they are
+    assert set(ended.stdout.split()) - beside <= pinned
+
+
+def test_the_account_of_users_code_may_do_nothing_as_root(tmp_path: Path) -> None:
+    from transient_magics.controller.startup import USER, account_script
+
+    script = account_script(sudoers=str(tmp_path))
+    plain = {"PATH": os.environ["PATH"]}
+    for _ in range(2):  # at every boot
+        subprocess.run(["bash"], input=script, text=True, check=True, env=plain)
+        (rules,) = tmp_path.iterdir()
+        assert rules.name > "google_sudoers", "sudo takes the last rule that fits"
+        assert "." not in rules.name, "sudo passes over such files"
+        assert (rules.read_text(), rules.stat().st_mode & 0o777) == (f"{USER} ALL=(ALL:ALL) !ALL\n", 0o440)
+    rules.unlink()
+    subprocess.run(["bash"], input=script, text=True, check=True, env={**plain, "GCE_METADATA_HOST": "169.254.169.254"})
+    assert not list(tmp_path.iterdir()), "an emulated VM has the accounts of the machine that it runs on"
 
 
 def test_the_extension_imports_nothing_heavy() -> None:

@@ -12,6 +12,7 @@ from transient_magics.catalog import (
     SOURCES,
     ZONES,
     continent,
+    controller_price,
     nearest,
     parameter_server_price,
     price_history,
@@ -59,6 +60,15 @@ def test_icac19_is_as_published() -> None:
             assert (price.on_demand, price.transient) == (on_demand, transient)
         else:
             assert lines.worker(row["server"].lower()) == (on_demand, transient)
+
+
+def test_the_controllers_machine_has_a_price_in_every_region_and_it_is_small() -> None:
+    assert controller_price("us-central1-a").on_demand == pytest.approx(0.01675, abs=1e-5)
+    for place in dict.fromkeys(map(region, ZONES)):
+        price = controller_price(place)
+        assert 0.01 < price.on_demand < 0.03
+        assert f"list prices of {place}, " in price.source
+    assert price_list(["k80"]).controller_price("us-west1-b").on_demand == controller_price("us-west1-b").on_demand
 
 
 def test_a_cluster_with_a_k80_is_reckoned_by_icac19_wherever_it_runs() -> None:

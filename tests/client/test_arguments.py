@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from transient_magics.client import Declaration, arguments
 from transient_magics.client.arguments import parse, split
-from transient_magics.client.clusters import specify
+from transient_magics.client.clusters import Preview, resized, specify
 from transient_magics.errors import DeclarationError
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
@@ -270,7 +270,41 @@ def test_a_controller_on_a_vm_takes_a_bucket_and_is_given_one() -> None:
 
 
 def test_with_a_project_the_controller_leaves_this_machine_unless_the_results_cannot() -> None:
-    mine = Declaration("v100", name="n", project="mine")
+    mine = Declaration("v100", name="n", project="mine", service_account="robot")
     assert specify(mine).controller == "cluster"
     assert specify(replace(mine, bucket="none")).controller == "local"
     assert specify(replace(mine, controller="local")).bucket == "tm-mine-us-central1"
+
+
+def test_compute_engines_own_account_is_taken_only_if_it_is_typed() -> None:
+    mine = Declaration("v100", name="n", project="mine")
+    assert specify(mine).controller == "local"
+    assert "The controller would stay on this machine" in str(Preview(specify(mine)))
+    with pytest.raises(DeclarationError, match=r"by which account.*--service-account.*docs/accounts\.md"):
+        specify(replace(mine, controller="cluster"))
+    said = {"robot": "robot@mine.iam.gserviceaccount.com", "robot@p.x": "robot@p.x", "default": "default"}
+    for typed, address in said.items():
+        spec = specify(replace(mine, service_account=typed))
+        assert (spec.controller, spec.service_account) == ("cluster", address)
+        assert "would stay" not in str(Preview(spec))
+
+
+def test_the_controllers_vm_is_in_the_price_and_in_what_the_limit_on_money_buys() -> None:
+    local = specify(Declaration("t4x2", name="n", project="mine", controller="local", max_cost=1.0))
+    away = specify(Declaration("t4x2", name="n", project="mine", service_account="robot", max_cost=1.0))
+    (row,) = [row for row in Preview(away).rows if row["role"] == "controller"]
+    assert (row["count"], row["machine_type"], row["model"]) == (1, "e2-small", "standard")
+    assert 0.01 < row["hourly"] < 0.03
+    assert away.hourly == pytest.approx(local.hourly + row["hourly"])
+    assert away.on_demand_hourly == pytest.approx(local.on_demand_hourly + row["hourly"])
+    assert away.ends_at - away.declared_at == pytest.approx(3600 * 1.0 / away.hourly)
+    assert sum(row["count"] * row["hourly"] for row in Preview(away).rows) == pytest.approx(away.hourly)
+    assert resized(away, "t4x3").price("controller", away.home_zone) == away.price("controller", away.home_zone)
+
+
+def test_what_an_earlier_version_declared_keeps_its_controller_where_it_is() -> None:
+    now = specify(Declaration("t4x2", name="n", project="mine", service_account="robot"))
+    then = replace(now, prices={kind: line for kind, line in now.prices.items() if "controller" not in kind})
+    assert (then.controller, then.controller_vm) == ("cluster", False)
+    assert not resized(then, "t4x3").controller_vm
+    assert [row["role"] for row in Preview(then).rows] == ["parameter server", "worker"]

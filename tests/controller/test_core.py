@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -225,9 +226,46 @@ def test_whatever_happens_no_name_is_used_twice_and_the_cluster_heals(story_of: 
     assert story.decisions() == []
 
 
-def test_the_vm_on_which_the_controller_runs_is_deleted_last() -> None:
-    story = Story(controller="cluster").all_ready()
-    story.happens(events.ControllerMoved(vm="ps-0"), events.ClusterDeleting(reason="asked by the user"))
+WITH_CONTROLLER: dict[str, Any] = {
+    "controller": "cluster", "prices": {"k80": PRICE, "parameter-server": PRICE, "controller": PRICE},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "seat"), [(WITH_CONTROLLER, "controller-0"), ({"controller": "cluster"}, "ps-0")])
+def test_the_vm_on_which_the_controller_runs_is_deleted_last(options: dict[str, Any], seat: str) -> None:
+    """Be it one of its own or, as in clusters of earlier versions, a parameter server's."""
+    story = Story(**options).all_ready()
+    others = {vm.name for vm in story.state.living} - {seat}
+    story.happens(events.ControllerMoved(vm=seat), events.ClusterDeleting(reason="asked by the user"))
     first = story.decisions()
-    assert {each.vm for each in first if isinstance(each, DeleteVm)} == {"worker-0", "worker-1"}
-    assert [each.vm for each in story.carry_out(first).decisions() if isinstance(each, DeleteVm)] == ["ps-0"]
+    assert {each.vm for each in first if isinstance(each, DeleteVm)} == others
+    assert [each.vm for each in story.carry_out(first).decisions() if isinstance(each, DeleteVm)] == [seat]
+
+
+def test_the_controllers_vm_is_asked_for_with_the_others_on_demand_and_replaced_like_them() -> None:
+    story = Story(**WITH_CONTROLLER)
+    asked = requests(story.decisions())
+    assert [(each.vm, each.role, each.provisioning_model) for each in asked[:2]] == [
+        ("controller-0", "controller", "standard"), ("ps-0", "ps", "standard"),
+    ]  # fmt: skip
+    story.all_ready().happens(events.ControllerMoved(vm="controller-0"), events.VmRevoked(vm="ps-0", signal="api"))
+    assert [(each.vm, each.replaces) for each in requests(story.decisions())] == [("ps-1", "ps-0")]
+    story.carry_out(story.decisions())
+    story.happens(events.VmRevoked(vm="controller-0", signal="api"), events.ControllerMoved(vm=""))
+    assert [(each.vm, each.replaces) for each in requests(story.decisions())] == [("controller-1", "controller-0")]
+
+
+def test_a_zone_without_room_for_one_kind_of_vm_on_demand_may_have_it_for_another() -> None:
+    story = Story(**WITH_CONTROLLER)
+    story.carry_out(story.decisions()).happens(events.VmRefused(vm="ps-0", reason="no capacity", cause="stockout"))
+    story.happens(events.VmRevoked(vm="controller-0", signal="api")).after(1)
+    assert [(each.vm, each.zone) for each in requests(story.decisions())] == [
+        ("controller-1", "us-west1-b"), ("ps-1", "us-east1-c"),
+    ]  # fmt: skip
+
+
+def test_idle_workers_go_first_and_the_controllers_vm_stays_to_the_end() -> None:
+    story = Story(**WITH_CONTROLLER, idle_seconds=600.0).all_ready().happens(events.ControllerMoved(vm="controller-0"))
+    gone = [each.vm for each in story.after(601).decisions() if isinstance(each, DeleteVm)]
+    assert gone == ["worker-0", "worker-1"]
+    assert story.after(600).decisions() == [BeginDeletion("no run for 20 min")]

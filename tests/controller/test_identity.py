@@ -7,6 +7,7 @@ from dataclasses import replace
 from transient_magics.cloud.translation import instance_of
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
 from transient_magics.controller.preflight import first_requests
+from transient_magics.controller.startup import CONTROLLER_USER, USER, controller_script
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 LINE = PriceLine("n1-standard-4", 1.0, 3.0, "test")
@@ -38,6 +39,42 @@ def test_the_controllers_own_vm_alone_has_one() -> None:
     scope = "https://www.googleapis.com/auth/cloud-platform"
     assert {vm: each for vm, each in given.items() if each} == {"c-controller-0": [("robot@mine", [scope])]}
     assert len(given) == 4
+
+
+def test_only_the_controllers_vm_manages_vms_and_nobodys_code_finds_its_way_there() -> None:
+    line = PriceLine("e2-small", 0.02, 0.02, "test")
+    spec = replace(
+        SPEC, bucket="b", service_account="robot@mine", controller="cluster", id="1a2b3c4d",
+        prices={**SPEC.prices, "controller": line},
+    )  # fmt: skip
+    bodies = {body["name"]: body for body in map(instance_of, first_requests(spec))}
+    seat = bodies.pop("c-controller-0")
+    assert seat["machine_type"] == "zones/us-west1-b/machineTypes/e2-small"
+    assert seat["scheduling"]["provisioning_model"] == "STANDARD"
+    assert seat["scheduling"]["instance_termination_action"] == "DELETE"
+    managing = {"https://www.googleapis.com/auth/compute", "https://www.googleapis.com/auth/cloud-platform"}
+    assert managing & {scope for each in seat["service_accounts"] for scope in each["scopes"]}
+    metadata = {item["key"]: item["value"] for item in seat["metadata"]["items"]}
+    assert metadata["startup-script"] == controller_script()
+    for image in ("", "projects/mine/global/images/baked"):
+        for body in map(instance_of, first_requests(replace(spec, image=image))):
+            if body["name"] == "c-controller-0":
+                continue
+            assert not managing & {scope for each in body.get("service_accounts", []) for scope in each["scopes"]}
+            own = {item["key"]: item["value"] for item in body["metadata"]["items"]}
+            assert "!ALL" in own["startup-script"], "the account under which users' code runs is no administrator"
+            assert body["tags"] != seat["tags"]
+    rules = {rule["name"].rpartition("-")[2]: rule for rule in firewall_rules(spec)}
+    assert {each.name: each.user for each in first_requests(spec)} == {
+        "c-controller-0": CONTROLLER_USER, "c-ps-0": USER, "c-worker-0": USER, "c-worker-1": USER,
+    }  # fmt: skip
+    assert CONTROLLER_USER != USER
+    (members,), (own_tag,) = bodies["c-ps-0"]["tags"]["items"], seat["tags"]["items"]
+    assert {name: rule["target_tags"] for name, rule in rules.items()} == {
+        "members": [members], "ssh": [members, own_tag], "deny": [members, own_tag], "seat": [members],
+    }  # fmt: skip
+    assert (rules["seat"]["source_tags"], rules["seat"]["allowed"][0]["ports"]) == ([own_tag], ["22"])
+    assert rules["members"]["source_tags"] == [members]
 
 
 def test_every_vm_turns_os_login_off_for_itself() -> None:

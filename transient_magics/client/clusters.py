@@ -54,6 +54,10 @@ _WAYS_IN = (
     "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
 )
 MODELS = ("spot", "preemptible", "standard")
+_STAYS = (
+    "The controller would stay on this machine, which replaces lost workers only while it is awake; "
+    "--service-account NAME gives it a VM of its own."
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class Preview:
         heading = f"{spec.name} would be created {where}:"
         answers = [f"{'good' if good else 'NOT GOOD'}: {subject}: {said}" for subject, good, said in self.findings]
         kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
+        if spec.project and not spec.controller_vm:
+            kept.append(_STAYS)
         return "\n".join([heading, *lines, total, *self.doubts, *answers, *kept, ends, "Nothing was created."])
 
     @property
@@ -219,7 +225,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         idle_seconds=declaration.idle,
         project=declaration.project,
         image=declaration.image,
-        service_account=declaration.service_account,
+        service_account=_account(declaration),
         network=declaration.network,
         subnet=declaration.subnet,
         external_ip=declaration.external_ip,
@@ -302,6 +308,10 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
     if declaration.controller == "cluster" and declaration.bucket == "none":
         what = "Results that this machine may not be there to take need a bucket"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
+    if declaration.controller == "cluster" and declaration.project and not declaration.service_account:
+        what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"
+        fix = "Name it with --service-account; docs/accounts.md has the commands that make one."
+        raise DeclarationError(what, where="--controller cluster", fix=fix)
 
 
 def _unreachable(spec: ClusterSpec) -> str:
@@ -312,8 +322,19 @@ def _unreachable(spec: ClusterSpec) -> str:
 
 
 def _default_controller(declaration: Declaration) -> str:
-    """With a project: on a VM, so that a closed laptop changes nothing, unless the results have nowhere else to go."""
-    return "cluster" if declaration.project and declaration.bucket != "none" else "local"
+    """With a project: on a VM, so that a closed laptop changes nothing, where there is an account for it and the
+    results have somewhere else to go than this machine."""
+    possible = declaration.project and declaration.service_account and declaration.bucket != "none"
+    return "cluster" if possible else "local"
+
+
+def _account(declaration: Declaration) -> str | None:
+    """The address of the service account: a plain name is one of the project's; Compute Engine's own is `default`."""
+    account, project = declaration.service_account, declaration.project
+    if not account or not project or "@" in account or account == "default":
+        return account
+    domain = ".".join(reversed(project.split(":")))  # of `example.com:project`, too
+    return f"{account}@{domain}.iam.gserviceaccount.com"
 
 
 def _bucket(declaration: Declaration, home_zone: str) -> str | None:

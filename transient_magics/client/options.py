@@ -154,7 +154,8 @@ def _declare() -> tuple[Option, ...]:
               "machine (with a project one of its own, else none)", bucket),
         flag("--image", "the VMs' image: NAME or family/NAME of the project, or a URL (one that was baked for this "
               "version, else Debian 12)", str, completes="image"),
-        flag("--service-account", "the service account of the controller's VM; the other VMs have none", str),
+        flag("--service-account", "of the controller's VM (the others have none): NAME of the project, an address, or "
+              "default (Compute Engine's own)", str),
         flag("--network", "the VMs' network", str),
         flag("--subnet", "the VMs' subnet", str),
         flag("--firewall", "rules that close the VMs to others of the project (on)", negated=True),
@@ -162,8 +163,8 @@ def _declare() -> tuple[Option, ...]:
               "(none: it comes through Identity-Aware Proxy, from wherever you are)", address_ranges,
               metavar="RANGE,..."),
         flag("--no-external-ip", "no external address: SSH goes through Identity-Aware Proxy"),
-        flag("--controller", "where the controller runs: here, or on the cluster's parameter server, so that this "
-              "machine may be off (with a project and a bucket: cluster, else local)",
+        flag("--controller", "where the controller runs: here, or on a small VM of its own, so that this machine may "
+              "be off (with a project, a service account and a bucket: cluster, else local)",
               **one_of("--controller", ("local", "cluster"))),
         flag("--dry-run", "show what would be created and its price; create nothing"),
         flag("--wait", _WAIT.format("the cluster is ready")),

@@ -14,7 +14,7 @@ from ..journal import events
 from ..spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
 from .core import RequestVm
 from .owner import OWNER_LABEL, user
-from .startup import startup_script
+from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script
 
 LABEL, ID_LABEL = "transient-magics-cluster", "transient-magics-id"
 """On every VM and disk: the name of its cluster, and the cluster's id, by which it is found."""
@@ -23,8 +23,6 @@ SEAT_LABEL = {"transient-magics-seat": "true"}
 PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 """On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
 ROLE_LABEL = "transient-magics-role"
-USER, CONTROLLER_USER = "transient", "transient-controller"
-"""The accounts on VMs: under the first one users' code runs, and it is no administrator (`startup`)."""
 _DISK_GB, _SEAT_DISK_GB = 50, 20
 
 
@@ -111,7 +109,7 @@ def vm_request(
         ssh_public_key=public_key,
         user=account(event.role),
         tags=(controller_tag(spec) if seat else tag(spec),),
-        metadata=_metadata(spec, with_gpu, image),
+        metadata=_metadata(spec, event.role, with_gpu, image),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
         image=image,
         disk_gb=0 if image else _SEAT_DISK_GB if seat else _DISK_GB,
@@ -123,6 +121,9 @@ def vm_request(
     )
 
 
-def _metadata(spec: ClusterSpec, with_gpu: bool, image: str) -> Mapping[str, str]:
-    # Emulated VMs, like baked images, carry the training stack; elsewhere the start-up script installs it.
-    return {} if spec.emulated or image else {"startup-script": startup_script(with_gpu=with_gpu)}
+def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:
+    if spec.emulated:
+        return {}  # such VMs have what they need, and nobody there is an administrator
+    if role == CONTROLLER:
+        return {"startup-script": controller_script()}
+    return {"startup-script": account_script() if image else startup_script(with_gpu=with_gpu)}

@@ -1,7 +1,9 @@
 """What puts programs onto a VM, rendered from templates: the training stack with our own lock inside, the controller.
 
 `stack.sh.j2` alone says how the stack is installed. A VM without a baked image runs it at its first boot
-(`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`).
+(`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`). Wherever users' code
+runs, its account is no administrator; on the VM that a controller has for itself (`controller_script`) none runs, and
+the account is another one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ import jinja2
 
 _PACKAGE = "transient_magics"
 _LOCKS = ("training.txt", "tensor2tensor.txt")
+_CONTROLLER_LOCK = "controller.txt"
+_SUDOERS = "/etc/sudoers.d"
+USER, CONTROLLER_USER = "transient", "transient-controller"
+"""The accounts on VMs: users' code runs under the first one."""
 
 
 def startup_script(*, with_gpu: bool) -> str:
@@ -26,6 +32,16 @@ def startup_script(*, with_gpu: bool) -> str:
 def image_script(*, with_gpu: bool) -> str:
     """The script of a VM that an image is made from; its word is the guest attribute `transient-magics/image`."""
     return _rendered("image.sh.j2", with_gpu)
+
+
+def account_script(*, sudoers: str = _SUDOERS) -> str:
+    """The script of a VM that trains and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
+    return _template("account.sh.j2").render(user=USER, sudoers=sudoers)
+
+
+def controller_script() -> str:
+    """The script of the VM that a controller has for itself. Idempotent, like the others."""
+    return _template("controller.sh.j2").render(requirements=_shipped("locks", _CONTROLLER_LOCK).read_text().strip())
 
 
 def lock_hash() -> str:
@@ -57,6 +73,8 @@ def _template(name: str) -> jinja2.Template:
 def _rendered(template: str, with_gpu: bool) -> str:
     requirements, tensor2tensor = (_shipped("locks", name).read_text() for name in _LOCKS)
     return _template(template).render(
+        user=USER,
+        sudoers=_SUDOERS,
         with_gpu=with_gpu,
         stack=f"{lock_hash()}-{'gpu' if with_gpu else 'cpu'}",
         requirements=requirements.strip(),
