@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from transient_magics.cloud.translation import instance_of
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
@@ -75,6 +77,27 @@ def test_only_the_controllers_vm_manages_vms_and_nobodys_code_finds_its_way_ther
     }  # fmt: skip
     assert (rules["seat"]["source_tags"], rules["seat"]["allowed"][0]["ports"]) == ([own_tag], ["22"])
     assert rules["members"]["source_tags"] == [members]
+
+
+_TAKES = {
+    "name": "compute.instances.create", "disks": "compute.disks.create", "labels": "compute.instances.setLabels",
+    "metadata": "compute.instances.setMetadata", "tags": "compute.instances.setTags",
+    "network_interfaces": "compute.subnetworks.use", "machine_type": "", "scheduling": "", "guest_accelerators": "",
+    "service_accounts": "compute.instances.setServiceAccount",
+}  # fmt: skip
+"""What a field of a request takes besides the right to make a VM, by Compute Engine's documentation."""
+
+
+def test_the_documented_roles_have_what_the_requests_take() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "accounts.md").read_text().replace("\\\n", "")
+    roles = dict(re.findall(r"gcloud iam roles create (\w+) --project my-project --permissions ([a-zA-Z.,]+)", text))
+    controller, user = (set(roles[name].split(",")) for name in ("transientController", "transientUser"))
+    assert controller < user
+    assert not [each for each in controller if not each.startswith("compute.") or "firewall" in each]
+    fields = {field for request in first_requests(SPEC) for field in instance_of(request)}
+    assert {_TAKES[field] for field in fields} - {""} <= controller
+    assert {_TAKES["service_accounts"], "compute.firewalls.create", "compute.networks.updatePolicy"} <= user
+    assert "--service-account transient-magics" in text
 
 
 def test_every_vm_turns_os_login_off_for_itself() -> None:
