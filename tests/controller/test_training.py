@@ -15,6 +15,7 @@ import pytest
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller import training as conduct
+from transient_magics.controller.checking import possible_here
 from transient_magics.controller.link import Link
 from transient_magics.controller.training import Training
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
@@ -59,9 +60,9 @@ class Machine:
 class Conducted:
     """A run that trains, its conduct, and the journal that comes of it."""
 
-    def __init__(self, folder: Path, *, started: bool = True) -> None:
+    def __init__(self, folder: Path, *, started: bool = True, **declared: Any) -> None:
         phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
-        run = RunState("run-1", 1000, {"model": "m"}, phase=phase, started_at=since, step=90)
+        run = RunState("run-1", 1000, {"model": "m", **declared}, phase=phase, started_at=since, step=90)
         self.state = ClusterState(runs={"run-1": run})
         self.history: list[Event] = []
         self.machines: dict[str, Machine] = {}
@@ -209,6 +210,16 @@ async def test_a_machine_that_cannot_check_leaves_that_to_the_vms(
     await until(lambda: run.task.done() or run.on("ps-0", machine) or run.at_home())
     assert run.at_home() == {"model.ckpt-100.index"}
     run.task.cancel()
+
+
+async def test_beside_a_controller_on_a_vm_nothing_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_SEAT", "controller-0")
+    run = Conducted(tmp_path / "runs" / "run-1", started=False, pip=["left-pad"], pip_build=True)
+    await asyncio.wait_for(run.task, 30)
+    (failed,) = run.history
+    assert isinstance(failed, events.TrainFailed)
+    assert failed.reason.startswith("--pip-build would run the packages' own code beside the controller")
+    assert not possible_here(), "nor is a graph of the user's"
 
 
 async def test_workers_that_keep_ending_are_the_runs_fault_unless_somebody_trains(run: Conducted) -> None:

@@ -31,6 +31,7 @@ from .foreign import Refusals
 from .link import Link, Work
 from .packages import gather
 from .results import Results, thin_metrics
+from .seat import here
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,10 @@ _SHIP_SECONDS = 120.0
 _INTO_BUCKET_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 1.0
 _TRY_AGAIN_SECONDS = 2.0
+_NOT_BUILT = (
+    "--pip-build would run the packages' own code beside the controller, which has a VM for itself: build wheels on "
+    "your machine (pip wheel) and name those with --pip"
+)
 _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
 _MOST_EVENTS, _MOST_METRICS = 64 * 2**20, 4 * 2**30
@@ -210,6 +215,9 @@ class Training:
 
     async def _check(self) -> None:
         if not self._checked:
+            if self._packages and self._may_build and here() and not (self.folder / "wheels").exists():
+                self.fail(_NOT_BUILT)
+                return
             try:
                 await gather(self._packages, self.folder / "wheels", build=self._may_build)
             except TrainingError as error:
