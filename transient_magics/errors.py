@@ -43,6 +43,10 @@ class ClusterError(TransientError):
     """No such cluster, a name taken twice, or a command that the cluster's state does not allow."""
 
 
+class AgreementError(ClusterError):
+    """What would be done is decided by a stranger (a VM, a bucket), and this machine's user has not agreed to it."""
+
+
 class ControllerError(ClusterError):
     """The controller of a cluster could not be started or does not answer."""
 

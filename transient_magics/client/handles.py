@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import places
-from ..errors import ClusterError, TrainingError
+from ..controller.declared import AGREED, ATTACHED, agree_to_code, agreed, declared_run, run_folder
+from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
 from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, read, replay
+from ..protocol.names import is_path
 from . import commands
 from .follower import follower
 
@@ -73,6 +75,14 @@ class Cluster:
         return places.cluster(self.name)
 
     @property
+    def followed(self) -> str:
+        """Of a cluster that another machine declared: what this machine follows, in a sentence; else nothing."""
+        try:
+            return (self.directory / ATTACHED).read_text()
+        except FileNotFoundError:
+            return ""
+
+    @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
         state = kept(self.directory / "journal.jsonl").read()
@@ -80,10 +90,10 @@ class Cluster:
 
     def _declared(self) -> list[Event]:
         try:
-            spec = json.loads((self.directory / "spec.json").read_text())
-        except FileNotFoundError:
+            spec = agreed(self.directory)
+        except DeclarationError:
             return []
-        return [events.ClusterDeclared(spec=spec, time=int(1e9 * spec.get("declared_at", 0)))]
+        return [events.ClusterDeclared(spec=spec.to_dict(), time=int(1e9 * spec.declared_at))]
 
     def events(self, kind: str | None = None) -> list[Event]:
         """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
@@ -148,7 +158,7 @@ class Cluster:
         """Have the workers of `spec` instead. Raises DeclarationError."""
         from .clusters import resized
 
-        current = self.state.spec
+        current = agreed(self.directory) if (self.directory / AGREED).exists() else self.state.spec
         if current is None:
             raise ClusterError(f"{self.name} is not declared yet")
         commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})
@@ -212,13 +222,22 @@ class Run:
     @property
     def directory(self) -> Path:
         """The folder with the run's cell, metrics and checkpoints."""
-        return self.cluster.directory / "runs" / self.name
+        return run_folder(self.cluster.directory, self.name)
 
     @property
     def state(self) -> RunState:
         """What the journal says now."""
         found = self.cluster.state.runs.get(self.name)
         return found or RunState(self.name, 0, {})
+
+    @property
+    def place(self) -> tuple[str, str | None] | None:
+        """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine knows it."""
+        try:
+            store = declared_run(self.cluster.directory, self.state).spec.get("store")
+            return (store, agreed(self.cluster.directory).project) if store else None
+        except TransientError:  # nothing of it is here yet
+            return None
 
     def reach(self, step: int, timeout: float | None = None) -> int:
         """Block until the run has made `step` global steps (or is over); returns the step as last reported.
@@ -335,7 +354,9 @@ class Run:
             raise TrainingError(f"{self.name} {when}", where=self.cluster.name)
         return found
 
-    def predict(self, inputs: Any, data_dir: str | Path | None = None) -> ndarray | dict[str, ndarray]:
+    def predict(
+        self, inputs: Any, data_dir: str | Path | None = None, trust: bool = False
+    ) -> ndarray | dict[str, ndarray]:
         """What the model of the last checkpoint answers to `inputs`, on this machine; the cluster may be gone.
 
         `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's generator makes
@@ -344,10 +365,12 @@ class Run:
         (`{"inputs": ..., "targets": ...}`) and gives its logits for them; `decode` gives texts. `data_dir`: where the
         problem's vocabulary is, where it is not the one beside the checkpoint. A model that the cell defines takes
         features as its input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so ask
-        for many at once. Raises TrainingError or CellError.
+        for many at once. `trust` agrees to run the code of a run that another machine declared. Raises TrainingError,
+        CellError or AgreementError.
         """
         from .models import predict
 
+        agree_to_code(self.cluster.directory, self.name, trust=trust)
         return predict(self, inputs, data_dir)
 
     def decode(
@@ -358,6 +381,7 @@ class Run:
         beam_size: int = 1,
         alpha: float = 0.6,
         average: int = 1,
+        trust: bool = False,
     ) -> list[str]:
         """The texts that a Tensor2Tensor model answers `texts` with, on this machine.
 
@@ -373,9 +397,10 @@ class Run:
         """
         from .models import decode
 
+        agree_to_code(self.cluster.directory, self.name, trust=trust)
         return decode(self, texts, data_dir, beam_size, alpha, average)
 
-    def export(self, folder: str | Path, data_dir: str | Path | None = None) -> Path:
+    def export(self, folder: str | Path, data_dir: str | Path | None = None, trust: bool = False) -> Path:
         """Write the model of the last checkpoint as a SavedModel into `folder`, which must be new or empty.
 
         Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
@@ -383,6 +408,7 @@ class Run:
         """
         from .models import export
 
+        agree_to_code(self.cluster.directory, self.name, trust=trust)
         return export(self, Path(folder).expanduser(), data_dir)
 
     def logs(self, worker: str, lines: int = 200) -> Log:
@@ -402,11 +428,10 @@ class Run:
         except (OSError, shutil.Error) as error:
             why = getattr(error, "strerror", None) or error
             raise TrainingError(f"The results of {self.name} cannot be written: {why}", where=str(target)) from error
-        if store := self.state.spec.get("store"):
+        if place := self.place:
             from .clusters import fetch
 
-            spec = self.cluster.state.spec
-            fetch(store, spec.project if spec else None, target, results=self.state.over)
+            fetch(*place, target, results=self.state.over)
         return target
 
     def _copy_to(self, target: Path) -> None:
@@ -437,7 +462,7 @@ class Run:
         )
 
     def _checkpoint(self, run: RunState) -> Path | str | None:
-        here = self.directory / run.checkpoint if run.checkpoint else None
+        here = self.directory / run.checkpoint if is_path(run.checkpoint) else None
         if run.shipped and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
             return run.shipped
         return here

@@ -105,8 +105,9 @@ def _with_checkpoint(run: Run, temporary: Path) -> Path:
     folder.mkdir()
     for name in ("run.json", "cell.py", "include", "wheels"):
         (folder / name).symlink_to(run.directory / name)
-    spec = run.cluster.state.spec
-    fetch(state.spec["store"], spec.project if spec else None, folder, results=False)
+    if (place := run.place) is None:
+        raise TrainingError(f"Nothing here says where the checkpoints of {run.name} are", where=run.cluster.name)
+    fetch(*place, folder, results=False)
     return folder
 
 

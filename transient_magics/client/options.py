@@ -114,6 +114,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _OF_CLUSTER,
             flag("--data-dir", "where the problem's vocabulary is on this machine, if it has one", str,
                   metavar="FOLDER"),
+            flag("--trust", "run the code of a run that another machine declared"),
         ),
         "tensorboard": (
             _RUN,

@@ -183,6 +183,8 @@ def _attach(command: Command) -> None:
     from . import attach
 
     found = attach(command.values.get("name"), command.values.get("project"))
+    if found.followed:
+        print(f"Following {found.followed}.")
     _status(command)
     _show_until(found, lambda state: state.over, None)
 

@@ -91,7 +91,7 @@ def train(
         name=folder.name, model=model, hparams_set=hparams_set, problem=problem, train_steps=train_steps,
         include=tuple(Path(each).name for each in include), resume=resume, declared_at=time.time(),
         store=run_store(state.spec, folder.name) if state.spec else None,
-        resume_store=earlier.state.spec.get("store") if earlier and on_vm else None,
+        resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
         token=secrets.token_hex(16), max_workers=state.spec.max_workers if state.spec else 0,
         workers=state.spec.worker_count if state.spec else 0, chief=state.spec.chief if state.spec else "ps",
         **{key: value for key, value in options.items() if value is not None},
@@ -163,9 +163,8 @@ def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...],
                 shutil.copy2(path, fresh / "include" / path.name)
         if earlier and (earlier.directory / "checkpoints").exists():
             shutil.copytree(earlier.directory / "checkpoints", fresh / "checkpoints")
-        if earlier and earlier.state.shipped and not spec.resume_store:
-            known = earlier.cluster.state.spec
-            fetch(earlier.state.spec["store"], known.project if known else None, fresh, results=False)
+        if earlier and earlier.state.shipped and not spec.resume_store and (place := earlier.place):
+            fetch(*place, fresh, results=False)
         handle = os.open(fresh / "run.json", os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(handle, "w") as file:
             json.dump(spec.to_dict(), file, indent=1)

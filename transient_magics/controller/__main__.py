@@ -41,10 +41,15 @@ async def _look_after(directory: Path) -> None:
     """In charge of the cluster or, where the journal says that somebody else is, as the mirror of what he does."""
     from ..journal import read, replay
     from .cluster import Controller
+    from .declared import ATTACHED
     from .mirror import Mirror
     from .seat import JOURNAL, here
 
     while directory.exists() and not (state := replay(read(directory / JOURNAL))).over:
+        if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":
+            what = "the journal says that this machine is in charge, which only follows the cluster and rents nothing"
+            logging.getLogger(__name__).error("%s", what)
+            return
         await (Controller(directory) if state.seat == here() else Mirror(directory)).run()
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from .. import places
 from ..cloud import Vm
-from ..errors import ClusterError, RemoteError
+from ..errors import ClusterError, DeclarationError, RemoteError
 from ..remote import generate_key
+from ..spec import ClusterSpec
 from .access import Access, to_project
 from .answer import answer
-from .machines import LABEL, ROLE_LABEL, SEAT_LABEL, account
+from .declared import ATTACHED, agreed, shown
+from .machines import ID_LABEL, LABEL, ROLE_LABEL, SEAT_LABEL, account
+from .owner import OWNER_LABEL, whose
 from .seat import JOURNAL, Seat
-
-ATTACHED = "attached"
-"""A file in the folders of clusters that another machine declared."""
 
 
 async def adopt(name: str, project: str | None) -> Path:
@@ -32,14 +32,12 @@ async def adopt(name: str, project: str | None) -> Path:
     try:
         async with to_project(project) as access:
             await access.reopen()
-            found = await find(access, name)
-            if not found:
-                what, where = f"No VM with the controller of a cluster {name} runs", project or "the emulator"
-                fix = "Only clusters declared with --controller cluster can be followed from another machine."
-                raise ClusterError(what, where=where, fix=fix)
-            await copy(access, found[-1], fresh / "key", fresh)
+            seat = await the_seat(access, name, project)
+            await copy(access, seat, fresh / "key", fresh)
+            spec = fitting(fresh, seat, name, project)
         places.private(fresh / "runs")
-        (fresh / ATTACHED).touch()
+        told = {"name": seat.name, "id": seat.id, "zone": seat.zone, "owner": _owner(seat)}
+        (fresh / ATTACHED).write_text(shown(spec, told))
         fresh.rename(directory)
     except RemoteError as error:
         what = f"The controller of {name} cannot be followed yet: {error.what}"
@@ -47,6 +45,38 @@ async def adopt(name: str, project: str | None) -> Path:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return directory
+
+
+async def the_seat(access: Access, name: str, project: str | None) -> Vm:
+    """The one VM of this owner with the controller of cluster `name`. Raises ClusterError."""
+    where, found = project or "the emulator", await find(access, name)
+    if not found:
+        what = f"No VM with the controller of a cluster {name} runs"
+        fix = "Only clusters declared with --controller cluster can be followed from another machine."
+        raise ClusterError(what, where=where, fix=fix)
+    owner = (await whose(access.engine))[OWNER_LABEL]
+    listed = "; ".join(f"{vm.name} (id {vm.id}) in {vm.zone}, owner {_owner(vm)}" for vm in found)
+    if not (ours := [vm for vm in found if vm.labels.get(OWNER_LABEL) == owner]):
+        raise ClusterError(f"The cluster {name} is somebody else's, not {owner}'s: {listed}", where=where)
+    if len(ours) > 1:
+        what = f"More than one VM says that it has the controller of {name}: {listed}"
+        raise ClusterError(what, where=where, fix="Delete the one that is not yours, then try again.")
+    return ours[0]
+
+
+def _owner(vm: Vm) -> str:
+    return vm.labels.get(OWNER_LABEL, "") or "nobody"
+
+
+def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSpec:
+    """What the VM says of the cluster, if it is about that one and no other. Raises ClusterError."""
+    try:
+        spec = agreed(folder)
+    except DeclarationError as error:
+        raise ClusterError(f"What {seat.name} says of {name} makes no sense: {error}") from error
+    if (spec.name, spec.id, spec.project) != (name, seat.labels.get(ID_LABEL, ""), project):
+        raise ClusterError(f"{seat.name} says that it is of another cluster: {spec.name} {spec.id}", where=seat.zone)
+    return spec
 
 
 async def find(access: Access, cluster: str) -> list[Vm]:

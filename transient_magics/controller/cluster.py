@@ -12,7 +12,6 @@ import logging
 import os
 import shlex
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from .advice import Adviser
 from .choice import choose, to_be_chosen
 from .commands import serve
 from .core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from .declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from .fleet import Fleet
 from .neighbours import taken
 from .owner import note
@@ -74,8 +74,10 @@ class Controller:
             self._recorder = Recorder(journal, replay(history))
             if self._state.over:
                 return
-            if not history:
+            if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
                 self._recorder.record(events.ClusterDeclared(spec=self._declared.to_dict()))
+            if not here() and was_elsewhere(history):
+                self._hold_to_what_was_declared(agreed(self._directory, history))
             if any(event.kind == "controller.started" for event in history):
                 self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
             else:
@@ -90,6 +92,20 @@ class Controller:
                     await adviser.keep_asking(time.time())  # before the first VM is asked for
                     await self._govern(access, adviser)
             journal.sync()
+
+    def _hold_to_what_was_declared(self, known: ClusterSpec) -> None:
+        """After a time in which a VM wrote the journal: nothing that it says decides what this machine rents.
+
+        VMs that exist are found by asking Compute Engine; what was only asked for elsewhere is asked for anew, or not.
+        """
+        if other := differences(self._state.spec, known):
+            log.warning("the journal has another declaration (%s); this machine's own holds", ", ".join(other))
+            self._recorder.record(events.ClusterResized(spec=known.to_dict()))
+            what = f"{known.name} is taken back as it was declared here: on its VM it had become another"
+            self._recorder.note("declaration", f"{what} ({', '.join(other)})")
+        for vm in self._state.living:
+            if not vm.running_at:
+                self._recorder.record(events.VmRefused(vm=vm.name, reason="It was asked for by another controller"))
 
     async def _open(self, access: Access) -> bool:
         """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before that."""
@@ -230,12 +246,17 @@ class Controller:
         if refused := fleet.training_refused:
             self._recorder.record(events.TrainFailed(run=run.name, reason=refused))
             return
-        folder = self._directory / "runs" / run.name
-        changed = self._recorder.changed.set
+        try:
+            run = declared_run(self._directory, run)
+        except ClusterError as error:
+            self._recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
+            return
+        folder, changed = run_folder(self._directory, run.name), self._recorder.changed.set
+        own = not is_brought(self._directory, run.name)
         training = Training(
             run, folder, self._recorder.record, fleet.link, changed,
             store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
-            mint=fleet.bounded_token, note=self._recorder.note,
+            mint=fleet.bounded_token, note=self._recorder.note, own=own,
         )  # fmt: skip
         self._trainings[run.name] = training
 
@@ -309,6 +330,8 @@ class Controller:
                 self._recorder.note("seat", f"The controller cannot move to {seat.name} yet: {error}")
                 await asyncio.sleep(_LONGEST_WAIT)
             else:
+                if self._state.spec:
+                    agree(self._directory, self._state.spec)
                 self._recorder.record(events.ControllerMoved(vm=seat.name))
 
         self._tasks.do(f"hand over to {seat.name}", hand_over)
@@ -354,9 +377,8 @@ class Controller:
 
     def _declare_run(self, run: str) -> None:
         if run not in self._state.runs:
-            values = json.loads((self._directory / "runs" / run / "run.json").read_text())
-            values.pop("token", None)
-            self._recorder.record(events.TrainDeclared(run=run, spec=values))
+            declared = declared_run(self._directory, RunState(run, 0, {}))
+            self._recorder.record(events.TrainDeclared(run=run, spec=declared.spec))
 
     def _stop_run(self, name: str) -> None:
         run = self._state.runs.get(name)
@@ -400,7 +422,8 @@ class Controller:
 
     def _resize(self, wanted: ClusterSpec) -> None:
         assert self._state.spec
-        spec = replace(self._state.spec, groups=wanted.groups, prices=wanted.prices, max_workers=wanted.max_workers)
+        spec = resized(self._state.spec, wanted)
+        agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
 
     async def _logs(self, vm: str, run: str | None, lines: int) -> str:

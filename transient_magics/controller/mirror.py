@@ -30,18 +30,20 @@ from ..remote import Connection, follow_across
 from ..runtime.manifest import split
 from ..spec import ClusterSpec, cluster_store
 from .access import Access
-from .adopt import ATTACHED, copy, find
+from .adopt import copy, find, fitting, the_seat
 from .commands import granted, serve
+from .declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
 from .machines import instance_name, labels
 from .results import thin_metrics
 from .seat import JOURNAL, Seat, command_socket
 from .tasks import Tasks
-from .training import waiting_runs
+from .training import MOST_METRICS, waiting_runs
 
 log = logging.getLogger(__name__)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
+_MOST_JOURNAL = 256 * 2**20  # bytes
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
 _LOOK_SECONDS = 10.0
@@ -55,7 +57,9 @@ class Mirror:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._journal = directory / JOURNAL
-        self._state: ClusterState = replay(read(self._journal))
+        history = read(self._journal)
+        self._state: ClusterState = replay(history)
+        self._spec = agreed(directory, history)  # whatever the journal says of it since it was written elsewhere
         self._vm = self._state.vms[self._state.seat]
         self._access = Access(self._spec)
         self._there: tuple[Connection, Seat] | None = None
@@ -63,11 +67,6 @@ class Mirror:
         self._to_end = ""
         self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
         self._tasks: Tasks
-
-    @property
-    def _spec(self) -> ClusterSpec:
-        assert self._state.spec
-        return self._state.spec
 
     async def run(self) -> None:
         """Follow until the controller's VM is gone; the journal says then that the cluster is this machine's again."""
@@ -131,11 +130,14 @@ class Mirror:
 
     async def _follow_another(self) -> None:
         """Follow the controller on the VM that has taken the place of the one that is gone."""
-        found = await find(self._access, self._state.name)
+        name, project = self._spec.name, self._spec.project
+        found = await find(self._access, name)
         if not found or found[-1].name == instance_name(self._spec, self._vm.name):
             raise ControllerError("It is gone, and the machine that declared the cluster has to take it back")
+        seat = await the_seat(self._access, name, project)
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
-            await copy(self._access, found[-1], self._directory / "key", Path(fresh))
+            await copy(self._access, seat, self._directory / "key", Path(fresh))
+            fitting(Path(fresh), seat, name, project)
             (Path(fresh) / JOURNAL).replace(self._journal)
 
     async def _complete_journal(self) -> None:
@@ -150,7 +152,8 @@ class Mirror:
             await self._access.storage.download(bucket, f"{path}{JOURNAL}", whole)
         except GoneError:
             return
-        ours, theirs = self._journal.read_bytes(), whole.read_bytes()
+        fits = whole.stat().st_size <= _MOST_JOURNAL
+        ours, theirs = self._journal.read_bytes(), whole.read_bytes() if fits else b""
         if theirs.startswith(ours):
             whole.replace(self._journal)
             self._state = replay(read(self._journal))
@@ -205,6 +208,8 @@ class Mirror:
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
         if request.get("do") == "ping":
             return {"pid": os.getpid(), "trouble": self._trouble or self._trouble_there or self._state.trouble}
+        if request.get("do") == "resize":  # what is passed on is nothing that this machine would not take back
+            request = {**request, "spec": resized(self._spec, ClusterSpec.from_dict(request["spec"])).to_dict()}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._pass_on(request)
@@ -214,7 +219,11 @@ class Mirror:
                 return {}
             what = f"{self._vm.name}, on which the controller runs, does not answer now"
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
-        return granted(answer)
+        answer = granted(answer)
+        if request.get("do") == "resize":
+            self._spec = resized(self._spec, ClusterSpec.from_dict(request["spec"]))
+            agree(self._directory, self._spec)
+        return answer
 
     async def _pass_on(self, request: dict[str, Any]) -> dict[str, Any]:
         """The controller's answer. It may be starting at this moment."""
@@ -234,18 +243,23 @@ class Mirror:
     async def _follow_journal(self, connection: Connection) -> None:
         self._cut_torn_line()
         there = f"{Seat.folder(self._state.name)}/{JOURNAL}"
-        async for offset, line in connection.follow(there, self._journal.stat().st_size):
+        async for offset, line in connection.follow(there, self._journal.stat().st_size, most=_MOST_JOURNAL):
             self._copy(offset, line)
 
     def _copy(self, offset: int, line: bytes) -> None:
-        if offset != self._journal.stat().st_size + len(line) + 1:
+        begin, size = offset - len(line) - 1, self._journal.stat().st_size
+        if begin < size:
             raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(offset))
+        if begin > size:  # a line that is too long to be one: here it is as long, and says nothing
+            os.truncate(self._journal, begin - 1)
+            metrics.append(self._journal, b"\n")
         metrics.append(self._journal, line + b"\n")
         try:
             event = decode(line)
-        except JournalError:
-            return  # a line that a crash tore apart
-        self._state = fold(self._state, event)
+            self._state = fold(self._state, event)
+        except JournalError as error:  # as one that a crash tore apart; everybody who reads it passes it over
+            log.warning("%s", error)
+            return
         self._react(event)
 
     def _react(self, event: Event) -> None:
@@ -260,22 +274,23 @@ class Mirror:
 
     def _have_run(self, run: str) -> None:
         """The folder of a run that another machine declared."""
-        folder = self._directory / "runs" / run
+        folder = run_folder(self._directory, run)
 
         async def bring() -> None:
+            note_brought(self._directory, run)
             await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/runs/{run}", folder)
 
         if not (folder / "run.json").exists():
             self._tasks.do(f"run {run}", bring)
 
     def _follow_metrics(self, run: str) -> None:
-        path = self._directory / "runs" / run / "metrics.jsonl"
+        path = run_folder(self._directory, run) / "metrics.jsonl"
 
         async def follow() -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             size = path.stat().st_size if path.exists() else 0
             there = f"{Seat.folder(self._state.name)}/runs/{run}/{path.name}"
-            async for offset, line in follow_across(self._live, there, size):
+            async for offset, line in follow_across(self._live, there, size, most=MOST_METRICS):
                 if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
                     metrics.append(path, line + b"\n")
                     size = offset
@@ -287,8 +302,8 @@ class Mirror:
         connection, there = await self._live(), f"{Seat.folder(self._state.name)}/runs/{run}"
         for name in ("metrics.jsonl", "events.jsonl"):
             if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
-                await connection.get(f"{there}/{name}", self._directory / "runs" / run / name)
-        await thin_metrics(self._directory / "runs" / run)
+                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name)
+        await thin_metrics(run_folder(self._directory, run))
 
     def _cut_torn_line(self) -> None:
         """An earlier mirror may have been killed while it wrote."""

@@ -19,6 +19,7 @@ from ..errors import ConnectionLostError, RemoteError
 from ..protocol.checks import parsed_object
 from ..remote import Connection, push_bundle
 from ..spec import ClusterSpec
+from .declared import run_folder
 from .lock import LOCK
 from .owner import OWNER, user
 from .startup import controller_unit
@@ -74,7 +75,7 @@ class Seat:
 
     async def bring_run(self, directory: Path, run: str) -> None:
         """Bring a run's folder; its run.json, by which it is known, comes last."""
-        folder, there = directory / "runs" / run, f"{self._folder}/runs/{run}"
+        folder, there = run_folder(directory, run), f"{self._folder}/runs/{run}"
         if await self._connection.exists(f"{there}/run.json"):
             return
         files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}

@@ -21,6 +21,7 @@ from pathlib import Path
 from ..cloud import BoundedToken, CloudStorage, Reach
 from ..errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
 from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
+from ..protocol.names import is_name
 from ..protocol.vm_events import from_chief
 from ..remote import Connection, follow_across
 from ..runtime.vocabularies import MOST_BYTES, PREFIX
@@ -48,7 +49,7 @@ _NOT_BUILT = (
 )
 _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
-_MOST_EVENTS, _MOST_METRICS = 64 * 2**20, 4 * 2**30
+_MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
 """Bytes of a run that are taken from its chief; of metrics a worker writes some 17 MB a day."""
 _MOST_FILES = 1000
 _LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
@@ -60,7 +61,8 @@ class Training:
 
     `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed` asks for a call of
     `give`. `store` is the run's place in a bucket (None: it has none), `storage` the way to it, `mint` makes the tokens
-    for the chief's VM, `note` takes what is in their way.
+    for the chief's VM, `note` takes what is in their way. The spec of `run` is that of its `run.json`
+    here. Without `own` its code came from a VM: then none of it runs here, where nobody has agreed to it.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class Training:
         storage: Callable[[], CloudStorage | None] = lambda: None,
         mint: Callable[[Sequence[Reach]], Awaitable[BoundedToken]] | None = None,
         note: Callable[[str, str], None] = lambda source, text: None,
+        *,
+        own: bool = True,
     ) -> None:
         self.name = run.name
         self.folder = folder
@@ -92,7 +96,7 @@ class Training:
         self._may_build = run.spec.get("pip_build") is True
         self._model = run.spec.get("model")
         self._to_build = bool(run.spec.get("check", True))
-        self._checked = bool(run.started_at)
+        self._checked = bool(run.started_at) or not own
         self._since = int(run.declared_at * 1e9)
         self._refusals = Refusals(f"The chief of {run.name}", self._tell)
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
@@ -331,7 +335,7 @@ class Training:
     async def _follow_metrics(self) -> None:
         path = self.folder / "metrics.jsonl"
         offset = path.stat().st_size if path.exists() else 0
-        async for line in self._lines("metrics.jsonl", offset, _MOST_METRICS):
+        async for line in self._lines("metrics.jsonl", offset, MOST_METRICS):
             try:
                 metrics.append(path, line + b"\n")
             except OSError as error:
@@ -460,4 +464,4 @@ def _newest(names: Iterable[str]) -> int:
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
     """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
     declared = sorted((directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-    return [path.parent.name for path in declared if path.parent.name not in state.runs]
+    return [path.parent.name for path in declared if path.parent.name not in state.runs and is_name(path.parent.name)]

@@ -506,6 +506,8 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
 
 @_rule(e.ControllerMoved)
 def _(state: ClusterState, event: e.ControllerMoved) -> ClusterState:
+    if event.vm and event.vm not in state.vms:
+        raise ValueError(f"there is no VM {event.vm}")
     return _changed(state, seat=event.vm, trouble="")
 
 

@@ -194,6 +194,8 @@ class TransientMagics(Magics):
 
     def _attach(self, command: Command) -> Cluster:
         cluster = client.attach(command.values.get("name"), command.values.get("project"))
+        if cluster.followed:
+            print(f"Following {cluster.followed}.")
         self._hold(command, cluster)
         panels.show(cluster)
         return cluster

@@ -23,6 +23,14 @@ def checked_name(value: object) -> str:
     raise ValueError(f"no name: {value!r:.80}")
 
 
+def is_path(value: object) -> bool:
+    """Whether it is a relative path, of names of files that lead nowhere else."""
+    try:
+        return isinstance(value, str) and all(checked_file(part) for part in value.split("/"))
+    except ValueError:
+        return False
+
+
 def checked_file(value: object) -> str:
     """The same, if it names one file or folder and leads nowhere else. Raises ValueError.
 
