@@ -21,7 +21,12 @@ class Server(asyncssh.SSHServer):
 
 
 async def serve(
-    home: Path, authorized_key: str, *, port: int = 0, host_key: asyncssh.SSHKey | None = None
+    home: Path,
+    authorized_key: str,
+    *,
+    port: int = 0,
+    host_key: asyncssh.SSHKey | None = None,
+    sftp: type[asyncssh.SFTPServer] = asyncssh.SFTPServer,
 ) -> tuple[asyncssh.SSHAcceptor, str]:
     """Serve `home` to whoever has the key; returns the server and its host key's line."""
     host_key = host_key or asyncssh.generate_private_key("ssh-ed25519")
@@ -63,7 +68,7 @@ async def serve(
         authorized_client_keys=asyncssh.import_authorized_keys(authorized_key),
         process_factory=run,
         encoding=None,
-        sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=os.fsencode(home)),
+        sftp_factory=lambda channel: sftp(channel, chroot=os.fsencode(home)),
     )
     return acceptor, host_key.export_public_key().decode().strip()
 

@@ -105,7 +105,7 @@ class Controller:
             self._recorder.note("declaration", f"{what} ({', '.join(other)})")
         for vm in self._state.living:
             if not vm.running_at:
-                self._recorder.record(events.VmRefused(vm=vm.name, reason="It was asked for by another controller"))
+                self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
 
     async def _open(self, access: Access) -> bool:
         """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before that."""

@@ -1,0 +1,312 @@
+"""Nothing that a VM, a bucket or a copied journal says decides what this machine rents, runs, or writes where."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from transient_magics import client, errors, places
+from transient_magics.cloud import Vm
+from transient_magics.controller import adopt, declared
+from transient_magics.controller.__main__ import _look_after
+from transient_magics.controller.access import Access
+from transient_magics.controller.cluster import Controller
+from transient_magics.controller.commands import granted
+from transient_magics.controller.core import RequestVm, Situation, decide
+from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.mirror import Mirror
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.training import Training
+from transient_magics.errors import AgreementError, ClusterError, JournalError
+from transient_magics.journal import Journal, RunState, events, fold, read, replay
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
+SPEC = ClusterSpec(
+    name="one", groups=(WorkerGroup("k80", 2),), zones=("us-west1-b",), project="mine",
+    prices={"k80": PRICE, "parameter-server": PRICE}, image="projects/mine/global/images/good", max_workers=4, max_cost=10.0, declared_at=time.time(),
+    controller="cluster", id="0123abcd",
+)  # fmt: skip
+EVIL = replace(
+    SPEC, groups=(WorkerGroup("a100", 64),), image="projects/attacker/global/images/evil", service_account="owner@mine",
+    max_cost=None, max_seconds=1e9, project="another", bucket="attackers", ssh_from=("0.0.0.0/0",), id="ffffffff",
+    prices={"a100": replace(PRICE, machine_type="a2-megagpu-16g"), "parameter-server": PRICE},
+)  # fmt: skip
+SERVER: dict[str, Any] = {
+    "role": "ps", "slot": 0, "zone": "us-west1-b", "accelerator": "", "machine_type": "n1-standard-4",
+    "provisioning_model": "standard", "hourly": 0.2, "on_demand_hourly": 0.2,
+}  # fmt: skip
+PIP = ["https://attacker.example/evil.tar.gz"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster that a VM's controller has been in charge of; what it wrote since then is an attacker's."""
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    folder = places.cluster("one")
+    (folder / "runs" / "run-1").mkdir(parents=True)
+    (folder / "runs" / "run-1" / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 9, "token": "t"}))
+    (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
+        journal.append(events.VmRequested(vm="ps-0", **SERVER))
+        journal.append(events.VmRunning(vm="ps-0", address="10.0.0.1", vm_id="1"))
+        journal.append(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+        journal.append(events.ControllerMoved(vm="ps-0"))
+    return folder
+
+
+def attack(folder: Path) -> None:
+    """What the VM wrote."""
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append(events.ClusterResized(spec=EVIL.to_dict()))
+        journal.append(events.ClusterClock(anchors=((0.0, 0.0, 1e-6),)))
+        evil = {**SERVER, "machine_type": "a2-megagpu-16g", "role": "worker", "slot": 0}
+        journal.append(events.VmRequested(vm="worker-0", **evil))
+        journal.append(events.TrainDeclared(run="run-1", spec={"train_steps": 9, "pip": PIP, "store": "gs://evil/x"}))
+        journal.append(events.ControllerMoved(vm=""))
+
+
+@contextmanager
+def taken_back(folder: Path) -> Iterator[Controller]:
+    """A controller on this machine that takes charge, up to where it asks Compute Engine."""
+    controller = Controller(folder)
+    with Journal(folder / "journal.jsonl") as journal:
+        history = read(journal.path)
+        controller._recorder = Recorder(journal, replay(history))
+        assert declared.was_elsewhere(history)
+        controller._hold_to_what_was_declared(declared.agreed(folder, history))
+        yield controller
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: bool) -> None:
+    known = replace(SPEC, groups=(WorkerGroup("k80", 3),)) if noted else SPEC
+    if noted:  # its own user has resized it meanwhile
+        declared.agree(home, known)
+    attack(home)
+    with taken_back(home) as controller:
+        state = controller._state
+        assert state.spec == known
+        assert not state.vms["worker-0"].living  # what was only asked for is not asked for again
+        assert "taken back as it was declared here" in state.trouble
+        assert "max_cost" in state.trouble
+        assert state.clock.rate == 1.0  # with a project, the clock is Google's
+        wanted = [each for each in decide(Situation(time.time(), state)) if isinstance(each, RequestVm)]
+        assert {each.accelerator for each in wanted} == {"k80"}
+        assert len(wanted) == known.worker_count
+    assert replay(read(home / "journal.jsonl")).spec == known
+
+
+def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack(home)
+    begun: list[tuple[RunState, bool]] = []
+
+    def training(run: RunState, *_: object, own: bool) -> Training:
+        begun.append((run, own))
+        return cast(Training, SimpleNamespace())
+
+    monkeypatch.setattr("transient_magics.controller.cluster.Training", training)
+    with taken_back(home) as controller:
+        controller._tasks = cast(Any, SimpleNamespace(do=lambda *_: None))
+        fleet = cast(Fleet, SimpleNamespace(training_refused="", link=None, storage=None))
+        controller._begin_run(fleet, controller._state.runs["run-1"])
+        declared.note_brought(home, "run-1")
+        controller._begin_run(fleet, controller._state.runs["run-1"])
+    (run, own), (_, brought) = begun
+    assert (run.spec.get("pip"), run.spec.get("store"), run.train_steps) == (None, None, 9)
+    assert (own, brought) == (True, False)
+
+
+async def test_of_a_brought_run_nothing_is_built_here(home: Path) -> None:
+    run = RunState("run-1", 9, {"pip": PIP})
+    assert not Training(run, home / "runs" / "run-1", lambda _: None, lambda _: None, lambda: None)._checked
+    assert Training(run, home / "runs" / "run-1", lambda _: None, lambda _: None, lambda: None, own=False)._checked
+
+
+def test_code_from_a_vm_runs_only_after_its_user_agreed(home: Path) -> None:
+    run, folder = client.Cluster("one").run("run-1"), home / "runs" / "run-1"
+    declared.agree_to_code(home, "run-1", trust=False)  # it is his own
+    declared.note_brought(home, "run-1")
+    (folder / "cell.py").write_text("import os")
+    for use in (lambda: run.predict([1]), lambda: run.decode(["a"]), lambda: run.export(home / "model")):
+        with pytest.raises(AgreementError, match=rf"cell\.py.*{declared.fingerprint(folder)}.*trust=True"):
+            use()
+    declared.agree_to_code(home, "run-1", trust=True)
+    declared.agree_to_code(home, "run-1", trust=False)
+    (folder / "cell.py").write_text("import os; os.system('evil')")
+    with pytest.raises(AgreementError):
+        declared.agree_to_code(home, "run-1", trust=False)
+
+
+async def test_a_machine_that_attached_rents_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (home / declared.ATTACHED).touch()
+    attack(home)  # it ends by saying that this machine is in charge
+    await _look_after(home)
+    assert "only follows the cluster and rents nothing" in caplog.text
+
+
+def seat(name: str, **labels: str) -> Vm:
+    """A VM that says that it has the controller of a cluster."""
+    return cast(Vm, SimpleNamespace(name=name, id=7, zone="us-west1-b", status="RUNNING", labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([], "No VM with the controller"),
+        ([{"transient-magics-owner": "stranger"}], "somebody else's.*vm-0.*us-west1-b.*stranger"),
+        ([{}], "somebody else's.*nobody"),
+        ([{"transient-magics-owner": "me"}] * 2, "More than one VM.*vm-0.*vm-1"),
+    ],
+)
+async def test_attaching_takes_the_one_vm_of_this_owner(
+    found: list[dict[str, str]], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def whose(_: object) -> dict[str, str]:
+        return {"transient-magics-owner": "me"}
+
+    async def listed(_: object) -> list[Vm]:
+        return [seat(f"vm-{number}", **labels) for number, labels in enumerate(found)]
+
+    monkeypatch.setattr(adopt, "whose", whose)
+    access = cast(Access, SimpleNamespace(engine=SimpleNamespace(list=listed)))
+    with pytest.raises(ClusterError, match=said):
+        await adopt.the_seat(access, "one", "mine")
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "two"}, {"id": "ffffffff"}, {"project": "another"}, {"groups": "x"}, {"name": ".."}]
+)
+def test_what_is_attached_to_is_about_that_very_cluster(tmp_path: Path, change: dict[str, Any]) -> None:
+    vm = seat("one-ps-0", **{"transient-magics-id": SPEC.id})
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    shown = declared.shown(adopt.fitting(tmp_path, vm, "one", "mine"), {**vars(vm), "owner": "me"})
+    assert shown == (
+        "one in project mine: k80x2, limits 24 h and $10.00; "
+        "its controller runs on one-ps-0 (id 7, us-west1-b, owner me)"
+    )
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC.to_dict(), **change}))
+    with pytest.raises(ClusterError, match=r"another cluster|makes no sense"):
+        adopt.fitting(tmp_path, vm, "one", "mine")
+
+
+def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: Path) -> None:
+    with Journal(home / "journal.jsonl") as journal:
+        journal.append(events.ClusterResized(spec=EVIL.to_dict()))
+    mirror = Mirror(home)
+    assert mirror._spec == SPEC
+    before = mirror._state
+    size, asked = mirror._journal.stat().st_size, []
+    mirror._have_run = asked.append  # type: ignore[method-assign]
+    for line in (
+        b"[1]", b"[" * 100_000, b'{"kind":"train.declared","run":"../../../../../..","spec":{}}',
+        b'{"kind":"train.declared","run":"/etc","spec":{}}', b'{"kind":"cluster.resized","spec":{"name":"x"}}',
+        b'{"kind":"controller.moved","vm":"nowhere-1"}', b'{"kind":"train.progress","run":"run-1","step":1,"time":"x"}',
+    ):  # fmt: skip
+        size += len(line) + 1
+        mirror._copy(size, line)
+    size += 2_000_000 + 5  # a line that was too long came before this one
+    mirror._copy(size, b"last")
+    assert (mirror._state, asked) == (before, [])
+    assert mirror._journal.stat().st_size == size
+    assert mirror._journal.read_bytes().endswith(b"\nlast\n")
+    with pytest.raises(JournalError, match="not the one that is followed"):
+        mirror._copy(size, b"again")
+    with pytest.raises(ClusterError, match="no such run"):
+        declared.run_folder(home, "../../..")
+
+
+def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> None:
+    """Also no handle, no list: whoever reads passes over what makes no sense."""
+    bad = [
+        b'{"kind":"train.progress","run":"run-1","step":1,"time":"x"}', b'{"kind":7}', b"[1]", b"[" * 200_000,
+        b'{"seq":6,"time":1,"kind":"train.evaluated","run":"run-1","step":1,"metrics":7}', b"\xff\xfe", b"7" * 9999,
+        b'{"seq":7,"time":1,"kind":"cluster.declared","spec":7}',
+        b'{"seq":8,"time":1,"kind":"cluster.resized","spec":{}}',
+    ]  # fmt: skip
+    with (home / "journal.jsonl").open("ab") as file:
+        file.write(b"\n".join(bad) + b"\n")
+    state = client.Cluster("one").state
+    assert (state.spec, state.passed_over) == (SPEC, 1)
+    assert [each.name for each in client.clusters()] == ["one"]
+    assert client.Cluster("one").run("run-1").state.train_steps == 9
+    (home / "journal.jsonl").write_bytes(b"\n".join(bad[:4]) + b"\n")  # nothing is left of it
+    assert client.Cluster("one").state.spec == SPEC
+    (home / "spec.json").write_text("{}")
+    assert [each.name for each in client.clusters(all=True)] == ["one"]
+
+
+def test_an_event_that_makes_no_sense_is_never_written(home: Path) -> None:
+    with Journal(home / "journal.jsonl") as journal:
+        recorder = Recorder(journal, replay(read(journal.path)))
+        size, state = journal.path.stat().st_size, recorder.state
+        assert not recorder.record(events.ClusterResized(spec={"name": "x"}))
+        assert not recorder.record(events.ControllerMoved(vm="nowhere-1"))
+        assert (journal.path.stat().st_size, recorder.state) == (size, state)
+        assert recorder.record(events.ControllerTrouble(what="it goes on"))
+    with pytest.raises(JournalError, match="makes no sense"):
+        fold(state, events.ControllerMoved(vm="nowhere-1"))
+
+
+def test_an_error_that_a_vm_names_is_one_of_ours() -> None:
+    for kind, expected in [
+        ("StockoutError", errors.StockoutError),
+        ("annotations", ClusterError),
+        ("Exception", ClusterError),
+    ]:
+        with pytest.raises(expected, match=r"^no"):
+            granted({"ok": False, "kind": kind, "error": "no"})
+    assert errors.named(["StockoutError"], ClusterError) is ClusterError
+
+
+@asynccontextmanager
+async def chief(folder: Path, said: list[bytes], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Any]]:
+    """What the controller records while it follows a chief that says all this and then, that the run has failed."""
+    recorded: list[Any] = []
+    last = json.dumps({"kind": "train.failed", "run": "run-1", "reason": "over", "time": time.time_ns()}).encode()
+
+    async def lines(*_: object, **__: object) -> AsyncIterator[bytes]:
+        for line in [*said, last]:
+            yield line
+
+    run = RunState("run-1", 9, {}, declared_at=time.time())
+    training = Training(run, folder / "runs" / "run-1", recorded.append, lambda _: None, lambda: None)
+    monkeypatch.setattr(training, "_lines", lines)
+    monkeypatch.setattr(training, "_chief_connection", lambda: _nothing())
+    training._chief_known.set()
+    await training._follow_chief()
+    assert training._over.done()
+    yield recorded
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def test_a_chief_decides_nothing_for_the_controller(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns()
+    said = [
+        {"kind": "cluster.resized", "spec": EVIL.to_dict()}, {"kind": "cluster.clock", "anchors": [[0, 0, 1e-6]]},
+        {"kind": "train.declared", "run": "run-1", "spec": {"pip": PIP}},
+        {"kind": "vm.revoked", "vm": "ps-0", "signal": "api"},
+        {"kind": "controller.moved", "vm": ""}, {"kind": "cluster.deleted"},
+        {"kind": "train.progress", "run": "run-2", "step": 1},
+        {"kind": "train.progress", "run": "run-1", "step": 1, "time": "x"},
+    ]  # fmt: skip
+    good = {"kind": "train.progress", "run": "run-1", "step": 5, "time": now}
+    lines = [json.dumps({"time": now, **each}).encode() for each in [*said, good, good]] + [b"[1]", b"[" * 200_000]
+    async with chief(home, lines, monkeypatch) as recorded:
+        told = [each for each in recorded if each.kind == "controller.trouble"]
+        assert [each.step for each in recorded if each.kind == "train.progress"] == [5]  # and known by kind and time
+        assert len(recorded) == len(told) + 1
+        assert "a VM does not tell 'cluster.resized'" in told[0].what
+        assert len(told) == 1  # told once, whatever comes

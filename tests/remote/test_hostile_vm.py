@@ -1,0 +1,154 @@
+"""A VM that wants to harm whoever copies from it and listens to it: each attack over real SSH, and what it comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncssh
+import pytest
+from ssh_server import serve
+from vms import Vm
+
+from transient_magics.errors import ForeignError, RemoteError
+from transient_magics.journal import metrics
+from transient_magics.protocol.checks import LONGEST_LINE
+from transient_magics.remote import Connection, generate_key, transfer
+from transient_magics.remote.lines import Splitter
+
+NAMES = (b"../../../.bashrc", b"/etc/cron.d/evil", b"a/b", b"a\\b", b"a\0b", b"a\nb", b"\xff", b"\x1b[2J", b"x" * 300)
+
+
+class Lying(asyncssh.SFTPServer):
+    """Lists a file under whatever name it likes."""
+
+    name = b""
+
+    async def scandir(self, path: bytes) -> AsyncIterator[asyncssh.SFTPName]:
+        regular = asyncssh.SFTPAttrs(permissions=stat.S_IFREG | 0o600, size=4)
+        yield asyncssh.SFTPName(self.name, attrs=regular)
+
+    def lstat(self, path: bytes) -> os.stat_result:
+        return os.stat_result((stat.S_IFREG | 0o600, 0, 0, 1, 0, 0, 4, 0, 0, 0))
+
+
+@asynccontextmanager
+async def a_vm(folder: Path, sftp: type[asyncssh.SFTPServer] = asyncssh.SFTPServer) -> AsyncIterator[Connection]:
+    """A connection to a VM whose home is in `folder`."""
+    (folder / "vm").mkdir(exist_ok=True)
+    acceptor, host_key = await serve(folder / "vm", generate_key(folder / "key"), sftp=sftp)
+    try:
+        async with await Vm(folder / "vm", folder / "key", acceptor.get_port(), host_key).connect() as connection:
+            yield connection
+    finally:
+        acceptor.close()
+
+
+async def test_no_name_that_a_vm_lists_leads_out_of_its_folder(tmp_path: Path) -> None:
+    target = tmp_path / "here" / "runs" / "run-1"
+    target.mkdir(parents=True)
+    for name in NAMES:
+        listing = type("Listing", (Lying,), {"name": name})
+        async with a_vm(tmp_path, listing) as connection:
+            with pytest.raises(RemoteError, match=r"cannot be taken|Unable to decode"):
+                await connection.get_tree("run-1", target)
+    assert [path for path in (tmp_path / "here").rglob("*") if path.is_file()] == []
+    assert not (tmp_path / ".bashrc").exists()
+
+
+async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None:
+    secret, home = tmp_path / "secret", tmp_path / "vm"
+    secret.write_text("mine")
+    home.mkdir()
+    (home / "link").symlink_to(secret)
+    os.mkfifo(home / "fifo")
+    (home / "tree").mkdir()
+    (home / "tree" / "good").write_text("good")
+    (home / "tree" / "link").symlink_to(secret)
+    async with a_vm(tmp_path) as connection:
+        for name in ("link", "fifo"):
+            with pytest.raises(ForeignError, match="no regular file"):
+                await connection.get(name, tmp_path / "got")
+        assert await connection.get_tree("tree", tmp_path / "copied") == ["good"]
+        out = tmp_path / "out"
+        out.mkdir()
+        (tmp_path / "led").mkdir()
+        (tmp_path / "led" / "astray").symlink_to(out)
+        (home / "deep" / "astray").mkdir(parents=True)
+        (home / "deep" / "astray" / "file").write_text("x")
+        with pytest.raises(ForeignError, match="would not lie in its folder"):
+            await connection.get_tree("deep", tmp_path / "led")
+    assert not (tmp_path / "got").exists()
+    assert not (tmp_path / "got").is_symlink()
+    assert list(out.iterdir()) == []
+    (tmp_path / "metrics.jsonl").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"):
+        metrics.append(tmp_path / "metrics.jsonl", b"{}\n")
+    assert secret.read_text() == "mine"
+
+
+async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "vm"
+    (home / "many").mkdir(parents=True)
+    for number in range(4):
+        (home / "many" / str(number)).write_text("x")
+    (home / "large").write_bytes(bytes(20))
+    monkeypatch.setattr(transfer, "MOST_FILES", 3)
+    monkeypatch.setattr(transfer, "LARGEST_FILE", 10)
+    async with a_vm(tmp_path) as connection:
+        with pytest.raises(ForeignError, match="more than 3 files"):
+            await connection.get_tree("many", tmp_path / "got")
+        with pytest.raises(ForeignError, match="has 20 bytes"):
+            await connection.get("large", tmp_path / "got")
+        with pytest.raises(ForeignError, match="says more than 8 MiB"):
+            await connection.run("yes")
+        assert await connection.run("echo still here") == "still here\n"
+
+
+async def test_a_line_without_an_end_is_passed_over(tmp_path: Path) -> None:
+    home = tmp_path / "vm"
+    home.mkdir()
+    (home / "lines").write_bytes(b"first\n" + b"x" * (32 * LONGEST_LINE) + b"\nlast\n")
+    async with a_vm(tmp_path) as connection:
+        found: list[tuple[int, bytes]] = []
+        async for offset, line in connection.follow("lines"):
+            found.append((offset, line))
+            if line == b"last":
+                break
+        assert found == [(6, b"first"), ((home / "lines").stat().st_size, b"last")]
+        with pytest.raises(ForeignError, match="more than the 1 MiB"):
+            async for _ in connection.follow("lines", most=2**20):
+                pass
+
+
+def test_lines_are_cut_in_linear_time() -> None:
+    def looked_at(size: int) -> int:
+        """How many bytes are copied while a line of that size comes in small blocks."""
+        lines, copied = Splitter(2**30), 0
+        block = b"x" * 1000
+        for _ in range(size // 1000):
+            copied += sum(1 for _ in lines.feed(block))
+        assert lines.pending == size
+        return len(lines._parts)
+
+    assert looked_at(2_000_000) == 2 * looked_at(1_000_000)  # parts are kept as they come, and joined once
+    lines = Splitter(10)
+    assert list(lines.feed(b"a\nb")) == [(2, b"a")]
+    assert list(lines.feed(b"c\n" + b"y" * 11)) == [(3, b"bc")]
+    assert list(lines.feed(b"y\n\nz\n")) == [(13, None), (1, b""), (2, b"z")]
+    assert (lines.passed_over, lines.pending) == (1, 0)
+
+
+@pytest.mark.parametrize("begin", ["echo x", "printf 99999999999999999999999999", "yes 1 | tr -d '\\n'"])
+async def test_a_vm_that_does_not_say_from_where_it_reads(
+    tmp_path: Path, begin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transient_magics.remote.following._SCRIPT", begin + "; true {folder}{path}{offset}")
+    async with a_vm(tmp_path) as connection:
+        following = connection.follow("lines", most=2**20)
+        with pytest.raises(RemoteError):
+            await asyncio.wait_for(anext(following), 60)
