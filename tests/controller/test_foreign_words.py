@@ -32,7 +32,8 @@ from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 SPEC = ClusterSpec(
     name="one", groups=(WorkerGroup("k80", 2),), zones=("us-west1-b",), project="mine",
-    prices={"k80": PRICE, "parameter-server": PRICE}, image="projects/mine/global/images/good", max_workers=4, max_cost=10.0, declared_at=time.time(),
+    prices={"k80": PRICE, "parameter-server": PRICE},
+    image="projects/mine/global/images/good", max_workers=4, max_cost=10.0, declared_at=time.time(),
     controller="cluster", id="0123abcd",
 )  # fmt: skip
 EVIL = replace(
