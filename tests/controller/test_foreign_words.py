@@ -111,7 +111,7 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
     attack(home)
     begun: list[tuple[RunState, bool]] = []
 
-    def training(run: RunState, *_: object, own: bool) -> Training:
+    def training(run: RunState, *_: object, own: bool, **__: object) -> Training:
         begun.append((run, own))
         return cast(Training, SimpleNamespace())
 
