@@ -71,7 +71,6 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     trainable.generate(str(folder.data), str(place / "temporary"))
     _train(trainable, folder)
     theirs, batches = _by_tensor2tensor(trainable, folder)
-    mean = _mean_deviation(trainable, folder)
     # The cell runs once in a process: what was defined here is what is evaluated.
     import transient_magics.runtime.evaluate as module
 
@@ -82,6 +81,7 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     assert (part["batches"], part["complete"]) == (1, batches == 1), part
     assert not ours["undefined"], ours
     deviations = [abs(ours["metrics"][name] - value) / max(1.0, abs(value)) for name, value in theirs.items()]
+    mean = _mean_deviation(trainable, folder)
     return {"metrics": float(len(theirs)), "deviation": max(deviations), "mean": mean}
 
 
@@ -153,7 +153,7 @@ def _mean_deviation(trainable: Any, folder: Any) -> float:
         variables = {each.op.name: each for each in tensorflow().trainable_variables()}
         found = session.run(variables)
     assert any((files[0][name] != files[1][name]).any() for name in found)
-    return max(float(abs(found[name] - (files[0][name] + files[1][name]) / 2).max()) for name in found)
+    return max(float(abs(found[name] - (files[0][name] + files[1][name]) / 2).max(initial=0.0)) for name in found)
 
 
 def main() -> None:
