@@ -185,7 +185,15 @@ async def test_attaching_takes_the_one_vm_of_this_owner(
 
 
 @pytest.mark.parametrize(
-    "change", [{"name": "two"}, {"id": "ffffffff"}, {"project": "another"}, {"groups": "x"}, {"name": ".."}]
+    "change",
+    [
+        {"name": "two"},
+        {"groups": [], "zones": []},
+        {"id": "ffffffff"},
+        {"project": "another"},
+        {"groups": "x"},
+        {"name": ".."},
+    ],
 )
 def test_what_is_attached_to_is_about_that_very_cluster(tmp_path: Path, change: dict[str, Any]) -> None:
     vm = seat("one-ps-0", **{"transient-magics-id": SPEC.id})

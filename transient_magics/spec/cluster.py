@@ -179,9 +179,11 @@ class ClusterSpec:
             checked_name(spec.name)
             if not spec.zones and not all(group.zone for group in spec.groups):
                 raise ValueError("it has no zones")
-            float(spec.ends_at)
-        except KeyError as error:
-            raise DeclarationError(f"The cluster's declaration cannot be read: no price of {error}") from None
+            _ = spec.home_zone, spec.ends_at
+        except LookupError as error:
+            raise DeclarationError(
+                f"The cluster's declaration cannot be read: it lacks a zone or a price ({error})"
+            ) from None
         except ValueError as error:
             raise DeclarationError(f"The cluster's declaration cannot be read: {error}") from None
         return spec

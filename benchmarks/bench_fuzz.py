@@ -1,0 +1,553 @@
+"""Foreign lines and names against everything that reads them: branches reached, refusals, and attacks found again.
+
+Guided by the branches that an input reaches (hypothesis' `target`; they are counted on the byte code, each conditional
+jump both ways). Hypothesis is here anyway, makes structured lines and shrinks what it finds; atheris fits Python 3.11,
+but is one more compiled package for what a second of structured lines reaches as well. Nothing is kept between runs:
+each corpus is a clean one. For each attack one guard is taken away, and the same search has to find what it let in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dis
+import itertools
+import json
+import re
+import sys
+import time
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, Phase, given, settings, target
+from hypothesis import strategies as some
+
+from transient_magics import errors
+from transient_magics.controller import commands, training
+from transient_magics.errors import TransientError
+from transient_magics.journal import metrics, replay
+from transient_magics.journal.follow import decode_lines
+from transient_magics.protocol import checks, events, names, vm_events
+from transient_magics.remote import lines, transfer
+from transient_magics.runtime import manifest
+from transient_magics.runtime import protocol as messages
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+NOW = 1_800_000_000 * 10**9
+DAY = 86_400 * 10**9
+RUN = "lines of chief and agent"
+PRICE = PriceLine("n1-standard-4", 0.2, 0.7, "fuzz")
+SPEC = ClusterSpec("one", (WorkerGroup("k80", 2),), ("us-west1-b",), {"k80": PRICE, "parameter-server": PRICE})
+CHIEF, AGENT = frozenset(vm_events._OF_CHIEF), frozenset(vm_events._OF_AGENT)
+NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+WORDS = [
+    "run-1",
+    "run-2",
+    "worker-0",
+    "ps",
+    "..",
+    ".",
+    "/etc/passwd",
+    "../../x",
+    "a\\b",
+    "a\0",
+    "A",
+    "x" * 5000,
+    "\ud800",
+    "",
+]
+DEEP = b"[" * 60_000
+
+READERS: tuple[Any, ...] = (
+    checks,
+    names,
+    vm_events,
+    lines,
+    events.decode,
+    events.from_values,
+    decode_lines,
+    metrics._parsed,
+    metrics._is_sound,
+    metrics.speeds,
+    metrics.thin,
+    metrics._merge,
+    manifest.Manifest.from_dict,
+    manifest._file,
+    manifest._fits,
+    training._safe,
+    training._newest,
+    transfer.Transfer._checked,
+    commands.granted,
+    errors.named,
+    messages.decode,
+    messages.named,
+    messages.Assignment.from_message,
+    ClusterSpec.from_dict,
+)
+LEFT_OUT = {"clipped", "told"}  # what a VM does with its own words
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+def codes(thing: Any) -> Iterator[types.CodeType]:
+    """The code of a function, or of all that a module defines."""
+    if isinstance(thing, types.ModuleType):
+        for each in vars(thing).values():
+            if getattr(each, "__module__", "") == thing.__name__:
+                if isinstance(each, type):
+                    for method in vars(each).values():
+                        yield from codes(getattr(method, "fget", method))
+                else:
+                    yield from codes(each)
+        return
+    function = getattr(thing, "__wrapped__", getattr(thing, "__func__", thing))
+    waiting = [function.__code__] if hasattr(function, "__code__") and function.__name__ not in LEFT_OUT else []
+    while waiting:
+        code = waiting.pop()
+        if not code.co_filename.startswith("<"):  # what dataclasses write themselves
+            yield code
+            waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+
+
+def branches(code: types.CodeType) -> dict[int, set[int]]:
+    """By offset of each conditional jump, where it may go."""
+    found, instructions = {}, list(dis.get_instructions(code))
+    for before, here, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        conditional = "_IF_" in here.opname or here.opname == "FOR_ITER"
+        # Neither an exception that nobody foresaw nor an assertion that fails is a branch.
+        if conditional and before.opname != "CHECK_EXC_MATCH" and after.opname != "LOAD_ASSERTION_ERROR":
+            found[here.offset] = {here.argval, after.offset}
+    return found
+
+
+class Branches:
+    """Which way the conditional jumps of the readers went."""
+
+    def __init__(self, readers: tuple[Any, ...]) -> None:
+        self.all = {code: branches(code) for reader in readers for code in codes(reader)}
+        self.reached: set[tuple[types.CodeType, int, int]] = set()
+
+    @property
+    def total(self) -> int:
+        return sum(len(ways) for found in self.all.values() for ways in found.values())
+
+    def missed(self) -> list[str]:
+        """Function and line of what was never reached."""
+        found = []
+        for code, jumps in self.all.items():
+            where = {offset: line for begin, end, line in code.co_lines() for offset in range(begin, end)}
+            for offset, ways in jumps.items():
+                for way in ways:
+                    if (code, offset, way) not in self.reached:
+                        found.append(f"{code.co_filename.rpartition('/')[2]}:{where[offset]} {code.co_name}")
+        return sorted(set(found))
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        def called(frame: types.FrameType, event: str, _: Any) -> Any:
+            jumps = self.all.get(frame.f_code)
+            if not jumps:
+                return None
+            frame.f_trace_opcodes, last = True, -1
+
+            def step(frame: types.FrameType, event: str, _: Any) -> Any:
+                nonlocal last
+                if event == "opcode":
+                    if last in jumps and frame.f_lasti in jumps[last]:
+                        self.reached.add((frame.f_code, last, frame.f_lasti))
+                    last = frame.f_lasti
+                return step
+
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+
+# --- what strangers say -----------------------------------------------------------------------------------------------
+plain: Any = (
+    some.none()
+    | some.booleans()
+    | some.integers(-5, 5)
+    | some.sampled_from([2**63, 2**70, NOW, NOW + 9 * DAY, -1])
+    | some.floats()
+    | some.sampled_from(WORDS)
+    | some.text(max_size=4)
+)
+value = some.recursive(
+    plain,
+    lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.sampled_from(WORDS), inner, max_size=3),
+    max_leaves=6,
+)
+KINDS = sorted({*events.KINDS, *AGENT})
+FIELDS: dict[str, list[Any]] = {
+    "run": [*["run-1"] * 8, "run-2", "../../x", 7],
+    "worker": ["worker-0", ""],
+    "name": ["worker-0"],
+    "vm": ["worker-0"],
+    "role": ["ps", "worker", "worker", "king"],
+    "time": [*[NOW] * 9, NOW + 9 * DAY, NOW - 9 * DAY, 5 * DAY, "x"],
+    "seq": [0, 1, 10**12],
+    "step": [7],
+    "server": ["ps-0", ""],
+    "replaces": ["ps-0"],
+    "by": ["worker-1"],
+    "loss": [0.5, None],
+    "reason": ["why"],
+    "metrics": [{"a": 1.0}, dict.fromkeys(map(str, range(1100)), 1.0)],
+    "spec": [SPEC.to_dict(), {"name": "one"}, {}],
+    "anchors": [[[0, 0, 1.0]], [[0, 0, 1.0, 2]], []],
+    "zones": [{"z": [0.5, 9.0]}, {"z": ["a"]}],
+    "hints": [["z"], [1] * 1100],
+    "provisioning_model": ["spot", "x"],
+    "asked": [True, 1],
+    "next_seconds": [None, 2.0],
+}
+GOOD = {
+    name: [True] if "bool" in str(each.type) else ["text"] if re.search("str|Name", str(each.type)) else [1]
+    for cls in (*events.KINDS.values(), *vm_events._OF_AGENT.values())
+    for name, each in cls.__dataclass_fields__.items()
+}
+SPEC_FIELDS = {name: [each] for name, each in SPEC.to_dict().items()}
+
+
+@some.composite
+def said(draw: Any) -> bytes:
+    """A line: an event with some fields that fit and some that do not; another JSON value; or no JSON at all."""
+    way = draw(some.integers(0, 9))
+    if way == 0:
+        return draw(some.binary(max_size=40) | some.sampled_from([DEEP, b'{"a":"' + b"x" * 2**20 + b'"}', b"9" * 5000]))
+    if way == 1:
+        return json.dumps(draw(value)).encode()
+    kind = draw(some.sampled_from(sorted(CHIEF | AGENT | {"train.declared"}) if way > 5 else KINDS))
+    cls = events.KINDS.get(kind) or vm_events._OF_AGENT[kind]
+    told: dict[str, Any] = {"kind": draw(some.just(kind) | value) if way == 2 else kind, "time": NOW}
+    for name in (each.name for each in fields(cls)):
+        told[name] = draw(
+            value if draw(some.integers(0, 19)) == 19 else some.sampled_from(FIELDS.get(name) or GOOD[name])
+        )
+    if draw(some.integers(0, 9)) == 9:
+        del told[draw(some.sampled_from(sorted(told)))]
+    if draw(some.integers(0, 39)) == 39:
+        told["of a newer version"] = "x" * 2**20
+    return json.dumps(told).encode()
+
+
+@some.composite
+def rows(draw: Any) -> bytes:
+    """Lines of metrics."""
+    found = []
+    for number in range(draw(some.integers(0, 4))):
+        row: dict[str, Any] = {"time": NOW - number * 4000 * 10**9, "worker": "worker-0", "steps": 1, "loss": 0.5}
+        changed = draw(
+            some.lists(
+                some.sampled_from([*sorted({*row, *metrics._NUMBERS, "new"}), *["time", "worker"] * 4]), max_size=2
+            )
+        )
+        row |= {name: draw(plain) for name in changed}
+        found.append(json.dumps(row).encode())
+    return b"\n".join([*found, draw(said())]) + b"\n"
+
+
+@some.composite
+def manifests(draw: Any) -> Any:
+    file = {
+        "name": draw(some.sampled_from([*["model.ckpt-1.index"] * 9, *WORDS])),
+        "size": draw(some.just(4) | plain),
+        "crc32c": draw(some.just("AAAAAA==") | plain),
+    }
+    folder = draw(some.sampled_from([*["checkpoints/1-ab"] * 9, "checkpoints/../../x", *WORDS]))
+    whole = {"checkpoints": [{"step": draw(some.just(1) | plain), "folder": folder, "files": [file]}]}
+    return draw(some.just(whole) | value)
+
+
+@some.composite
+def declarations(draw: Any) -> Any:
+    changed = draw(some.lists(some.sampled_from(sorted(SPEC_FIELDS)), max_size=2))
+    return {**SPEC.to_dict(), **{name: draw(value) for name in changed}} if draw(some.booleans()) else draw(value)
+
+
+assignments = some.fixed_dictionaries(
+    {
+        "run": some.sampled_from([*WORDS, *["run-1"] * 9]),
+        "role": some.sampled_from(["ps", "worker", "x"]),
+        "name": some.sampled_from([*WORDS, 7, *["ps-0"] * 9]),
+        "address": some.sampled_from(["a:1", "a:1", "", 7]),
+        "ps": some.sampled_from([["a:1"], ["a:1"], "a:1", [], [7], 7]),
+    },
+    optional={"index": plain, "chief": some.just("a:2")},
+)
+answers = some.fixed_dictionaries(
+    {
+        "ok": some.booleans(),
+        "kind": some.sampled_from(
+            ["ClusterError", "annotations", "Exception", "__name__", "TransientError", 7, None, ["x"]]
+        ),
+    },
+    optional={"error": plain},
+)
+listings = some.tuples(some.sampled_from(["model.ckpt-7.index", "checkpoint", "a.tmp", *WORDS]), plain).map(
+    "{0[0]} {0[1]}".format
+)
+
+
+# --- what must hold ---------------------------------------------------------------------------------------------------
+def named_well(event: Any) -> None:
+    for name in ("run", "worker", "name", "server", "vm", "by"):
+        if found := getattr(event, name, None):
+            assert NAME.fullmatch(found), f"a name: {found!r}"
+            assert len(found) <= 40, "a long name"
+
+
+def of_a_vm(line: bytes) -> None:
+    for kinds in (CHIEF, AGENT):
+        with contextlib.suppress(ValueError):
+            agent = kinds is AGENT
+            event = vm_events.from_agent(line, NOW, NOW) if agent else vm_events.from_chief(line, "run-1", NOW, NOW)
+            assert event.kind in kinds, f"the kind {event.kind}"
+            assert kinds is AGENT or event.values["run"] == "run-1", "another run"
+            assert NOW - DAY <= event.time <= NOW + DAY, "another time"
+            assert len(line) <= 2**20, "a long line"
+            named_well(event)
+            vm_events.told(event)
+
+
+def of_a_journal(line: bytes) -> None:
+    found, end = decode_lines(line + b"\n" + b"torn")
+    assert end == len(line) + 1
+    state = replay(found)
+    for event in found:
+        named_well(event)
+    assert state.seq <= 10**7, "no room for numbers"
+
+
+def of_metrics(block: bytes) -> None:
+    found = metrics._parsed(block)
+    list(metrics.thin(found, NOW))
+    metrics.speeds(found)
+
+
+def of_lines(block: bytes) -> None:
+    splitter, told = lines.Splitter(64), 0
+    for begin in range(0, min(len(block), 4000), 7):
+        for size, line in splitter.feed(block[begin : begin + 7]):
+            told += size
+            assert line is None or (len(line) <= 64 and b"\n" not in line), "a line"
+    assert sum(map(len, splitter._parts)) <= 64 + 7, "memory"
+
+
+def of_a_manifest(values: Any) -> None:
+    with contextlib.suppress(TransientError):
+        for checkpoint in manifest.Manifest.from_dict(values).checkpoints:
+            for name in (checkpoint.folder.removeprefix("checkpoints/"), *(file.name for file in checkpoint.files)):
+                assert not {"/", "\\", "\0"} & {*name}, f"a path: {name!r}"
+                assert name not in (".", ".."), f"a path: {name!r}"
+
+
+def of_a_declaration(values: Any) -> None:
+    with contextlib.suppress(TransientError):
+        spec = ClusterSpec.from_dict(values)
+        assert NAME.fullmatch(spec.name)
+        _ = spec.home_zone, spec.hourly, spec.on_demand_hourly, spec.all_zones, spec.worker_count
+
+
+def of_an_assignment(message: Any) -> None:
+    with contextlib.suppress(TransientError, ValueError):
+        assert NAME.fullmatch(messages.Assignment.from_message(messages.decode(json.dumps(message).encode())).run)
+
+
+def of_an_answer(answer: dict[str, Any]) -> None:
+    with contextlib.suppress(TransientError):
+        commands.granted(dict(answer))
+
+
+def of_a_listing(line: str) -> None:
+    if training._safe(line):
+        name, size = line.split()
+        int(size)
+        assert "/" not in name, f"a path: {name!r}"
+        assert not name.startswith("."), f"a path: {name!r}"
+    training._newest([line, line.split()[0] if line.split() else ""])
+
+
+def of_a_file_name(name: Any) -> None:
+    with contextlib.suppress(TransientError, UnicodeDecodeError):
+        found = transfer.Transfer(None, "vm")._checked(name)  # type: ignore[arg-type]
+        assert not {"/", "\\", "\0", "\n"} & {*found}, f"a path: {found!r}"
+        assert found not in ("", ".", ".."), f"a path: {found!r}"
+    names.is_path(name)
+    names.is_name(name)
+
+
+def of_a_class(annotation: Any, given: Any) -> None:
+    with contextlib.suppress(ValueError):
+        (annotation if annotation is checks.text else checks.of(annotation))(given)
+    for nothing in (set, list[int], "text"):
+        with contextlib.suppress(TypeError):
+            checks.of(nothing)
+
+
+ANNOTATIONS = [
+    checks.Count,
+    checks.Amount,
+    checks.Name,
+    checks.NameOrNone,
+    checks.text,
+    tuple[int, ...],
+    tuple[int, str],
+    dict[str, float],
+    int | None,
+    Any,
+    bool,
+    WorkerGroup,
+    typing.Annotated[float, checks.within(0, 1)],
+    typing.Literal["spot"],
+]
+DEEPER: Any = []
+for _ in range(20):
+    DEEPER = [DEEPER]
+ODD = [
+    DEEPER,
+    {1: 2},
+    {"a": [1, {"b": None}, "c"]},
+    object(),
+    "é" * 3000,
+    "é",
+    "x" * 5000,
+    float("inf"),
+    2**63,
+    0.5,
+    (1, "x"),
+    [1] * 1100,
+    dict.fromkeys(map(str, range(1100)), 1),
+    {"accelerator": "k80"},
+    {"count": 1},
+    {"accelerator": 7},
+    "spot",
+    "run-1",
+    "",
+]
+TARGETS: dict[str, tuple[Any, Callable[[Any], None]]] = {
+    "lines of chief and agent": (said(), of_a_vm),
+    "lines of a journal": (said(), of_a_journal),
+    "metrics": (rows(), of_metrics),
+    "blocks of bytes": (rows() | some.binary(max_size=300), of_lines),
+    "manifests": (manifests(), of_a_manifest),
+    "declarations": (declarations(), of_a_declaration),
+    "assignments": (assignments | value, of_an_assignment),
+    "answers to commands": (answers, of_an_answer),
+    "listings": (listings | some.text(max_size=9), of_a_listing),
+    "names of files": (
+        some.sampled_from([*WORDS, "good.txt"]) | some.text(max_size=5) | some.binary(max_size=4),
+        of_a_file_name,
+    ),
+    "values": (
+        some.sampled_from(list(itertools.product(ANNOTATIONS, ODD)))
+        | some.tuples(some.sampled_from(ANNOTATIONS), value),
+        lambda both: of_a_class(*both),
+    ),
+}
+
+ANYTHING = re.compile(r".*", re.DOTALL)
+
+
+class Never(Exception):
+    """Raised by nobody."""
+
+
+def without(module: Any, name: str, instead: Any) -> Any:
+    return patch.object(module, name, instead, create=True)
+
+
+ATTACKS: dict[str, tuple[str, Any]] = {
+    "1: any event decides for the controller": (RUN, without(vm_events, "_OF_CHIEF", events.KINDS)),
+    "1: events of another run": (RUN, without(vm_events, "getattr", lambda *_: "run-1")),
+    "1: moments of another age": (RUN, without(vm_events, "_DAY", 2**80)),
+    "2: names of runs that lead elsewhere": ("lines of a journal", without(names, "_NAME", ANYTHING)),
+    "2: names of files that lead elsewhere": ("names of files", without(transfer, "checked_file", str)),
+    "2: a manifest that leads elsewhere": ("manifests", without(manifest, "_FILE", ANYTHING)),
+    "2: a listing that leads elsewhere": ("listings", without(training, "_LISTED", ANYTHING)),
+    "6: values of other types": (
+        RUN,
+        without(checks, "fields_of", lambda cls: {each.name: lambda given: given for each in fields(cls)}),
+    ),
+    "6: JSON that is too deep": ("lines of a journal", without(checks, "RecursionError", Never)),
+    "6: metrics of other types": ("metrics", without(metrics, "_is_sound", lambda row: True)),
+    "6: a declaration without what it needs": (
+        "declarations",
+        without(checks, "built", lambda cls, values: cls(**values)),
+    ),
+    "11: lines without an end": (RUN, without(checks, "LONGEST_LINE", 2**40)),
+    "16: errors that are none": (
+        "answers to commands",
+        without(errors, "named", lambda kind, otherwise: getattr(errors, str(kind), otherwise)),
+    ),
+}
+
+
+def search(inputs: Any, holds: Callable[[Any], None], most: int, seen: Branches | None = None) -> Exception | None:
+    """Try `most` inputs, guided by the branches that they reach; what does not hold, if anything."""
+
+    @settings(
+        max_examples=most,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.target),
+        print_blob=False,
+    )
+    @given(inputs)
+    def tried(given: Any) -> None:
+        if seen is None:
+            holds(given)
+            return
+        before = len(seen.reached)
+        with seen.watching():
+            holds(given)
+        target(float(len(seen.reached) - before), label="new branches")
+
+    try:
+        tried()
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is what was looked for)
+        return error
+    return None
+
+
+def main() -> int:
+    """Exit code 0 where all holds and every attack is found again."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the inputs")
+    quick = parser.parse_args().quick
+    most, began, good = 60 if quick else 600, time.monotonic(), True
+    seen = Branches(READERS)
+    for name, (inputs, holds) in TARGETS.items():
+        known = len(seen.reached)
+        error = search(inputs, holds, most, seen)
+        good &= error is None
+        outcome = "holds" if error is None else repr(error)
+        print(f"{name:28} {most:5} inputs, {len(seen.reached) - known:3} new branches, {outcome}")
+    share = len(seen.reached) / seen.total
+    seconds = time.monotonic() - began
+    print(f"Branches of the readers: {len(seen.reached)} of {seen.total} ({share:.1%}) in {seconds:.0f} s")
+    for place in seen.missed():
+        print(f"  never: {place}")
+    found = 0
+    for name, (where, guard) in ATTACKS.items():
+        with guard:
+            error = search(*TARGETS[where], 20 * most)
+        found += error is not None
+        print(f"{name:42} {f'found: {type(error).__name__}: {error!s:.60}' if error else 'NOT FOUND'}".splitlines()[0])
+    print(f"Attacks found again with their guard taken away: {found} of {len(ATTACKS)}")
+    return 0 if good and found == len(ATTACKS) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
