@@ -60,9 +60,11 @@ export function lineChart(title, axis, { height }) {
         bind: { dblclick: () => () => { axis.zoomTo(null); return null; } },
       },
       scales: {
-        x: { time: !axis.byStep, range: (_, low, high) => axis.zoom ?? (low === high ? [low - 1, high + 1] : [low, high]) },
-        y: { distr: drawing.log ? 3 : 1, range: drawing.log ? undefined : (_, low, high) => {
-          if (low === null) return [0, 1];
+        x: { time: !axis.byStep, range: (_, low, high) => axis.zoom ?? spread(...reaching(low, high, "x")) },
+        y: { distr: drawing.log ? 3 : 1, range: (_, first, most) => {
+          const [low, high] = reaching(first, most, "y");
+          if (low === null) return [drawing.log ? 0.1 : 0, 1];
+          if (drawing.log) return uPlot.rangeLog(low, high, 10, false);
           const from = drawing.fromZero ? 0 : low - 0.05 * (high - low || 1);
           return [from, high + 0.06 * (high - from || 1)];
         } },
@@ -78,6 +80,21 @@ export function lineChart(title, axis, { height }) {
       bands,
       hooks: { draw: [drawMarks], setCursor: [read], setSelect: [selected] },
     };
+  }
+
+  /** From `low` to `high`, and as far as the marks are (those that are seen, where it is about their height). */
+  function reaching(low, high, where) {
+    const seen = ({ x }) => where === "x" || !axis.zoom || (x >= axis.zoom[0] && x <= axis.zoom[1]);
+    const places = drawing.marks.filter(seen).map((mark) => mark[where])
+      .filter((place) => Number.isFinite(place) && !(where === "y" && drawing.log && place <= 0));
+    const all = low === null ? places : [low, high, ...places];
+    if (!all.length) return [null, null];
+    const [least, most] = [Math.min(...all), Math.max(...all)];
+    return where === "x" ? [least, most + (places.includes(most) ? 0.015 * (most - least) : 0)] : [least, most];
+  }
+
+  function spread(low, high) {
+    return low === high ? [low - 1, high + 1] : [low, high];
   }
 
   function drawMarks({ ctx, bbox, valToPos }) {

@@ -8,10 +8,11 @@
 
 import { costSection, eventSection } from "./feed.js";
 import { vmTable } from "./lanes.js";
-import { OWN_KEYS, TONES, asking, element, money, setAttribute, setText } from "./page.js";
+import { kernelLink } from "./link.js";
+import { mount } from "./mount.js";
+import { ASKS, OWN_KEYS, TONES, asking, element, hush, money, setAttribute, setText } from "./page.js";
 import { trainingSection } from "./training.js";
 
-const STALE_SECONDS = 20;
 const ANNOUNCE_SECONDS = 5;
 const BUSY_SHARE = 0.15;
 const QUICKEST_SECONDS = 0.1;
@@ -36,13 +37,13 @@ function pacemaker(send) {
 /** A change of the workers: asked for here, priced by the kernel, and asked again before it happens. */
 function resizing(send) {
   const spec = element("input", { type: "text", size: 16, spellcheck: "false", autocomplete: "off", "aria-label": "The workers to have instead" });
-  const go = element("button", { type: "button", text: "Price it", onclick: () => send({ do: "resize", spec: spec.value }) });
+  const go = element("button", { type: "button", text: "Price it", ...ASKS, onclick: () => send({ do: "resize", spec: spec.value }) });
   const form = element("div", { role: "group", "aria-label": "Other workers", class: "transient-tools", hidden: "", ...OWN_KEYS }, element("span", { text: "workers" }), spec, go);
   const words = element("span");
-  const yes = element("button", { type: "button", class: "transient-primary", text: "Resize" });
+  const yes = element("button", { type: "button", class: "transient-primary", text: "Resize", ...ASKS });
   const no = element("button", { type: "button", text: "Not now" });
   const question = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Resize?", hidden: "" }, words, yes, no);
-  const open = element("button", { type: "button", text: "Resize", "aria-expanded": "false", onclick: () => toggle(form.hidden) });
+  const open = element("button", { type: "button", text: "Resize", "aria-expanded": "false", ...ASKS, onclick: () => toggle(form.hidden) });
   let asked = {};
   function toggle(shown) {
     form.hidden = !shown;
@@ -73,7 +74,8 @@ function resizing(send) {
 }
 
 function render({ model, el }) {
-  const send = (message) => model.send(message);
+  const link = kernelLink(model, () => draw());
+  const send = link.send;
   let view = model.get("view");
   let received = performance.now();
   const elapsed = () => (performance.now() - received) / 1000;
@@ -91,7 +93,10 @@ function render({ model, el }) {
   const resize = resizing(send);
   const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
   const notice = element("div", { class: "transient-notice" });
-  const stale = element("div", { class: "transient-foot", hidden: "" });
+  const attach = element("code");
+  const lostWords = element("span");
+  const lost = element("div", { class: "transient-notice", "data-tone": "bad", role: "alert", hidden: "" }, lostWords, attach);
+  const waiting = element("div", { class: "transient-notice", "data-tone": "warn", role: "status", hidden: "", text: "The kernel is busy and has not taken this up yet." });
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection(send, focus);
   const table = vmTable(send, now);
@@ -100,7 +105,7 @@ function render({ model, el }) {
   const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [training, cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
-    resize.form, resize.question, trouble, notice, top, ...(focus ? [] : [table]), events, stale, live);
+    lost, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [table]), events, live);
 
   let announced = { text: "", at: -Infinity };
   function announce() {
@@ -131,17 +136,26 @@ function render({ model, el }) {
     top.classList.toggle("transient-alone", training.hidden);
     events.update(view.events);
     announce();
+    connected(!link.lost || view.over);
     tick();
+  }
+
+  /** What is asked for through a link that is lost would be swallowed: say so, and let nothing be asked. */
+  function connected(yes) {
+    panel.classList.toggle("transient-lost", !yes);
+    lost.hidden = yes;
+    setText(lostWords, `This panel is no longer connected, and what it shows may be old. ${view.name} goes on without it`
+      + `${view.emulated ? "" : ` and costs ${money(view.cost.hourly)} per hour`}. To see it again: `);
+    setText(attach, `%transient_cluster attach ${view.name}`);
+    hush(panel, !yes);
   }
 
   function tick() {
     if (!view?.at) return;
     if (!focus) table.tick();
     cost.update(view, elapsed());
-    setText(stale, "The kernel is silent or has ended: what you see may be old. The cluster goes on without it"
-      + (view.emulated ? ". " : ` and costs ${money(view.cost.hourly)} per hour. `)
-      + `To see it again: %transient_cluster attach ${view.name}`);
-    stale.hidden = view.over || elapsed() < STALE_SECONDS;
+    link.look();
+    waiting.hidden = !link.waiting || link.lost || view.over;
     announce();
   }
 
@@ -161,7 +175,7 @@ function render({ model, el }) {
     due.add(what);
     frame ||= requestAnimationFrame(draws);
   }
-  const onView = () => { view = model.get("view"); received = performance.now(); news("view"); };
+  const onView = () => { view = model.get("view"); received = performance.now(); link.hears(view); news("view"); };
   const onCurves = () => news("curves");
   const onLog = () => training.log(model.get("log"));
   model.on("change:view", onView);
@@ -175,6 +189,7 @@ function render({ model, el }) {
   return () => {
     clearInterval(timer);
     cancelAnimationFrame(frame);
+    link.end();
     pace.end();
     training.end();
     model.off("change:view", onView);
@@ -184,8 +199,9 @@ function render({ model, el }) {
 }
 
 /** Once per page, as soon as it knows the panel: the kernel learns that somebody looks. */
-function initialize({ model }) {
-  model.send({ do: "resync" });
+function initialize(given) {
+  given.model.send({ do: "resync" });
+  return mount(given, render);
 }
 
 export default { initialize, render };

@@ -2,6 +2,8 @@
  * its risk. Launched, the kernel puts the cluster's panel in its place.
  */
 
+import { LOST, kernelLink } from "./link.js";
+import { mount } from "./mount.js";
 import { asking, element, fact, keyed, setText } from "./page.js";
 
 const SETTLED_MS = 200;
@@ -55,7 +57,7 @@ function render({ model, el }) {
     later = setTimeout(() => model.send({ do: "choose", choices: chosen(), asked }), SETTLED_MS);
   }
   function settled() {
-    launch.disable(Boolean(offer.error) || (offer.asked ?? 0) !== asked);
+    launch.disable(link.lost || Boolean(offer.error) || (offer.asked ?? 0) !== asked);
   }
 
   const groups = element("div", { class: "transient-groups" });
@@ -93,6 +95,7 @@ function render({ model, el }) {
   }
 
   let offer = model.get("offer");
+  const link = kernelLink(model, () => redraw(), { beats: false });
   const line = element("code", { class: "transient-line" });
   const copy = element("button", { type: "button", text: "Copy", onclick: async () => {
     try {
@@ -126,8 +129,8 @@ function render({ model, el }) {
   function draw() {
     offer = model.get("offer");
     setText(line, offer.line);
-    setText(wrong, offer.error);
-    wrong.hidden = !offer.error;
+    setText(wrong, link.lost ? LOST : offer.error);
+    wrong.hidden = !wrong.textContent;
     settled();
     setText(said, "");
     if (offer.error) return;  // what was offered last stays in sight, but greyed
@@ -148,8 +151,9 @@ function render({ model, el }) {
   redraw();
   return () => {
     clearTimeout(later);
+    link.end();
     model.off("change:offer", redraw);
   };
 }
 
-export default { render };
+export default { initialize: (given) => mount(given, render), render };

@@ -4,7 +4,7 @@
  * focus, say what a bar is.
  */
 
-import { OWN_KEYS, TONES, choice, clock, duration, element, keyed, number, setAttribute, setText } from "./page.js";
+import { ASKS, OWN_KEYS, TONES, choice, clock, disable, duration, element, keyed, number, setAttribute, setText } from "./page.js";
 
 const WIDTH = 1000;
 const HEIGHT = 24;
@@ -111,15 +111,15 @@ function row(span, send, now, tell) {
     const life = lane(span, tell);
     const state = element("span", { class: "transient-state" });
     const revoke = element("button", {
-      type: "button", class: "transient-quiet", text: "Revoke",
+      type: "button", class: "transient-quiet", text: "Revoke", ...ASKS,
       "aria-label": `Revoke ${first.name}`, title: "Have the emulator take this VM back, with the 30-second notice",
-      onclick: () => { revoke.disabled = true; send({ do: "revoke", worker: first.name }); },
+      onclick: () => { disable(revoke, true); send({ do: "revoke", worker: first.name }); },
     });
     const node = element("tr", {}, name, machine, zone, element("td", { class: "transient-life" }, life), element("td", {}, state), element("td", {}, revoke));
     let vm = first;
     node.lane = life;
     node.update = (next) => {
-      if (next.state !== vm.state) revoke.disabled = false;
+      if (next.state !== vm.state) disable(revoke, false);
       vm = next;
       setText(machine, vm.machine);
       setText(zone, vm.zone);

@@ -6,7 +6,7 @@
 export const TONES = {
   ready: "good", training: "good", running: "good", finished: "good",
   requested: "busy", booting: "busy", provisioning: "busy", declared: "busy", unknown: "busy",
-  leaving: "warn", deleting: "warn", refused: "warn",
+  evaluating: "good", leaving: "warn", deleting: "warn", refused: "warn",
   revoked: "bad", failed: "bad",
 };
 
@@ -76,6 +76,21 @@ export function duration(seconds) {
 /** Where keys mean something of our own, the notebook must not take them for its shortcuts (0 0 restarts the kernel). */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 
+/** What asks the kernel for something, and cannot where nobody listens (`hush`). */
+export const ASKS = { "data-asks": "" };
+
+/** Nothing in `parent` asks while `hushed`; what is disabled for a reason of its own stays so. */
+export function hush(parent, hushed) {
+  for (const node of parent.querySelectorAll("[data-asks]")) node.disabled = hushed || "disabled" in node.dataset;
+}
+
+/** Disable a control for a reason of its own. */
+export function disable(node, disabled) {
+  node.disabled = disabled;
+  if (disabled) node.dataset.disabled = "";
+  else delete node.dataset.disabled;
+}
+
 /** A colour of the panel's style sheet as it is now, for canvases: colour(node, "busy"). */
 export function colour(node, name) {
   return getComputedStyle(node).getPropertyValue(`--${name}`).trim() || "gray";
@@ -104,9 +119,9 @@ export function choice(label, options, changed) {
 
 /** A button that asks before it acts: `label`, then `question` with yes and no in its place; without a question, at once. */
 export function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
-  const first = element("button", { type: "button", class: looks, text: label, onclick: () => (question() ? toggle(true) : act()) });
+  const first = element("button", { type: "button", class: looks, text: label, ...ASKS, onclick: () => (question() ? toggle(true) : act()) });
   const words = element("span", { text: question() });
-  const confirm = element("button", { type: "button", class: "transient-danger", text: yes, onclick: () => { act(); toggle(false); } });
+  const confirm = element("button", { type: "button", class: "transient-danger", text: yes, ...ASKS, onclick: () => { act(); toggle(false); } });
   const keep = element("button", { type: "button", text: no, onclick: () => toggle(false) });
   const box = element("span", { class: "transient-actions", hidden: "" }, words, confirm, keep);
   box.addEventListener("keydown", (event) => { if (event.key === "Escape") toggle(false); });
@@ -117,7 +132,7 @@ export function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
     (asked ? keep : first).focus();
   }
   const node = element("span", {}, first, box);
-  node.disable = (disabled) => { first.disabled = disabled; confirm.disabled = disabled; };
+  node.disable = (disabled) => { for (const button of [first, confirm]) disable(button, disabled); };
   return node;
 }
 

@@ -2,6 +2,8 @@
  * kernel, which searches again; a cluster that is picked puts its line into the next cell.
  */
 
+import { LOST, kernelLink } from "./link.js";
+import { mount } from "./mount.js";
 import { element, money, setText } from "./page.js";
 
 const WAIT_MS = 250;
@@ -93,6 +95,7 @@ function render({ model, el }) {
     }, WAIT_MS);
   }
 
+  const link = kernelLink(model, () => draw(), { beats: false });
   const first = model.get("choices");
   const control = (label, node) => element("label", { class: "transient-field" }, element("span", { class: "transient-label", text: label }), node);
   const select = (label, options, chosen) => {
@@ -165,8 +168,9 @@ function render({ model, el }) {
   function draw() {
     const view = model.get("view");
     setText(said, "");
-    setText(wrong, view.error ?? "");
-    wrong.hidden = !view.error;
+    setText(wrong, link.lost ? LOST : view.error ?? "");
+    wrong.hidden = !wrong.textContent;
+    for (const node of whatIf.querySelectorAll("input, select")) node.disabled = link.lost;
     panel.classList.toggle("transient-wrong", Boolean(view.error));
     if (view.error) return;
     setText(name, view.title);
@@ -196,8 +200,9 @@ function render({ model, el }) {
   draw();
   return () => {
     clearTimeout(later);
+    link.end();
     model.off("change:view", draw);
   };
 }
 
-export default { render };
+export default { initialize: (given) => mount(given, render), render };

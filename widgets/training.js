@@ -2,11 +2,12 @@
 
 import { lineChart, sharedAxis } from "./chart.js";
 import { csv } from "./csv.js";
-import { TONES, asking, choice, clock, download, element, fact, keyed, number, onTheme, setAttribute, setText } from "./page.js";
+import { ASKS, TONES, asking, choice, clock, download, element, fact, keyed, number, onTheme, setAttribute, setText } from "./page.js";
 
 const WORKER_COLOURS = ["#3f83c8", "#d98e04", "#2a9d5c", "#a05fc7", "#cf4436", "#1f9aa8", "#8b6f3e", "#c75f8f"];
 const MOST_WORKERS = 16;
 const LOG_SECONDS = 5;
+const TAIL_SECONDS = 1;
 
 /** The values with the noise taken out: an exponential average of `share`, corrected for its beginning. */
 function smoothed(values, share) {
@@ -47,8 +48,19 @@ function last(values) {
   return values.findLast((value) => value !== null) ?? null;
 }
 
-/** Everything that is drawn, by chart. */
-function drawings(curves, { byStep, smoothing, log }) {
+/** The curves up to where the run is by now, which its figures tell. */
+function uptodate(curves, end) {
+  if (!end || !(end.time > (last(curves.time) ?? 0))) return curves;
+  const gap = (columns) => Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, [...values, null]]));
+  return {
+    ...curves, time: [...curves.time, end.time], step: [...curves.step, end.step], loss: [...curves.loss, end.loss],
+    speed: [...curves.speed, end.speed], expected: [...curves.expected, last(curves.expected)],
+    workers: Object.fromEntries(Object.entries(curves.workers).map(([name, columns]) => [name, gap(columns)])),
+  };
+}
+
+/** Everything that is drawn, by chart. `said`: the run's figures, which the charts' heads repeat. */
+function drawings(curves, { byStep, smoothing, log }, said) {
   const places = kept(curves, byStep);
   const pick = (values) => places.map((index) => values[index]);
   const x = pick(byStep ? curves.step : curves.time);
@@ -73,9 +85,9 @@ function drawings(curves, { byStep, smoothing, log }) {
   const shared = marks.filter((mark) => mark.kind !== "evaluation");
   const fast = expected.at(-1);
   return {
-    loss: { x, curves: smooth, marks, log, said: number(last(curves.loss)) },
+    loss: { x, curves: smooth, marks, log, said: said.loss ?? number(last(curves.loss)) },
     speed: { x, curves: [...band, ...speeds], marks: shared, fromZero: true,
-      said: `${number(last(curves.speed))}${fast ? `, expected ${number(fast * curves.below)} to ${number(fast)}` : ""}` },
+      said: `${said["steps/s"] ?? number(last(curves.speed))}${fast ? `, expected ${number(fast * curves.below)} to ${number(fast)}` : ""}` },
     batch: varies(curves.workers, "batch") && { x, curves: ofWorkers("batch"), marks: shared, fromZero: true, said: "mini-batch of each worker, in examples or tokens" },
     staleness: varies(curves.workers, "staleness") && { x, curves: ofWorkers("staleness"), marks: shared, fromZero: true, said: "steps of others meanwhile, of each worker" },
   };
@@ -116,10 +128,10 @@ function asPicture(node, charts, title, done) {
 }
 
 function logSection(send) {
-  const worker = element("select", { "aria-label": "Whose log" });
+  const worker = element("select", { "aria-label": "Whose log", ...ASKS });
   const text = element("pre", { class: "transient-log", tabindex: "0", "aria-label": "The last lines of the log", hidden: "" });
   const ask = () => send({ do: "logs", worker: worker.value });
-  const toggle = element("button", { type: "button", text: "Show log", "aria-expanded": "false", onclick: () => {
+  const toggle = element("button", { type: "button", text: "Show log", ...ASKS, "aria-expanded": "false", onclick: () => {
     text.hidden = !text.hidden;
     setText(toggle, text.hidden ? "Show log" : "Hide log");
     setAttribute(toggle, "aria-expanded", String(!text.hidden));
@@ -127,7 +139,7 @@ function logSection(send) {
   } });
   worker.addEventListener("change", () => { setText(text, ""); if (!text.hidden) ask(); });
   const node = element("section", { "aria-label": "Log" }, element("div", { class: "transient-tools" }, element("span", { class: "transient-label", text: "log of" }), worker, toggle), text);
-  const timer = setInterval(() => { if (!text.hidden && node.isConnected && !document.hidden) ask(); }, 1000 * LOG_SECONDS);
+  const timer = setInterval(() => { if (!text.hidden && !toggle.disabled && node.isConnected && !document.hidden) ask(); }, 1000 * LOG_SECONDS);
   node.end = () => clearInterval(timer);
   node.update = (vms) => {
     const names = vms.filter((vm) => !["requested", "refused"].includes(vm.state)).map((vm) => vm.name);
@@ -174,6 +186,7 @@ export function trainingSection(send, focus) {
   const small = (text, label, act) => element("button", { type: "button", class: "transient-quiet", text, "aria-label": label, title: label, onclick: act });
   let training;
   let curves;
+  let drawnAt = 0;
   const tools = element("div", { class: "transient-tools", role: "toolbar", "aria-label": "How the curves are drawn" },
     choice("Over what the curves are drawn", [["time", "over time"], ["step", "over steps"]], (value) => look("byStep", value === "step")),
     element("label", {}, element("span", { text: "smooth" }), smoothing),
@@ -183,8 +196,8 @@ export function trainingSection(send, focus) {
     small("CSV", "Download the curves as CSV", () => download(`${training.name}.csv`, asTable(curves))),
     small("PNG", "Download the charts as PNG", () => asPicture(node.closest(".transient-panel"), Object.values(charts), training.name, (blob) => download(`${training.name}.png`, blob))));
   const stop = asking({ label: "Stop run", yes: "Stop", question: () => `Stop ${training?.name}?`, act: () => send({ do: "stop" }) });
-  const save = element("button", { type: "button", text: "Checkpoint now", title: "Write a checkpoint; training goes on", onclick: () => send({ do: "save" }) });
-  const evaluate = element("button", { type: "button", text: "Evaluate now", title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
+  const save = element("button", { type: "button", text: "Checkpoint now", ...ASKS, title: "Write a checkpoint; training goes on", onclick: () => send({ do: "save" }) });
+  const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
     element("div", { class: "transient-run-head" }, state, title, words), bar, ends, facts, ...(focus ? [tools] : []), grid, legend, ...(focus ? [logs] : []));
@@ -192,7 +205,8 @@ export function trainingSection(send, focus) {
 
   function redraw() {
     if (!curves?.time) return;
-    const drawn = drawings(curves, looks);
+    drawnAt = performance.now();
+    const drawn = drawings(uptodate(curves, training?.end), looks, Object.fromEntries(training?.facts ?? []));
     for (const [which, chart] of Object.entries(charts)) chart.draw(drawn[which] || { x: [], curves: [], marks: [] });
     grid.hidden = tools.hidden = curves.time.length < 2;
     const kinds = new Set(curves.marks.map((mark) => mark[0]));
@@ -206,11 +220,11 @@ export function trainingSection(send, focus) {
     for (const button of node.actions) button.hidden = !next?.stoppable || (button !== stop && next.phase !== "running");
     if (!next) return;
     state.hidden = title.hidden = focus;
-    setAttribute(state, "data-tone", TONES[next.phase] ?? "quiet");
+    setAttribute(state, "data-tone", TONES[next.phase_words] ?? TONES[next.phase] ?? "quiet");
     setText(name, next.name);
     setText(title, next.title);
     const count = `${next.step.toLocaleString("en-US")} of ${next.steps.toLocaleString("en-US")} steps`;
-    setText(words, next.phase === "running" ? count : next.words);
+    setText(words, next.phase_words === "running" ? count : next.words);
     setAttribute(bar, "aria-valuemax", next.steps);
     setAttribute(bar, "aria-valuenow", Math.min(next.step, next.steps));
     setAttribute(bar, "aria-valuetext", count);
@@ -224,6 +238,7 @@ export function trainingSection(send, focus) {
       return made;
     });
     logs.update(vms);
+    if (next.phase !== "running" || performance.now() - drawnAt > 1000 * TAIL_SECONDS) redraw();
   };
   node.draw = (next) => { curves = next; redraw(); };
   node.log = (log) => logs.show(log);

@@ -21,7 +21,7 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page = lab.open("quickstart", width=1180, height=1020)
     lab.run_all(page)
-    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    panel = page.locator(".transient-panel").first
     panel.wait_for(state="visible")
     panel.scroll_into_view_if_needed()
     # While the cells go on: the panel of the second cell tells the revocation and the replacement as they happen.
@@ -56,7 +56,7 @@ def test_buttons_work_while_a_cell_runs(lab: Lab) -> None:
     )
     page = lab.open("busy")
     lab.run_all(page)
-    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    panel = page.locator(".transient-panel").first
     expect(panel).to_contain_text("2 of 2 VMs ready", timeout=150_000)
     delete_by_button(panel)
     expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[*]:")
@@ -68,16 +68,16 @@ def test_a_restarted_kernel_is_said_and_the_cluster_found_again(lab: Lab) -> Non
     lab.notebook("again", "%load_ext transient_magics", "%transient_cluster cpux1 --name again")
     page = lab.open("again")
     lab.run_all(page)
-    output = page.locator(".jp-OutputArea-output").first
+    output = page.locator(".transient-panel").first
     expect(output).to_contain_text("2 of 2 VMs ready", timeout=150_000)
     page.evaluate("() => { jupyterapp.shell.currentWidget.sessionContext.restartKernel(); }")
-    expect(output.get_by_text("To see it again: %transient_cluster attach again")).to_be_visible(timeout=60_000)
+    expect(output.get_by_role("alert").first).to_contain_text("To see it again: %transient_cluster attach again")
     page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status == 'idle'")
     page.evaluate(
         "() => { const model = jupyterapp.shell.currentWidget.content.model;"
         " model.cells.get(1).sharedModel.setSource('%transient_cluster attach again'); }"
     )
     lab.run_all(page)
-    panel = page.locator(".jp-OutputArea-output .transient-panel").first
+    panel = page.locator(".transient-panel").first
     expect(panel).to_contain_text("2 of 2 VMs ready", timeout=150_000)
     delete_by_button(panel)

@@ -6,11 +6,13 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import transient_magics.panels.display
 from transient_magics.errors import ClusterError
 from transient_magics.panels import outlook
 from transient_magics.panels.display import WIDGET_VIEW, Display
@@ -23,10 +25,10 @@ from .long_story import LongStory
 class Page:
     """What arrives at a front end."""
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: Display, *, in_place: bool = False) -> None:
         self.shown: list[dict[str, Any]] = []
         self.updates: list[dict[str, Any]] = []
-        display.show(self._publish)
+        display.show(self._publish, page=in_place, in_place=in_place)
 
     def _publish(self, data: dict[str, Any], *, update: bool) -> None:
         (self.updates if update else self.shown).append(data)
@@ -38,6 +40,13 @@ def widgets_of(page: Page) -> list[Any]:
 
     names = [data[WIDGET_VIEW]["model_id"] for data in page.shown]
     return [ipywidgets.widget._instances[name] for name in names]  # the registry that the front end's messages go by
+
+
+def panels() -> list[Any]:
+    """All live panels of this process."""
+    import ipywidgets
+
+    return [each for each in ipywidgets.widget._instances.values() if hasattr(each, "place")]
 
 
 def eventually(true: Callable[[], object]) -> None:
@@ -81,6 +90,31 @@ def test_a_page_that_turns_up_late_gets_the_live_view_back(journal: Path) -> Non
     assert WIDGET_VIEW not in page.updates[-1]
     display.ask({"do": "resync"})
     eventually(lambda: WIDGET_VIEW in page.updates[-1])
+
+
+def test_a_page_that_puts_the_panel_in_its_place_gets_pictures_alone(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transient_magics.panels.display, "_BEHIND_PANEL_SECONDS", 0.0)
+    stories.tell(journal, "ready")
+    display = Display(stories.StoryCluster(journal), None, stories.StoryFeed(journal))
+    page = Page(display, in_place=True)
+    (bundle,) = page.shown
+    assert set(bundle) == {"text/html", "text/plain"}
+    (place,) = [panel.place for panel in panels() if f"class='transient-picture {panel.place}'" in bundle["text/html"]]
+    stories.tell(journal, "short", after="ready", pace=0.01)
+    eventually(lambda: page.updates and "worker-3 was revoked" in page.updates[-1]["text/html"])
+    assert all(place in update["text/html"] and WIDGET_VIEW not in update for update in page.updates)
+    assert all(len(update["text/html"]) < 20_000 for update in page.updates)
+    assert "; the run went on." in page.updates[-1]["text/html"]
+
+
+def test_the_page_hears_that_it_was_heard(journal: Path) -> None:
+    stories.tell(journal, "ready")
+    display, page = displayed(journal)
+    (panel,) = widgets_of(page)
+    display.ask({"do": "revoke", "worker": "worker-1", "asked": "page 7"})
+    eventually(lambda: panel.view.get("heard") == "page 7")
 
 
 def test_many_events_make_few_frames(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +183,11 @@ def test_the_page_says_how_often_it_wants_to_draw(journal: Path, monkeypatch: py
     from transient_magics.panels import widget
 
     frames: list[float] = []
-    monkeypatch.setattr(widget.ClusterPanel, "show", lambda self, shown: frames.append(time.monotonic()))
     stories.tell(journal, "ready")
-    display, _ = displayed(journal)
+    display, page = displayed(journal)
+    (panel,) = widgets_of(page)  # those of other tests still beat
+    show = lambda self, shown: frames.append(time.monotonic()) if self is panel else None  # noqa: E731
+    monkeypatch.setattr(widget.ClusterPanel, "show", show)
     began = time.monotonic()
     display.ask({"do": "pace", "page": "slow", "seconds": 1.0})
     display.ask({"do": "pace", "page": "odd", "seconds": "soon"})
@@ -251,4 +287,6 @@ def test_other_workers_are_a_reason_to_ask_again(monkeypatch: pytest.MonkeyPatch
         eventually(lambda answers=answers: len(told) == answers)
     assert asked == ["run-1", "run-1"]
     assert one.of(after) == "answer 2"
+    assert after
+    assert one.of(replace(after, step=after.train_steps)) == "", "its steps are made, it is being evaluated"
     assert one.of(stories.state_at("finished", began=0.0).run) == ""

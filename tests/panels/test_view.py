@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from transient_magics.client import text
-from transient_magics.journal import ClusterState, bill, events, replay
+from transient_magics.journal import ClusterState, RunSeries, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.curves import curves
 
@@ -75,6 +75,81 @@ def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
     assert len(drawn["time"]) == len(drawn["loss"]) == len(drawn["speed"])
     assert [mark[0] for mark in drawn["marks"]] == ["revoked", "checkpoint"]
     assert html(snapshot, drawn).count("stroke-dasharray") == 2
+
+
+def seconds_of(history: list[events.Event]) -> ClusterState:
+    """The state after these events, one second after the other."""
+    return replay(replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1))
+
+
+def test_curves_reach_to_the_figures_and_marks_to_the_last_checkpoint_and_evaluation() -> None:
+    began = [
+        events.ClusterDeclared(spec=stories.declaration().to_dict()),
+        events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": 200}),
+        events.TrainStarted(run="run-1", step=0),
+        *(stories.progress(step, 4) for step in range(0, 190, 10)),
+    ]
+    ended = [
+        events.TrainCheckpoint(run="run-1", step=200, path="checkpoints/model.ckpt-200"),
+        events.TrainEvaluated(run="run-1", step=200, metrics={"loss": 0.2113}),
+        events.TrainFinished(run="run-1", step=200, loss=0.061, seconds=95.0),
+    ]
+    series = RunSeries()
+    measured = {"worker": "worker-0", "steps": 10, "loss": 1.0, "compute_seconds": 1.0}
+    series.add({**measured, "time": second * 10**9, "step": 10 * second} for second in range(4, 15))
+    for history, step in ((began, 180), ([*began, *ended], 200)):
+        state = seconds_of(history)
+        now = len(history) + 1.0
+        run, training = state.runs["run-1"], view(state, bill(state, now), now)["training"]
+        drawn = curves(state, run, series)
+        assert drawn["end"] == training["end"]
+        assert drawn["end"]["step"] == step
+        assert drawn["time"][-1] < drawn["end"]["time"], "measured before"
+        assert text.number(drawn["end"]["loss"]) == dict(training["facts"])["loss"], "tile and chart"
+        assert f"loss, {drawn['end']['loss']:.3g} to " in "".join(
+            ElementTree.fromstring(html(view(state, bill(state, now), now), drawn)).itertext()
+        )
+    assert [mark[0] for mark in drawn["marks"]] == ["checkpoint", "evaluation"]
+    assert drawn["end"]["time"] == drawn["marks"][0][1], "no step was made behind the last checkpoint"
+
+
+def test_behind_its_last_step_a_run_is_being_evaluated() -> None:
+    state = seconds_of([
+        events.ClusterDeclared(spec=stories.declaration().to_dict()),
+        events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": 200}),
+        events.TrainStarted(run="run-1", step=0),
+        stories.progress(200, 4),
+    ])  # fmt: skip
+    training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
+    assert training["phase_words"] == "evaluating"
+    assert training["words"].endswith("being evaluated")
+
+
+def test_a_run_that_ended_with_its_cluster_was_stopped() -> None:
+    state = seconds_of([
+        events.ClusterDeclared(spec=stories.declaration().to_dict()),
+        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.TrainStarted(run="run-1", step=0),
+        events.TrainFinished(run="run-1", step=20, seconds=3.0, stopped=True),
+    ])  # fmt: skip
+    training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
+    assert (training["phase"], training["phase_words"]) == ("stopped", "stopped")
+
+
+def test_a_picture_says_when_it_is_of_and_reads_without_its_drawings() -> None:
+    snapshot, now, state = at("short")
+    drawn = ElementTree.fromstring(html(snapshot, curves(state, state.run)))
+    for parent in list(drawn.iter()):
+        parent.attrib.pop("style", None)
+        for drawing in parent.findall("svg"):
+            parent.remove(drawing)
+    said = " ".join(part.strip() for part in drawn.itertext())
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    assert re.search(rf"As of \d+ \w+ \d+, {clock} ?\w*; the run went on\.", said)
+    assert "worker-3 K80 us-west1-b" in said
+    assert "revoked, replaced by worker-4" in said
+    assert re.search(r"loss, [\d.]+ to [\d.]+", said)
+    assert "went on" not in html(at("deleted")[0])
 
 
 def test_a_finished_run_shows_its_evaluation() -> None:

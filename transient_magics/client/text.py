@@ -113,6 +113,16 @@ def phase_words(state: ClusterState) -> str:
     return f"{words}: {state.reason}" if state.reason and state.phase in ("deleting", "deleted") else words
 
 
+def is_evaluated(run: RunState) -> bool:
+    """Whether all steps are made, and what goes on is its last checkpoint and evaluation."""
+    return run.phase == "running" and 0 < run.train_steps <= run.step
+
+
+def was_stopped(run: RunState) -> bool:
+    """Whether it was ended before its last step, as by deleting its cluster."""
+    return run.phase == "finished" and run.stopped and run.step < run.train_steps
+
+
 def run_words(run: RunState, state: ClusterState | None = None) -> str:
     """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
     of = f"step {run.step:,} of {run.train_steps:,}"
@@ -126,6 +136,8 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
         took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
         done = "stopped" if run.stopped else "finished"
         return f"{done} at {of}{f' after {took}' if took else ''}{loss}"
+    if is_evaluated(run):
+        return f"{of} made{loss}, being evaluated"
     return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
 
 

@@ -154,12 +154,12 @@ class RunSeries:
                     into[worker] = sums
         self._spans = wider
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self, *, whole: bool = False) -> dict[str, Any]:
         """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), `gradient_squared`, `noise_scale`, and
         `workers`: speed, batch, staleness of each. All of one length, None where there is nothing. The span that is not
-        over yet is left out, and one of which too little is known."""
+        over yet is left out (unless the run is over: `whole`), and one of which too little is known."""
         lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
-        if len(lengths) > 2:
+        if len(lengths) > 2 and not whole:
             del lengths[max(lengths)]
         enough = _SCRAP * median(lengths.values()) if lengths else 0.0
         numbers = [number for number, seconds in lengths.items() if seconds >= enough]

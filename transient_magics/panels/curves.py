@@ -15,13 +15,25 @@ _MOST_MARKS = 200
 
 
 def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> dict[str, Any]:
-    """The columns of `RunSeries.columns`, with `run` (its name), `below` and `marks`.
+    """The columns of `RunSeries.columns`, with `run` (its name), `below`, `end` and `marks`.
 
     `below`: the share of the expected speed below which the run is called slow. A mark is (kind, moment, step, words),
     its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
     """
-    columns = series.columns() if series and series.rows else _progress(run)
-    return {"run": run.name, "below": run.spec.get("alarm_below") or 0.8, **columns, "marks": _marks(state, run)}
+    columns = series.columns(whole=run.over) if series and series.rows else _progress(run)
+    below = run.spec.get("alarm_below") or 0.8
+    return {"run": run.name, "below": below, **columns, "end": end_of(run), "marks": _marks(state, run)}
+
+
+def end_of(run: RunState) -> dict[str, Any] | None:
+    """Where the drawn curves end, whatever was measured last: time, step, loss and speed as the run's figures say."""
+    if not run.series:
+        return None
+    at, step, loss, speed = run.series[-1]
+    if run.over:
+        made = [time for time, saved in run.checkpoints if saved == run.step] if run.step > step else []
+        at, step, loss, speed = max([at, *made[:1]]), run.step, run.loss, None
+    return {"time": at, "step": step, "loss": loss, "speed": speed}
 
 
 def _progress(run: RunState) -> dict[str, Any]:

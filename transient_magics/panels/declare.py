@@ -13,7 +13,7 @@ from .. import client
 from ..client import Cluster, Declaration
 from ..errors import TransientError
 from .offer import FIRST, declaration, menu, offer, offer_text
-from .show import current_shell, has_front_end, publisher, show_in_place, show_live
+from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_instead, show_live
 from .twin import offer_html
 
 
@@ -35,7 +35,7 @@ def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
     if not has_front_end(shell):
         print(text)
         return
-    publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
+    publish, in_place = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}"), is_jupyterlab(shell)
     data: dict[str, Any] = {"text/plain": text, "text/html": offer_html(first)}
 
     def ask(message: Mapping[str, Any]) -> None:
@@ -52,8 +52,11 @@ def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
                 panel.offer = {**answer, "error": str(error)}
                 return
             hold(cluster)
-            show_in_place(cluster, publish)
+            show_instead(cluster, publish, in_place=in_place)
 
     panel: Any = show_live(
-        publish, data, lambda widget: widget.DeclarePanel(ask, menu=menu(), choices=dict(FIRST), offer=first)
+        publish,
+        data,
+        lambda widget: widget.DeclarePanel(ask, menu=menu(), choices=dict(FIRST), offer=first),
+        in_place=in_place,
     )

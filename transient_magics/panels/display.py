@@ -4,6 +4,10 @@ One `Display` per cluster (and one per run that is shown by itself). The followe
 metrics; it draws at most ten snapshots a second, fewer where the page cannot keep up, and one every few seconds where
 nothing happens, because any message may be lost. The page's wishes are only taken down here and carried out by threads
 of their own, because carrying out takes time. Nothing is ever printed.
+
+Where the page puts the panel before its twin by itself (`in_place`: JupyterLab), the notebook gets the twin alone: a
+stored view of a widget is an error line in a notebook that is opened again, and hides the twin. Other front ends get
+both, and show the view.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..spec import ClusterSpec
 from .curves import curves
+from .markup import picture
 from .measured import Measured
 from .outlook import Forecasts, Outlook, nothing
 from .twin import html
@@ -39,6 +44,7 @@ _FRAME_SECONDS, _SLOWEST_FRAME_SECONDS = 0.1, 2.0
 _CURVES_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 5.0
 _TWIN_SECONDS = 5.0
+_BEHIND_PANEL_SECONDS = 20.0
 _PAGE_SECONDS = 3.0  # within which a page that is there has spoken
 _NOTICE_SECONDS = 4.0
 _LAST_WORDS_SECONDS = 5.0  # for the metrics of a cluster that is gone already
@@ -95,9 +101,11 @@ class Display:
         self._paces: dict[str, float] = {}
         self._panel: ClusterPanel | None = None
         self._publish: Callable[[dict[str, Any]], None] | None = None
-        self._page_seen = False
+        self._page_seen = self._in_place = False
         self._drawn_at = self._curves_at = self._twin_at = self._shown_at = 0.0
         self._twin_of: object = None
+        self._twin_seq = 0
+        self._heard = ""
         self._drawing_later = self._curves_later = self._ending = False
         self._ends: list[Callable[[], None]] = []
 
@@ -107,25 +115,29 @@ class Display:
         return self._state
 
     def bundle(self, *, live: bool = True) -> dict[str, Any]:
-        """The MIME bundle: the live view (where `live`), its HTML twin, and text."""
+        """The MIME bundle: the live view (where `live`, and the page needs one), its HTML twin, and text."""
         now = time.time()
         costs = bill(self._state, now)
         shown = view(self._state, costs, now, self._run, self._forecast)
         data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown, self._curves())}
-        if live and (panel := self._live_panel(shown)):
-            data |= live_view(panel)
+        if (live or self._in_place) and (panel := self._live_panel(shown)):
+            data["text/html"] = picture(data["text/html"], panel.place)
+            if not self._in_place:
+                data |= live_view(panel)
         return data
 
-    def show(self, publish: Callable[..., None], *, page: bool = False) -> None:
+    def show(self, publish: Callable[..., None], *, page: bool = False, in_place: bool = False) -> None:
         """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id.
 
-        `page` says that a page will draw it, though it cannot say so itself while a cell keeps the kernel busy.
+        `page` says that a page will draw it, though it cannot say so itself while a cell keeps the kernel busy;
+        `in_place`, that it does so by itself.
         """
         self._page_seen |= page
+        self._in_place = in_place
         self._state = known(self._cluster)
         publish(self.bundle(), update=False)
         self._shown_at = self._twin_at = time.monotonic()
-        self._twin_of = self._turning_point()
+        self._twin_of, self._twin_seq = self._turning_point(), self._state.seq
         self._publish = lambda data: publish(data, update=True)
         self._feed.call(self._start)
 
@@ -197,7 +209,7 @@ class Display:
 
     def _beat(self) -> None:
         self._follow_run()  # its folder may have come to be
-        self._draw()
+        self._draw_soon()
 
     def _draw_soon(self) -> None:
         pace = min(self._paces.values(), default=_FRAME_SECONDS)
@@ -206,14 +218,19 @@ class Display:
             self._draw()
         elif not self._drawing_later:
             self._drawing_later = True
-            self._soon(wait, self._draw)
+            self._soon(wait, self._draw_later)
+
+    def _draw_later(self) -> None:
+        if self._drawing_later:  # else it was drawn meanwhile
+            self._drawing_later = False
+            self._draw_soon()
 
     def _draw(self) -> None:
         now = time.time()
         self._drawn_at, self._drawing_later = time.monotonic(), False
         shown = view(self._state, bill(self._state, now), now, self._run, self._forecast)
         if self._panel:
-            self._panel.show({**shown, "notice": self._notice, "question": self._question})
+            self._panel.show({**shown, "notice": self._notice, "question": self._question, "heard": self._heard})
             wait = _CURVES_SECONDS - (self._drawn_at - self._curves_at)
             if wait <= 0 or self._state.over:
                 self._send_curves()
@@ -238,12 +255,16 @@ class Display:
     def _refresh_twin(self) -> None:
         """Keep the stored output true.
 
-        Where a page shows the panel, at the end of runs and of the cluster only, because the page draws the panel
-        anew then. Where none does (a notebook that runs headless), every few seconds, and without the live view, so
-        that exports show the twin. A page that turns up late gets the live view back (`_resync`).
+        Behind a panel that the page puts there by itself, at turning points and now and then. Where a page shows a view
+        of the panel, at the end of runs and of the cluster only, because the page draws the panel anew then. Where none
+        does (a notebook that runs headless), every few seconds, and without the live view, so that exports show the
+        twin. A page that turns up late gets the live view back (`_resync`).
         """
         moment, now = self._turning_point(), time.monotonic()
-        if self._page_seen:
+        if self._in_place:
+            old = self._state.seq != self._twin_seq and now - self._twin_at >= _BEHIND_PANEL_SECONDS
+            due = moment != self._twin_of or old
+        elif self._page_seen:
             due = moment != self._twin_of
         else:
             due = moment != self._twin_of or now - self._twin_at >= _TWIN_SECONDS
@@ -252,9 +273,12 @@ class Display:
             self._store_twin(moment)
 
     def _store_twin(self, moment: object) -> None:
-        self._twin_of, self._twin_at = moment, time.monotonic()
+        self._twin_of, self._twin_at, self._twin_seq = moment, time.monotonic(), self._state.seq
         if self._publish:
-            self._publish(self.bundle(live=self._page_seen))
+            stored = self.bundle(live=self._page_seen)
+            self._publish(stored)
+            if self._in_place and self._panel:
+                self._panel.picture = stored
 
     def _turning_point(self) -> object:
         runs = [(run.name, run.phase, bool(run.metrics)) for run in self._state.runs.values() if run.over]
@@ -264,7 +288,7 @@ class Display:
 
     def _act(self, message: Mapping[str, Any]) -> None:
         asked = wish(self._cluster, self._run, message)
-        self._question = {}
+        self._question, self._heard = {}, str(message.get("asked") or "")[:80]
         if asked is None:
             self._draw()
             return
@@ -310,7 +334,7 @@ class Display:
     def _resync(self) -> None:
         if not self._page_seen:
             self._page_seen = True
-            view_was_left_out = self._twin_at > self._shown_at
+            view_was_left_out = self._twin_at > self._shown_at and not self._in_place
             self._twin_of = self._turning_point()
             if view_was_left_out:
                 self._store_twin(self._twin_of)

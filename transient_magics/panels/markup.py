@@ -33,3 +33,8 @@ def row(cells: Iterable[str], tag: str = "td") -> str:
 def table(rows: Iterable[str], style: str = "font-size:13px;margin:4px 0") -> str:
     """A table of such rows."""
     return f"<table cellpadding='3' style='{style}'>{''.join(rows)}</table>"
+
+
+def picture(drawn: str, place: str) -> str:
+    """The static picture of the panel that a page draws at `place`."""
+    return f"<div class='transient-picture {attribute(place)}'>{drawn}</div>"

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from ..client import text
 from ..journal import RunState
 
 Forecasts = Callable[[str, str], str]
@@ -31,8 +32,9 @@ class Outlook:
         self._asking, self._next, self._answered = False, 0.0, 0.0
 
     def of(self, run: RunState | None) -> str:
-        """What was told of the run last; nothing where it does not train."""
-        return self._words if run and run.phase == "running" and run.name == self._run else ""
+        """What was told of the run last; nothing where it does not train, or not any more."""
+        trains = run and run.phase == "running" and not text.is_evaluated(run)
+        return self._words if run and trains and run.name == self._run else ""
 
     def follow(self, run: RunState | None) -> None:
         """Ask again where it is time to: now and then, and soon where there are other workers."""

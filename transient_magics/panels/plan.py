@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import client
 from ..errors import TransientError
 from .markup import COLOURS, FAINT, FONT, escape, row, table
-from .show import current_shell, has_front_end, publisher, show_live
+from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
 
 if TYPE_CHECKING:
     from ..planner.plan import Plan
@@ -76,7 +76,12 @@ def show_search(search: Search) -> None:
         panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]
 
     view = search_view(search)
-    panel: Any = show_live(publish, data, lambda widget: widget.PlanPanel(ask, choices=begun(search), view=view))
+    panel: Any = show_live(
+        publish,
+        data,
+        lambda widget: widget.PlanPanel(ask, choices=begun(search), view=view),
+        in_place=is_jupyterlab(shell),
+    )
 
 
 def begun(search: Search) -> dict[str, Any]:

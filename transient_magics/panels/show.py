@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ..client.forecasts import ending
 from ..journal import ClusterState, bill
 from .curves import curves
 from .display import Display, Feed, Followed, known, live_view
+from .markup import picture
 from .outlook import Forecasts
 from .twin import html
 from .view import shown_run, view
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 Publish = Callable[..., None]
 """`publish(bundle, update=...)`: whether it takes the place of what was published before."""
 
+_CELL, _JUPYTERLAB = "cellId", "recordTiming"
+"""What a page says when it asks for a cell, and what only JupyterLab says."""
 _DISPLAYS: dict[tuple[str, float, str | None], Display] = {}
 _SHOWN: dict[tuple[str, str | None], object] = {}
 
@@ -40,12 +43,14 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None,
         print(status(known(cluster), run))
         return
     display = _display(cluster, run, feed, forecasts)
-    display.show(publisher(shell, display.display_id), page=_asked_by_page(shell))
+    asked = _asked_with(shell)
+    display.show(publisher(shell, display.display_id), page=_CELL in asked, in_place=_JUPYTERLAB in asked)
 
 
-def show_in_place(cluster: Followed, publish: Publish) -> None:
-    """Show the panel of `cluster` in the place of what was published under a display_id, which a page shows."""
-    _display(cluster, None, None, ending).show(lambda data, update: publish(data, update=True), page=True)
+def show_instead(cluster: Followed, publish: Publish, *, in_place: bool) -> None:
+    """Show the panel of `cluster` instead of what was published under a display_id, which a page shows."""
+    display = _display(cluster, None, None, ending)
+    display.show(lambda data, update: publish(data, update=True), page=True, in_place=in_place)
 
 
 def publisher(shell: Any, display_id: str) -> Publish:
@@ -64,8 +69,13 @@ def publisher(shell: Any, display_id: str) -> Publish:
     return publish
 
 
-def show_live(publish: Publish, data: dict[str, Any], make: Callable[[ModuleType], Panel]) -> Panel | None:
-    """Publish `data` with the panel that `make` builds of the panels' module; without ipywidgets `data` alone."""
+def show_live(
+    publish: Publish, data: dict[str, Any], make: Callable[[ModuleType], Panel], *, in_place: bool
+) -> Panel | None:
+    """Publish `data` with the panel that `make` builds of the panels' module; without ipywidgets `data` alone.
+
+    `in_place`: the page puts the panel before the HTML by itself.
+    """
     try:
         from . import widget
     except ImportError as error:
@@ -73,7 +83,8 @@ def show_live(publish: Publish, data: dict[str, Any], make: Callable[[ModuleType
         publish(data, update=False)
         return None
     panel = make(widget)
-    publish({**data, **live_view(panel)}, update=False)
+    data = {**data, "text/html": picture(data["text/html"], panel.place)}
+    publish(data if in_place else {**data, **live_view(panel)}, update=False)
     return panel
 
 
@@ -115,10 +126,15 @@ def has_front_end(shell: Any) -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def _asked_by_page(shell: Any) -> bool:
-    """Whether a page asked for this cell: pages name the cell in their request, programs that run notebooks do not."""
+def is_jupyterlab(shell: Any) -> bool:
+    """Whether JupyterLab (or Notebook 7, which is made of it) asked for this cell. It puts panels into their places."""
+    return _JUPYTERLAB in _asked_with(shell)
+
+
+def _asked_with(shell: Any) -> Mapping[str, Any]:
+    """What whoever asked for this cell said beside its code; programs that run notebooks say nothing."""
     parent = getattr(shell.kernel, "get_parent", dict)() or {}
-    return "cellId" in parent.get("metadata", {})
+    return parent.get("metadata", {})
 
 
 def _display(cluster: Followed, run: str | None, feed: Feed | None, forecasts: Forecasts) -> Display:

@@ -14,7 +14,7 @@ from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
 TONES = {
     "ready": "good", "training": "good", "running": "good", "finished": "good",
     "requested": "busy", "booting": "busy", "provisioning": "busy", "declared": "busy", "unknown": "busy",
-    "leaving": "warn", "deleting": "warn", "refused": "warn",
+    "evaluating": "good", "leaving": "warn", "deleting": "warn", "refused": "warn",
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
 _EVENTS = 7
@@ -25,7 +25,7 @@ _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 
 def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> str:
     """The twin of a snapshot, and of the curves of the run that it shows."""
-    parts = [_head(view)]
+    parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
         parts.append(f"<div style='color:{COLOURS['warn']}'>{escape(view['trouble'])}</div>")
     if view["training"]:
@@ -85,9 +85,15 @@ def _curves(curves: Mapping[str, Any]) -> str:
     drawn = []
     for title, name, from_zero in both:
         pairs = zip(curves["time"], curves[name], strict=True)
-        points = [(time, value) for time, value in pairs if value is not None]
+        points = [(time, value) for time, value in [*pairs, *_end(curves, name)] if value is not None]
         drawn.append(_chart(chart(title, points, revoked, from_zero=from_zero)))
     return "".join(drawn)
+
+
+def _end(curves: Mapping[str, Any], name: str) -> list[tuple[float, Any]]:
+    """The last point of a curve, where it is behind what was measured."""
+    end = curves["end"]
+    return [(end["time"], end[name])] if end and end["time"] > max(curves["time"], default=0.0) else []
 
 
 def _chart(chart: Mapping[str, Any]) -> str:

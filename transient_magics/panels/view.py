@@ -6,11 +6,13 @@ be lost. Moments are seconds since 1970, so that the page can show its own clock
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ..client import text
 from ..journal import Bill, ClusterState, Event, RunState, events
 from ..spec import render_duration
+from .curves import end_of
 from .lanes import MODELS, MOST_LANES, lanes
 
 MOST_EVENTS = 40
@@ -41,6 +43,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
     shown = shown_run(state, run)
     snapshot = {
         "at": now,
+        "as_of": _as_of(state, shown if run else None, now),
         "name": state.name,
         "focus": run,
         "phase": state.phase,
@@ -59,6 +62,14 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "events": _events(state, run),
     }
     return _plain(snapshot)
+
+
+def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
+    """When a picture of this snapshot is of, and whether things went on behind it."""
+    moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
+    if state.over or (run and run.over):
+        return f"As of {moment}."
+    return f"As of {moment}; the {'run' if run or state.active_run else 'cluster'} went on."
 
 
 def _plain(value: Any) -> Any:
@@ -129,20 +140,23 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
     return {
         "name": run.name,
         "title": _title(run),
-        "phase": run.phase,
+        "phase": "stopped" if text.was_stopped(run) else run.phase,
         "phase_words": _run_phase(state, run),
         "words": text.run_words(run, state),
         "step": run.step,
         "steps": run.train_steps,
         "forecast": forecast,
         "facts": _facts(run),
+        "end": end_of(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }
 
 
 def _run_phase(state: ClusterState, run: RunState) -> str:
+    if text.is_evaluated(run):
+        return "evaluating"
     if run.phase != "declared":
-        return run.phase
+        return "stopped" if text.was_stopped(run) else run.phase
     return "starting" if state.active_run is run else "waiting"
 
 

@@ -6,6 +6,7 @@ page asks for arrives on whatever thread the kernel uses for such messages, and 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,12 +47,16 @@ def _kernel() -> Any:
 
 
 class Panel(anywidget.AnyWidget):
-    """A panel in the page. `ask(message)` is called with what the reader asks for."""
+    """A panel in the page. `ask(message)` is called with what the reader asks for.
+
+    `place`: the class of its static pictures, before which a page of JupyterLab draws it (widgets/mount.js).
+    """
 
     _css = assets.path("panel.css")
+    place = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, ask: Callable[[Mapping[str, Any]], None], **state: Any) -> None:
-        super().__init__(**state)
+        super().__init__(place=f"transient-{uuid.uuid4().hex}", **state)
         self.on_msg(lambda _widget, content, _buffers: ask(content) if isinstance(content, Mapping) else None)
 
     def open(self) -> None:
@@ -70,13 +75,14 @@ class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
     `view`: the latest snapshot; `curves`: what the charts are drawn from, which changes less often; `log`: the last
-    lines of the worker that the reader asked for.
+    lines of the worker that the reader asked for; `picture`: the static part of its MIME bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
     curves = traitlets.Dict().tag(sync=True)
     log = traitlets.Dict().tag(sync=True)
+    picture = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self, view: Mapping[str, Any], curves: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]

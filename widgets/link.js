@@ -1,0 +1,66 @@
+/* Whether anybody still listens to this panel: a kernel that was restarted or has died hears no click.
+ *
+ * It is lost at once where the page is told (the channel was closed, JupyterLab says what became of the kernel), else
+ * when it stays silent longer than its heartbeat allows, or does not answer a click. Whatever it says revives it.
+ */
+
+const SILENT_SECONDS = 20;
+const ANSWER_SECONDS = 10;
+const ENDED = ["restarting", "autorestarting", "terminating", "dead"];
+const WORDLESS = ["resync", "pace"];
+
+/** What a panel says of itself that its cell makes anew. */
+export const LOST = "This panel is no longer connected: run its cell again.";
+
+/** The link of one view; `changed` is called when it is lost or found again. `beats`: the kernel has a heartbeat there. */
+export function kernelLink(model, changed, { beats = true } = {}) {
+  const panel = crypto.randomUUID?.() ?? String(Math.random());
+  let heard = performance.now();
+  let asked = null;
+  let count = 0;
+  let gone = false;
+  let lost = false;
+  const since = (moment) => (performance.now() - moment) / 1000;
+
+  function look() {
+    const unheard = asked !== null && since(asked.at) > ANSWER_SECONDS && heard < asked.at;
+    const now = gone || (beats && (since(heard) > SILENT_SECONDS || unheard));
+    if (now === lost) return;
+    lost = now;
+    changed();
+  }
+  function end() {
+    gone = true;
+    look();
+  }
+
+  const session = model.widget_manager?.context?.sessionContext;
+  const onStatus = (_, status) => { if (ENDED.includes(status)) end(); };
+  session?.statusChanged?.connect(onStatus);
+  session?.kernelChanged?.connect(end);
+  for (const event of ["comm:close", "comm_live_update"]) model.on(event, end);
+
+  return {
+    get lost() { return lost; },
+    /** Whether a click is not answered yet, though the kernel says other things: it is busy. */
+    get waiting() { return asked !== null && since(asked.at) > ANSWER_SECONDS; },
+    look,
+    send(message) {
+      if (WORDLESS.includes(message.do)) return model.send(message);
+      asked = { name: `${panel} ${(count += 1)}`, at: performance.now() };
+      return model.send({ ...message, asked: asked.name });
+    },
+    /** A snapshot has come. */
+    hears(view) {
+      heard = performance.now();
+      gone = false;
+      if (asked && view?.heard === asked.name) asked = null;
+      look();
+    },
+    end() {
+      session?.statusChanged?.disconnect(onStatus);
+      session?.kernelChanged?.disconnect(end);
+      for (const event of ["comm:close", "comm_live_update"]) model.off(event, end);
+    },
+  };
+}

@@ -1,0 +1,63 @@
+/* A panel in the place of its static picture, for as long as the panel's model lives in this page.
+ *
+ * What JupyterLab stores of a panel is its picture alone, as HTML: a stored view of a widget is an error line wherever the
+ * notebook is opened without its kernel, and hides the picture. The picture has the class that the model knows as its
+ * `place`. As soon as the page has the model (a cell ran, or the page was loaded again and the kernel still runs) the
+ * panel is drawn in front of every picture of it, which panel.css hides then. Where a front end shows the model as a
+ * widget by itself, there is no picture in the page, and nothing to do.
+ */
+
+import { element } from "./page.js";
+
+const OUTPUT = ".jp-OutputArea-output";
+
+/** Keep what the notebook stores true where the kernel cannot: once the page was loaded again, it knows no display by id. */
+function store({ widget_manager: manager }, place, picture) {
+  const cells = manager?.context?.model?.cells;
+  for (let index = 0; index < (cells?.length ?? 0); index += 1) {
+    const { outputs } = cells.get(index);
+    for (let number = 0; number < (outputs?.length ?? 0); number += 1) {
+      const output = outputs.get(number);
+      const html = [output.data?.["text/html"] ?? ""].flat().join("");
+      if (html.includes(place) && html !== picture["text/html"]) output.setData({ data: { ...output.data, ...picture } });
+    }
+  }
+}
+
+/** What to do with a model that has come to be: show `render` in front of its pictures. Returns what ends that. */
+export function mount({ model, signal }, render) {
+  const place = model.get("place");
+  if (!place) return undefined;
+  const pictures = document.getElementsByClassName(place);
+  const shown = new Map();
+
+  function look() {
+    const outputs = new Set([...pictures].map((picture) => picture.closest(OUTPUT)).filter(Boolean));
+    for (const output of shown.keys()) if (!outputs.has(output)) hide(output);
+    for (const output of outputs) if (!shown.has(output)) show(output);
+  }
+  function show(output) {
+    const host = element("div", { class: "transient-host" });
+    output.before(host);
+    shown.set(output, { host, end: render({ model, el: host }) });
+  }
+  function hide(output) {
+    const { host, end } = shown.get(output);
+    shown.delete(output);
+    end?.();
+    host.remove();
+  }
+
+  const onPicture = () => store(model, place, model.get("picture"));
+  model.on("change:picture", onPicture);
+  const watcher = new MutationObserver(look);
+  watcher.observe(document.body, { childList: true, subtree: true });
+  look();
+  function end() {
+    watcher.disconnect();
+    model.off("change:picture", onPicture);
+    for (const output of [...shown.keys()]) hide(output);
+  }
+  signal?.addEventListener("abort", end);
+  return end;
+}
