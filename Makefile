@@ -47,7 +47,7 @@ test: lint browser $(FRONT)
 
 # Neither TensorFlow nor a browser nor long stories: for after every change.
 quick: $(FRONT)
-	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
+	@$(BIN)/python -m pytest --quick -n 3 --dist worksteal
 
 # As a stranger would: pip install . in an empty environment, and what works there.
 light:
