@@ -10,7 +10,7 @@ import importlib
 import os
 from typing import Any
 
-from . import lean
+from . import comparison, lean
 
 GPU = "TRANSIENT_GPU"
 """In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one has."""
@@ -69,4 +69,5 @@ def _whole() -> Any:
     tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others
     # The global step follows the default kind of variable; as a resource variable its reads and increments are ordered.
     tf.enable_resource_variables()
+    comparison.compare_by_element()
     return tf
