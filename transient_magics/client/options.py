@@ -471,7 +471,8 @@ EPILOGS = {
     "plan": "A published workload has its own speeds and prices of 2019 and is counted from the first step.\n"
     "A run's are what it and other runs of its model were measured at; GPUs that it never ran on are estimated.",
     "train": "Without --model, --hparams-set and --problem the code defines:\n"
-    '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples;\n'
+    '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples\n'
+    "                   (of batches for a model that begins with keras.Input); a Keras model takes weights as third;\n"
     "                   arrays are shuffled, a dataset shuffles itself; every worker begins somewhere else in them\n"
     "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
     "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"

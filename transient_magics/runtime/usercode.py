@@ -14,7 +14,7 @@ import traceback
 import types
 from pathlib import Path
 
-from ..errors import CellError, TrainingError, TransientError
+from ..errors import CellError, DeclarationError, TrainingError, TransientError
 
 FILE_NAME = "cell"
 MODULE_NAME = "transient_cell"
@@ -27,6 +27,8 @@ _PREFACE = re.compile(
     rf"Detected at node .*|File \".*\", line \d+, in .*|Node: .*|{_CALLED.pattern}|"
 )
 """Lines of TensorFlow's that come before what it has to say. The first holds the number of the worker."""
+_CONVERTED = "in user code:"
+"""How AutoGraph begins what it says; the error itself is its last line, behind the lines of code that led to it."""
 _MADE_AT = re.compile(rf'File "{FILE_NAME}", line (\d+), in ')
 """A line of the cell in which TensorFlow says where the operation that failed was made."""
 
@@ -53,13 +55,14 @@ def cell_line(error: BaseException, line_offset: int) -> int | None:
     """The line of the cell, counted as the notebook shows it, at which `error` came up; None if it was elsewhere."""
     if isinstance(error, SyntaxError) and error.filename == FILE_NAME and error.lineno:
         return error.lineno + line_offset
-    seen: BaseException | None = error
+    converted = str(error).startswith(_CONVERTED)
+    made = _MADE_AT.findall(str(error)) if _operation(error) or converted else []
+    seen: BaseException | None = error if not (converted and made) else None
     while seen is not None:
         frames = [frame for frame in traceback.extract_tb(seen.__traceback__) if frame.filename == FILE_NAME]
         if frames and frames[-1].lineno:
             return frames[-1].lineno + line_offset
         seen = seen.__cause__ or seen.__context__
-    made = _MADE_AT.findall(str(error)) if _operation(error) else []
     return int(made[-1]) + line_offset if made else None
 
 
@@ -67,7 +70,9 @@ def sentence(error: BaseException, limit: int = 300) -> str:
     """`error` in one line: its kind and the first line of what it says, the same from every worker."""
     if isinstance(error, TransientError):
         return str(error)
-    lines = map(str.strip, _BOLD.sub("", str(error)).splitlines())
+    lines = [line.strip() for line in _BOLD.sub("", str(error)).splitlines()]
+    if lines and lines[0] == _CONVERTED:
+        lines = [next(line for line in reversed(lines) if line).removeprefix(f"{type(error).__name__}: ")]
     text = next((line for line in lines if not _PREFACE.fullmatch(line)), "")
     if isinstance(error, SyntaxError):
         text = error.msg
@@ -97,9 +102,11 @@ def _place(error: BaseException) -> str:
 
 def told(error: BaseException, line_offset: int) -> TransientError:
     """The error of this package that tells `error`: a CellError with its line if the cell is at fault."""
+    line = cell_line(error, line_offset)
+    if isinstance(error, DeclarationError) and line is not None:
+        return CellError(f"cell line {line}: {error}", where=f"line {line}")
     if isinstance(error, TransientError):
         return error
-    line = cell_line(error, line_offset)
     if line is None:
         return TrainingError(sentence(error), where=_place(error))
     return CellError(f"cell line {line}: {sentence(error)}", where=f"line {line}")

@@ -25,6 +25,9 @@ class KerasOptimizer:
         self._optimizer = optimizer
         self._config = optimizer.get_config()
         kind = type(optimizer).__name__
+        if kind == "LossScaleOptimizer":
+            what = "mixed_float16 needs its loss scaled, which is not to be had on parameter servers"
+            raise DeclarationError(what, fix="Use mixed_bfloat16.")
         if kind not in _RULES:
             fix = f"Compile the model with {', '.join(_RULES)}, or define model_fn, which may use any of tf.compat.v1."
             raise DeclarationError(f"the Keras optimizer {kind} is not to be had on parameter servers", fix=fix)
@@ -61,7 +64,22 @@ def _sgd(rate: Any, config: Mapping[str, Any]) -> Any:
     train = tensorflow().train
     if not config["momentum"]:
         return train.GradientDescentOptimizer(rate)
-    return train.MomentumOptimizer(rate, config["momentum"], use_nesterov=config["nesterov"])
+
+    class Momentum(_dense(train.MomentumOptimizer)):
+        """Of TensorFlow's two momenta the one that is Keras's: each gradient keeps the learning rate that it had."""
+
+        def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+            from tensorflow.python.ops import gen_training_ops
+
+            kind, momentum = var.dtype.base_dtype, self.get_slot(var, "momentum")
+            rate, share = (
+                tensorflow().cast(value, kind) for value in (self._learning_rate_tensor, self._momentum_tensor)
+            )
+            return gen_training_ops.resource_apply_keras_momentum(
+                var.handle, momentum.handle, rate, grad, share, use_locking=False, use_nesterov=self._use_nesterov
+            )
+
+    return Momentum(rate, config["momentum"], use_nesterov=config["nesterov"], name="KerasMomentum")
 
 
 def _adam(rate: Any, config: Mapping[str, Any]) -> Any:
@@ -69,7 +87,7 @@ def _adam(rate: Any, config: Mapping[str, Any]) -> Any:
 
 
 def _rmsprop(rate: Any, config: Mapping[str, Any]) -> Any:
-    class FromZero(tensorflow().train.RMSPropOptimizer):
+    class FromZero(_dense(tensorflow().train.RMSPropOptimizer)):
         """TensorFlow's mean squares begin with one, Keras's with zero."""
 
         def _create_slots(self, var_list: Any) -> None:
@@ -78,6 +96,18 @@ def _rmsprop(rate: Any, config: Mapping[str, Any]) -> Any:
                     self._zeros_slot(variable, name, self._name)
 
     return FromZero(rate, config["rho"], config["momentum"], config["epsilon"], centered=config["centered"])
+
+
+def _dense(optimizer: Any) -> Any:
+    """TensorFlow's rules leave a variable's rows alone that have no gradient (of embeddings), Keras's move them too."""
+
+    class Dense(optimizer):
+        def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+            tf = tensorflow()
+            whole = tf.scatter_nd(tf.expand_dims(indices, 1), grad, tf.shape(var, out_type=indices.dtype))
+            return self._resource_apply_dense(whole, var)
+
+    return Dense
 
 
 _RULES: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {"SGD": _sgd, "Adam": _adam, "RMSprop": _rmsprop}

@@ -1,7 +1,9 @@
 """A model that the cell defines itself, as a run trains it. These names of the cell count:
 
-    input_fn(mode)      (features, labels) for the mode "train" or "eval": arrays, or a tf.data.Dataset of single
-                        examples; features are one array, or a dict of them
+    input_fn(mode)      (features, labels) for the mode "train" or "eval", for a Keras model also (features, labels,
+                        weights): arrays, or a tf.data.Dataset of single examples; each of them is one array, a dict
+                        or a tuple of several. Batches are taken where the model begins with a keras.Input, which
+                        tells them from examples
     model               a compiled Keras model, or
     model_fn(features, labels, mode)
                         builds a batch's graph with TensorFlow's version-1 functions and returns a dict:
@@ -29,7 +31,9 @@ from ..folder import RunFolder, RunSpec
 from ..graph_mode import tensorflow
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_cell
-from .data import LABELS, Data
+from . import constants
+from .data import Data
+from .keras_limits import declared_only, refuse_callbacks
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
 _BATCH = 32
@@ -41,13 +45,22 @@ class OwnModel:
     def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        module = run_cell(folder.cell, folder.include, spec.line_offset)
+        constants.keep_as_constants()
+        with declared_only(folder):
+            module = run_cell(folder.cell, folder.include, spec.line_offset)
         if not callable(input_fn := getattr(module, "input_fn", None)):
             raise DeclarationError("the cell defines no input_fn", fix=_needed())
         _check_parameters(input_fn, "mode")
-        self.batch = _batch_size(getattr(module, "batch_size", _BATCH))
-        self._data = Data(input_fn)
-        self._model_fn = self._chosen(module)
+        refuse_callbacks(module)
+        model_fn, model = getattr(module, "model_fn", None), getattr(module, "model", None)
+        if callable(model_fn):
+            _check_parameters(model_fn, "features", "labels", "mode")
+        elif model is None:
+            raise DeclarationError("the cell defines neither model nor model_fn", fix=_needed())
+        inputs = () if callable(model_fn) else [each.shape for each in getattr(model, "inputs", None) or ()]
+        self._data = Data(input_fn, inputs, _batch_size(getattr(module, "batch_size", None)))
+        self.batch = self._data.batch or _BATCH
+        self._model_fn = self._without_weights(model_fn) if callable(model_fn) else self._keras(model, spec)
 
     def prepare(self) -> None:
         """Nothing is missing."""
@@ -65,7 +78,7 @@ class OwnModel:
 
     def evaluation_pipeline(self) -> Pipeline:
         """The examples of the mode "eval" once."""
-        return self._data.evaluation()
+        return self._data.evaluation(self.batch)
 
     def placeholders(self) -> dict[str, Any]:
         """Placeholders for a batch."""
@@ -85,7 +98,7 @@ class OwnModel:
         pairs = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not pairs:
             raise TrainingError("no variable of the model gets a gradient from its loss")
-        weight = tf.cast(tf.shape(features[LABELS])[0], tf.float32)
+        weight = tf.cast(_rows(features), tf.float32)
         clip = _clipping(made.get("clip"))
         return Objective(loss, pairs, optimizer, clip, lambda by: made["optimizer"](rate / by), weight)
 
@@ -97,13 +110,13 @@ class OwnModel:
         metrics = made.get("eval_metric_ops") or {}
         updates = tf.group(*(update for _, update in metrics.values()))
         values = {name: value for name, (value, _) in metrics.items()}
-        return EvaluationGraph(values, updates, made["loss"], tf.shape(features[LABELS])[0])
+        return EvaluationGraph(values, updates, made["loss"], _rows(features))
 
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
         """The predictions, for the features without labels."""
         tf = tensorflow()
 
-        names = set(self._data.types) - {LABELS}
+        names = set(self._data.features)
         if given and (wrong := sorted(names ^ set(given))):
             what = (
                 f"the model has no feature {wrong[0]!r}"
@@ -128,15 +141,16 @@ class OwnModel:
         types, shapes = self._data.types, self._data.shapes
         return {name: tf.placeholder(types[name], [None, *shapes[name].as_list()], name=name) for name in sorted(names)}
 
-    def _chosen(self, module: Any) -> Callable[..., Any]:
-        if callable(model_fn := getattr(module, "model_fn", None)):
-            _check_parameters(model_fn, "features", "labels", "mode")
-            return model_fn
-        if (model := getattr(module, "model", None)) is None:
-            raise DeclarationError("the cell defines neither model nor model_fn", fix=_needed())
+    def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
+        if len(self._data.types) > len(self._data.features) + len(self._data.labels):
+            fix = "Make them one of the features."
+            raise DeclarationError("input_fn gives sample weights, which model_fn does not take", fix=fix)
+        return lambda features, labels, weights, mode: model_fn(features, labels, mode)
+
+    def _keras(self, model: Any, spec: RunSpec) -> Callable[..., Any]:
         from .keras_model import KerasModel
 
-        return KerasModel(model, self._data)
+        return KerasModel(model, self._data, spec.batching != "uniform")
 
     def _build(self, features: Mapping[str, Any], mode: str, *needed: str) -> Mapping[str, Any]:
         made = self._model_fn(*self._data.structured(features), mode)
@@ -149,8 +163,13 @@ class OwnModel:
         return made
 
 
-def _batch_size(value: Any) -> int:
-    if not isinstance(value, int) or value < 1:
+def _rows(values: Mapping[str, Any]) -> Any:
+    """How many examples a batch has."""
+    return tensorflow().shape(next(iter(values.values())))[0]
+
+
+def _batch_size(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or value < 1):
         raise DeclarationError(f"batch_size is a whole number from 1 on, not {value!r}")
     return value
 
