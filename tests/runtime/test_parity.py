@@ -73,10 +73,12 @@ model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True
     assert found["hits"] == found["accuracy"] > 0
 
 def sets_in_batches():
-    # The same examples, in batches of the user's and in ours, mapped with a comparison.
+    # The same examples, in batches of the user's and in ours, mapped with a comparison that AutoGraph sees.
     cell = '''
 def halved(features, label):
-    return tf.where(label == 1, features / 2, features), label
+    if label == 1:
+        features = features / 2
+    return features, label
 def input_fn(mode):
     features = np.random.default_rng(1).normal(size=(20, 6)).astype("f")
     return tf.data.Dataset.from_tensor_slices((features, np.arange(20) % 10)).map(halved)BATCHED

@@ -7,6 +7,7 @@ TensorFlow.
 
 from __future__ import annotations
 
+import importlib.abc
 import linecache
 import re
 import sys
@@ -33,6 +34,17 @@ _MADE_AT = re.compile(rf'File "{FILE_NAME}", line (\d+), in ')
 """A line of the cell in which TensorFlow says where the operation that failed was made."""
 
 
+class _Source(importlib.abc.InspectLoader):
+    """Knows the cell's text: AutoGraph reads the functions that it converts, by way of their module."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_source(self, fullname: str) -> str:
+        """The text of the cell."""
+        return self._text
+
+
 def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
     """Execute the cell as a module; `include` is importable meanwhile and afterwards. Raises CellError."""
     if include.is_dir() and str(include) not in sys.path:
@@ -41,6 +53,7 @@ def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
     linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
     module = types.ModuleType(MODULE_NAME)
     module.__file__ = FILE_NAME
+    module.__loader__ = _Source(source)
     sys.modules[MODULE_NAME] = module
     try:
         exec(compile(source, FILE_NAME, "exec"), module.__dict__)
