@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 from transient_magics import client
 from transient_magics.errors import TrainingError
 
@@ -106,9 +104,7 @@ def trained(
     (run.directory / "cell.py").write_text(CELL)
     declared = {"name": "run-1", "model": model, "hparams_set": hparams_set, "problem": problem, "train_steps": steps}
     (run.directory / "run.json").write_text(json.dumps(declared))
-    program = [sys.executable, "-m", "tests.runtime.text_run", str(run.directory)]
-    ended = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    programs.run("tests.runtime.text_run", run.directory)
     return run
 
 

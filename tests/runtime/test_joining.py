@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_other_runs import REVERSE, events
 from tests.runtime.test_training import DECLARATION, DIGITS, assignment
@@ -68,8 +67,7 @@ class Joining:
 
 
 def write_graph(folder: Path) -> None:
-    command = [sys.executable, "-m", "transient_magics.runtime.shared_graph", "--run", str(folder), "--servers", "1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    programs.run("transient_magics.runtime.shared_graph", "--run", folder, "--servers", 1)
 
 
 def laps(log: str) -> dict[str, float]:
