@@ -15,7 +15,7 @@ import pytest
 
 from transient_magics import client, errors, places
 from transient_magics.cloud import Vm
-from transient_magics.controller import adopt, declared
+from transient_magics.controller import adopt, checking, declared
 from transient_magics.controller.__main__ import _look_after
 from transient_magics.controller.access import Access
 from transient_magics.controller.cluster import Controller
@@ -252,6 +252,12 @@ def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> N
     assert client.Cluster("one").state.spec == SPEC
     (home / "spec.json").write_text("{}")
     assert [each.name for each in client.clusters(all=True)] == ["one"]
+
+
+def test_of_what_a_check_on_a_vm_counts_only_numbers_are_kept(tmp_path: Path) -> None:
+    counted = {"parameters": 7, "flops": 10**400, "bytes": True, "name": "x", "loss": float("nan")}
+    assert checking._reason(tmp_path, json.dumps({"ok": True, "model": counted}), "") == ""
+    assert json.loads((tmp_path / "model.json").read_text()) == {"parameters": 7}
 
 
 def test_an_event_that_makes_no_sense_is_never_written(home: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_vm_tells_nothing_that_is_the_controllers_to_say(changes: dict[str, An
         line(time=2**70),
         line(run="run-2"), line(run="../../../.."), line(run=7), line(run=""), line(step=-1), line(step="7"),
         line(step=None), line(loss="x"), line(steps_per_second=-1.0), line(active=[1]),
-        *(line(loss=1.0).replace(b"1.0", number) for number in (b"NaN", b"Infinity", b"1e999", b"9" * 99, b"9" * 9999)),
+        *(line(loss=1.0).replace(b"1.0", number) for number in (b"NaN", b"1e999", b"9" * 99, b"9" * 400, b"9" * 9999)),
         *(line(kind="train.failed", **reason) for reason in ({}, {"reason": "x" * 5000}, {"reason": "\ud800"})),
         line(kind="train.evaluated", metrics=7), line(kind="train.evaluated", metrics={"a": "b"}),
         line(kind="train.evaluated", metrics=dict.fromkeys(map(str, range(2000)), 1.0)),

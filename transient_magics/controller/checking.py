@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ log = logging.getLogger(__name__)
 _SECONDS = 300.0
 _MODULE = "transient_magics.runtime.check"
 _MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the sentence in it
+_LARGEST = 2.0**63  # of what is counted
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
 _THERE = (
     'PYTHONPATH="$HOME/transient/code/{code}" TF_CPP_MIN_LOG_LEVEL=2 timeout -k 5 {seconds:.0f} transient-python '
@@ -96,5 +96,5 @@ def _numbers(model: object) -> dict[str, float]:
     return {
         str(name): value
         for name, value in found
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
     }

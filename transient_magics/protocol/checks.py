@@ -8,7 +8,6 @@ they were) or raises ValueError. Numbers are finite and below 2**63, texts have 
 from __future__ import annotations
 
 import json
-import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -106,7 +105,7 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not -_LARGEST < value < _LARGEST:
+    if type(value) not in (int, float) or not -_LARGEST < value < _LARGEST:  # nor is it infinite or NaN
         raise ValueError(f"no number: {value!r:.80}")
     return value
 
