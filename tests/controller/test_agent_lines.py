@@ -6,15 +6,18 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from transient_magics.controller.access import Access
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.fleet import Fleet
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.training import Training
 from transient_magics.journal import Journal, events, read, replay
 from transient_magics.protocol.vm_events import from_agent
@@ -75,6 +78,27 @@ def test_traffic_is_counted_once_however_often_it_is_read(cluster: Path) -> None
     assert sum(event.kind == "vm.traffic" for event in history) == 5
     vm = replay(history).vms["worker-0"]
     assert (vm.traffic_bytes, vm.traffic_rate) == (5000, 100.0)
+
+
+@pytest.mark.parametrize("model", ["spot", "standard"])
+def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(cluster: Path, model: str) -> None:
+    """A second VM is rented at it: one on demand has none to give, and any other goes."""
+    journal = cluster / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"spot"', f'"{model}"'))
+    asked: list[str] = []
+    tasks = cast(Tasks, SimpleNamespace(do=lambda key, _: asked.append(key)))
+    with in_charge(cluster) as controller:
+        recorder = controller._recorder
+        tell(controller, {"kind": "vm.preemption_notice", "time": 1})
+        assert recorder.state.vms["worker-0"].state == ("leaving" if model == "spot" else "ready")
+        fleet = Fleet(cluster, recorder, cast(Access, None), tasks, lambda *_: None)
+        fleet.keep_links()
+        assert asked == ["link worker-0"]
+        noticed = time.time() - 3600
+        vms = {name: replace(vm, noticed_at=noticed) for name, vm in recorder.state.vms.items()}
+        recorder.state = replace(recorder.state, vms=vms)
+        fleet.keep_links()
+        assert ("delete worker-0" in asked) == (model == "spot")
 
 
 def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> None:

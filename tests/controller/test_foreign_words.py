@@ -284,10 +284,14 @@ def test_an_error_that_a_vm_names_is_one_of_ours() -> None:
 
 
 @asynccontextmanager
-async def chief(folder: Path, said: list[bytes], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Any]]:
+async def chief(
+    folder: Path, said: list[bytes], monkeypatch: pytest.MonkeyPatch, ahead: int = 0
+) -> AsyncIterator[list[Any]]:
     """What the controller records while it follows a chief that says all this and then, that the run has failed."""
     recorded: list[Any] = []
-    last = json.dumps({"kind": "train.failed", "run": "run-1", "reason": "over", "time": time.time_ns()}).encode()
+    last = json.dumps(
+        {"kind": "train.failed", "run": "run-1", "reason": "over", "time": time.time_ns() + ahead}
+    ).encode()
 
     async def lines(*_: object, **__: object) -> AsyncIterator[bytes]:
         for line in [*said, last]:
@@ -299,7 +303,7 @@ async def chief(folder: Path, said: list[bytes], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(training, "_chief_connection", lambda: _nothing())
     training._chief_known.set()
     await training._follow_chief()
-    assert training._over.done()
+    assert training._over.result().time <= time.time_ns()  # from then on the cluster is idle, whatever was said
     yield recorded
 
 
@@ -319,7 +323,7 @@ async def test_a_chief_decides_nothing_for_the_controller(home: Path, monkeypatc
     ]  # fmt: skip
     good = {"kind": "train.progress", "run": "run-1", "step": 5, "time": now}
     lines = [json.dumps({"time": now, **each}).encode() for each in [*said, good, good]] + [b"[1]", b"[" * 200_000]
-    async with chief(home, lines, monkeypatch) as recorded:
+    async with chief(home, lines, monkeypatch, ahead=20 * 3600 * 10**9) as recorded:
         told = [each for each in recorded if each.kind == "controller.trouble"]
         assert [each.step for each in recorded if each.kind == "train.progress"] == [5]  # and known by kind and time
         assert len(recorded) == len(told) + 1

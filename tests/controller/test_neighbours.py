@@ -34,8 +34,8 @@ from transient_magics.controller.baking import BUILD_LABEL
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
 from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 from transient_magics.controller.preflight import examine
-from transient_magics.controller.sweep import _why
-from transient_magics.errors import AlreadyExistsError, ClusterError, DeclarationError
+from transient_magics.controller.sweep import _delete, _why
+from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
 pytestmark = pytest.mark.story
@@ -171,6 +171,38 @@ def test_of_other_machines_only_what_is_old_and_without_a_controller_is_swept() 
     assert not _why(old, "here", {"1a2b3c4d": False}, ()), "it is followed here"
     assert _why(old, "here", {"1a2b3c4d": True}, ()) == "its cluster c is over"
     assert _why(young, "there", {"5e6f7a8b": False}, ()), "another cluster of that name is no reason to keep it"
+
+
+async def test_a_sweep_leaves_the_rules_of_what_it_spares_and_one_failure_stops_no_other_deletion() -> None:
+    made = datetime.now(UTC)
+    vms = [
+        Vm(f"{name}-worker-0", ZONE, "1", "RUNNING", "", "", {LABEL: name, ID_LABEL: name * 8}, made, True, made)
+        for name in "abc"
+    ]
+    done: list[str] = []
+
+    async def delete(_: str, name: str, labels: Any) -> None:
+        if name == failing:
+            raise CloudError("not now")
+        await asyncio.sleep(0)
+        done.append(name)
+
+    async def find(description: str) -> list[str]:
+        return [description]
+
+    async def remove(found: list[str]) -> None:
+        done.extend(found)
+
+    firewall = SimpleNamespace(find=find, remove=remove)
+    access: Any = SimpleNamespace(engine=SimpleNamespace(delete=delete, firewall=firewall))
+    failing = "a-worker-0"
+    with pytest.raises(CloudError, match="not now"):
+        await _delete(access, vms, ())
+    assert done == ["b-worker-0", "c-worker-0"]
+    failing = ""
+    done.clear()
+    await _delete(access, vms, {"bbbbbbbb"})
+    assert [each[-10:] for each in done[3:]] == ["(aaaaaaaa)", "(cccccccc)"]
 
 
 @pytest.fixture

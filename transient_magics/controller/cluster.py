@@ -273,8 +273,8 @@ class Controller:
         """What an agent told of its VM. Each controller reads all lines of its agents."""
         state = self._state.vms[vm]
         match line:
-            case PreemptionNoticed():
-                if state.living and state.state != "leaving":
+            case PreemptionNoticed():  # those on demand are never preempted, and another VM is rented at this word
+                if state.living and state.state != "leaving" and state.provisioning_model != "standard":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time))
             case TrafficCounted():
                 priced = self._state.spec and state.zone in self._state.spec.transfer_prices

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 5.0
 _SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
 _BOOT_SECONDS = 900.0
+_LEAVE_SECONDS = 300.0  # a VM that is still there so long after the notice of its preemption may have made it up
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
 _CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA}
@@ -242,6 +243,8 @@ class Fleet:
             # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
             silent = time.monotonic() - self._lost_at.get(name, time.monotonic()) > _SILENT_SECONDS
             never = not vm.ready_at and time.time() - vm.running_at > _BOOT_SECONDS
+            if vm.state == "leaving" and time.time() - vm.noticed_at > _LEAVE_SECONDS:
+                self.delete(vm, "it was to be preempted and is still there")
             if (silent or never) and name != here():
                 self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,9 @@ async def whose(engine: ComputeEngine) -> dict[str, str]:
 async def note(engine: ComputeEngine, directory: Path) -> None:
     """Have the labels of the cluster in `directory` written down there, once. Raises CloudError."""
     if not (directory / OWNER).exists():
-        (directory / OWNER).write_text(json.dumps(await whose(engine)))
+        fresh = directory / f".{OWNER}.{os.getpid()}"
+        fresh.write_text(json.dumps(await whose(engine)))
+        fresh.replace(directory / OWNER)  # whole: no controller could begin with half of it
 
 
 def noted(directory: Path) -> Mapping[str, str]:

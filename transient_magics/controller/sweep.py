@@ -45,7 +45,7 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         reasons = [(vm, _why(vm, mine[MACHINE_LABEL], clusters, governed)) for vm in found]
         orphans = sorted(((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name))
         if yes:
-            await _delete(access, [vm for vm, _ in orphans])
+            await _delete(access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why})
     shown = [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans]
     return {"orphans": shown, "deleted": yes}
 
@@ -87,11 +87,14 @@ def _building(image: str, identity: str) -> bool:
     return held(folder) and json.loads((folder / "spec.json").read_text()).get("id", "") == identity
 
 
-async def _delete(access: Access, orphans: Collection[Vm]) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        for vm in orphans:
-            tasks.create_task(access.engine.delete(vm.zone, vm.name, vm.labels))
-    clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in orphans if LABEL in vm.labels}
+async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[str]) -> None:
+    """Delete all that can be, and the rules of clusters none of whose VMs is `spared`. Raises the first CloudError."""
+    deletions = [access.engine.delete(vm.zone, vm.name, vm.labels) for vm in orphans]
+    for outcome in await asyncio.gather(*deletions, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+    closed = [vm for vm in orphans if LABEL in vm.labels and _identity(vm) not in spared]
+    clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in closed}
     for name, identity in sorted(clusters):
         await access.engine.firewall.remove(await access.engine.firewall.find(rule_description(name, identity)))
 

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -292,7 +293,7 @@ class Training:
             with suppress(OSError):  # a copy for a new parameter server's VM; the journal has what matters
                 metrics.append(self.folder / "events.jsonl", line + b"\n")
             if event.kind in ("train.finished", "train.failed"):
-                self._end(event)
+                self._end(replace(event, time=min(event.time, time.time_ns())))  # since then the cluster is idle
                 return
             self._note(event)
             if (event.kind, event.time) not in self._known:
