@@ -4,7 +4,7 @@ A handle reads the cluster's journal and sends commands to its controller; it ne
 here imports a cloud client, SSH or TensorFlow, so that the first cell answers at once.
 """
 
-from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify
+from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify, unreadable
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
@@ -46,4 +46,5 @@ __all__ = [
     "specify",
     "sweep",
     "train",
+    "unreadable",
 ]

@@ -29,9 +29,10 @@ from ..catalog import (
     transfer_price,
     zones_with,
 )
+from ..controller import declared
 from ..controller.pricing import with_home, worker_prices
 from ..errors import ClusterError, DeclarationError
-from ..journal import read, replay
+from ..journal import ClusterState, kept, read, replay
 from ..spec import (
     CONTROLLER,
     EMULATED_PROJECT,
@@ -281,10 +282,30 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
 
 
 def clusters(all: bool = False) -> list[Cluster]:
-    """Clusters of this machine that are not deleted (`all`: those too), in the order of their declaration."""
-    folders = sorted(places.clusters().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime)
-    found = [Cluster(path.parent.name) for path in folders]
+    """Clusters of this machine that are not deleted (`all`: those too), in the order of their declaration.
+
+    Those of which neither declaration nor journal can be read are passed over (`unreadable`).
+    """
+    paths = sorted(places.clusters().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime)
+    found = [Cluster(path.parent.name) for path in paths if not declared.unreadable(path.parent) or _told(path.parent)]
     return found if all else [each for each in found if not each.state.over]
+
+
+def unreadable() -> list[str]:
+    """A sentence for each cluster's folder on this machine that cannot be read, unless its journal says it is over."""
+    found = {
+        path.parent: declared.unreadable(path.parent) for path in sorted(places.clusters().glob("[a-z]*/spec.json"))
+    }
+    return [why for folder, why in found.items() if why and not ((state := _told(folder)) and state.over)]
+
+
+def _told(folder: Path) -> ClusterState | None:
+    """What the journal says of a cluster, if it says what that is."""
+    try:
+        state = kept(folder / "journal.jsonl").read()
+    except OSError:
+        return None
+    return state if state.spec else None
 
 
 def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:

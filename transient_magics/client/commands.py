@@ -16,11 +16,13 @@ from typing import Any
 
 from .. import places
 from ..controller.commands import granted
+from ..controller.declared import unreadable
 from ..controller.lock import held
 from ..errors import ClusterError, ControllerError
 from ..journal import kept
 
 _START_SECONDS = 20.0
+SWEPT = "`transient cluster sweep` finds its VMs."
 
 
 def in_charge(directory: Path) -> bool:
@@ -54,10 +56,12 @@ def send(directory: Path, command: Mapping[str, Any], timeout: float = 30.0) -> 
     """The controller's answer to `command`, starting a controller where none is in charge.
 
     Raises the error that the controller answered with, ControllerError when it does not answer, and ClusterError where
-    the cluster is deleted, which has no controller any more.
+    there can be no controller: the cluster is deleted, or its folder cannot be read.
     """
     if not in_charge(directory):
         _refuse_deleted(directory)
+        if why := unreadable(directory):
+            raise ClusterError(why, fix=SWEPT)
         start_controller(directory)
     deadline = time.monotonic() + _START_SECONDS
     while True:

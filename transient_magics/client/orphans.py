@@ -24,6 +24,8 @@ class Sweep:
     project: str | None
     orphans: tuple[Orphan, ...]
     deleted: bool
+    unreadable: tuple[str, ...] = ()
+    """A sentence for each cluster's folder here that cannot be read."""
 
     @property
     def names(self) -> list[str]:
@@ -32,10 +34,11 @@ class Sweep:
 
     def __str__(self) -> str:
         if not self.orphans:
-            return "Nothing to sweep: every VM of yours from here belongs to a cluster or an image's build."
+            nothing = "Nothing to sweep: every VM of yours from here belongs to a cluster or an image's build."
+            return "\n".join([nothing, *self.unreadable])
         rows = [(each.name, each.zone, each.why) for each in self.orphans]
         end = "They are deleted." if self.deleted else "Nothing was deleted. With --yes (in Python yes=True) they are."
-        return "\n".join([*text.table(["VM", "ZONE", "WHY"], rows), end])
+        return "\n".join([*text.table(["VM", "ZONE", "WHY"], rows), *self.unreadable, end])
 
     def __repr__(self) -> str:
         return str(self)
@@ -49,4 +52,5 @@ def sweep(project: str | None = None, *, yes: bool = False, all_machines: bool =
     """
     options = [*(["--yes"] if yes else []), *(["--all-machines"] if all_machines else [])]
     found = ask("sweep", "Sweeping", *options, *([project] if project else []))
-    return Sweep(project, tuple(Orphan(**each) for each in found["orphans"]), bool(found["deleted"]))
+    orphans = tuple(Orphan(**each) for each in found["orphans"])
+    return Sweep(project, orphans, bool(found["deleted"]), tuple(found["unreadable"]))

@@ -16,6 +16,7 @@ from ..errors import CellError, ClusterError, DeclarationError, TransientError
 from ..journal import ClusterState, bill
 from . import arguments, cell, text
 from .arguments import Command
+from .commands import SWEPT
 
 if TYPE_CHECKING:
     from .handles import Cluster
@@ -162,11 +163,11 @@ def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: 
 
 
 def _list(command: Command) -> None:
-    from . import clusters
+    from . import clusters, unreadable
 
     now = time.time()
     states = [(each.name, each.state) for each in clusters(all=command.values.get("all", False))]
-    print(text.listing([(name, state, bill(state, now)) for name, state in states]))
+    print("\n".join([text.listing([(name, state, bill(state, now)) for name, state in states]), *unreadable()]))
 
 
 def _status(command: Command) -> None:
@@ -222,10 +223,11 @@ def _events(command: Command) -> None:
 
 
 def _delete(command: Command) -> None:
-    from . import cluster, clusters
+    from . import cluster, clusters, unreadable
 
     chosen = clusters() if command.values.get("all") else [cluster(command.values["name"])]
-    if not chosen:
+    broken = unreadable() if command.values.get("all") else []
+    if not chosen and not broken:
         print("There is no cluster to delete.")
     failed = []
     for each in chosen:
@@ -235,8 +237,8 @@ def _delete(command: Command) -> None:
             failed.append(str(error))
         else:
             print(text.deleted_words(each.state, each.cost()))
-    if failed:
-        raise ClusterError("; ".join(failed))
+    if failed or broken:
+        raise ClusterError(" ".join([*failed, *broken]), fix=SWEPT if broken else "")
 
 
 def _sweep(command: Command) -> None:

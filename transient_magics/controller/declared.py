@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,18 @@ def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
     except (OSError, ValueError) as error:
         raise DeclarationError(f"The cluster's declaration cannot be read: {error}", where=str(directory)) from error
     raise DeclarationError("The cluster's declaration is gone", where=str(directory))
+
+
+def unreadable(directory: Path) -> str:
+    """Why nobody can say what the cluster in this folder is, in one sentence, or nothing."""
+    try:
+        ClusterSpec.from_dict(checks.parsed_object((directory / _SPEC).read_bytes()))
+        with suppress(FileNotFoundError), (directory / "journal.jsonl").open("rb"):
+            pass
+    except (OSError, ValueError, DeclarationError) as error:
+        why = error.what if isinstance(error, DeclarationError) else str(error)
+        return f"The folder of {directory.name} on this machine cannot be read: {why.rstrip('.')} ({directory})."
+    return ""
 
 
 def _before_the_first_hand_over(spec: ClusterSpec, history: Iterable[Event]) -> ClusterSpec:

@@ -4,8 +4,9 @@ Those are VMs of this user's that were made from this machine, of clusters that 
 images that are built no more. With `--all-machines` they are all of this user's, also from other machines, and what an
 earlier version made in his login name; then what is younger than an hour is spared. A cluster whose controller runs on
 a VM is looked after, wherever it was declared. Only with `--yes` they are deleted, with the firewall rules of their
-clusters. Prints one JSON object: `{"orphans": [{name, zone, why}], "deleted": bool}` or `{"error": sentence}`. Without
-a project it is about the emulator.
+clusters. Prints one JSON object: `{"orphans": [{name, zone, why}], "deleted": bool, "unreadable": [sentence]}` or
+`{"error": sentence}`. Without a project it is about the emulator. `unreadable` has a sentence for each cluster's folder
+that cannot be read: its VMs are told and swept too, unless its controller is at work.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import json
 import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from .. import places
 from ..cloud import Vm
 from ..journal import read, replay
+from ..protocol import checks
 from .access import Access, to_project
 from .answer import answer
 from .baking import BUILD_LABEL
+from .declared import unreadable
 from .lock import held
 from .machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description
 from .owner import MACHINE_LABEL, OWNER_LABEL, user, whose
@@ -40,18 +44,29 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         found = await access.engine.list({key: mine[key] for key in keys})
         if all_machines:
             found += await access.engine.list({OWNER_LABEL: user()})  # whom an earlier version took for the owner
-        clusters = _clusters_here()
+        clusters, broken = _clusters_here()
         governed = {_identity(vm) for vm in found if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()}
-        reasons = [(vm, _why(vm, mine[MACHINE_LABEL], clusters, governed)) for vm in found]
+        reasons = [(vm, _why(vm, mine[MACHINE_LABEL], clusters, governed, broken)) for vm in found]
         orphans = sorted(((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name))
         if yes:
             await _delete(access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why})
     shown = [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans]
-    return {"orphans": shown, "deleted": yes}
+    told = [unreadable(places.cluster(name)) for name in broken]
+    return {"orphans": shown, "deleted": yes, "unreadable": told}
 
 
-def _why(vm: Vm, machine: str, clusters: Mapping[str, bool], governed: Collection[str]) -> str:
-    """Why nobody looks after the VM (a clause), or nothing. `clusters`: those that are known here, and whether over."""
+def _why(
+    vm: Vm,
+    machine: str,
+    clusters: Mapping[str, bool],
+    governed: Collection[str],
+    broken: Mapping[str, bool] = MappingProxyType({}),
+) -> str:
+    """Why nobody looks after the VM (a clause), or nothing.
+
+    `clusters`: those that are known here, and whether over. `broken`: the names of those that have a folder here which
+    cannot be read, and whether a controller is at work on it.
+    """
     image, cluster, identity = vm.labels.get(BUILD_LABEL), vm.labels.get(LABEL), _identity(vm)
     from_here = vm.labels.get(MACHINE_LABEL) == machine
     if not from_here and vm.created and datetime.now(UTC) - vm.created < _YOUNG:
@@ -63,6 +78,8 @@ def _why(vm: Vm, machine: str, clusters: Mapping[str, bool], governed: Collectio
         return ""
     if identity in clusters:
         return f"its cluster {cluster} is over"
+    if from_here and cluster in broken:
+        return "" if broken[cluster] else f"the folder of its cluster {cluster} on this machine cannot be read"
     where = "this machine" if from_here else "this one of your machines, nor a controller on a VM"
     return f"its cluster {cluster} has no folder on {where}"
 
@@ -72,19 +89,30 @@ def _identity(vm: Vm) -> str:
     return vm.labels.get(ID_LABEL) or vm.labels.get(LABEL, "")
 
 
-def _clusters_here() -> dict[str, bool]:
-    """Of the clusters that have a folder here, by id (by name where they have none), whether they are over."""
-    known = {}
-    for path in places.clusters().glob("[a-z]*/spec.json"):
-        identity = json.loads(path.read_text()).get("id") or path.parent.name
-        known[identity] = replay(read(path.parent / "journal.jsonl")).over
-    return known
+def _clusters_here() -> tuple[dict[str, bool], dict[str, bool]]:
+    """Of the clusters that have a folder here, by id (by name where they have none), whether they are over.
+
+    And of those whose folder cannot be read, by name, whether a controller is at work on it.
+    """
+    known, broken = {}, {}
+    for folder in sorted(path.parent for path in places.clusters().glob("[a-z]*/spec.json")):
+        if unreadable(folder):
+            broken[folder.name] = held(folder)
+        else:
+            identity = json.loads((folder / "spec.json").read_text()).get("id") or folder.name
+            known[identity] = replay(read(folder / "journal.jsonl")).over
+    return known, broken
 
 
 def _building(image: str, identity: str) -> bool:
     """Whether that very build of the image is under way on this machine."""
     folder = places.build(image)
-    return held(folder) and json.loads((folder / "spec.json").read_text()).get("id", "") == identity
+    if not held(folder):
+        return False
+    try:
+        return checks.parsed_object((folder / "spec.json").read_bytes()).get("id", "") == identity
+    except (OSError, ValueError):
+        return True  # nobody can say which build it is that is at work
 
 
 async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[str]) -> None:

@@ -15,8 +15,9 @@ from ..panels.markup import escape, row, table
 class Listing(Sequence[Cluster]):
     """Clusters, as a sequence of handles that shows itself as a table."""
 
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        self._clusters = list(clusters)
+    def __init__(self, clusters: Sequence[Cluster], unreadable: Sequence[str] = ()) -> None:
+        """`unreadable`: what to say of those that are passed over."""
+        self._clusters, self._unreadable = list(clusters), list(unreadable)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         return self._clusters[index]
@@ -25,13 +26,14 @@ class Listing(Sequence[Cluster]):
         return len(self._clusters)
 
     def __repr__(self) -> str:
-        return text.listing(self._states())
+        return "\n".join([text.listing(self._states()), *self._unreadable])
 
     def _repr_html_(self) -> str:
         rows = [text.listing_row(*each) for each in self._states()]
+        told = "".join(f"<div>{escape(each)}</div>" for each in self._unreadable)
         if not rows:
-            return "<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>"
-        return _table(list(rows[0]), [list(row.values()) for row in rows])
+            return f"<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>{told}"
+        return _table(list(rows[0]), [list(row.values()) for row in rows]) + told
 
     def _states(self) -> Iterator[tuple[str, ClusterState, Bill]]:
         now = time.time()

@@ -16,6 +16,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from .. import client, panels
 from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
 from ..client.arguments import Command
+from ..client.commands import SWEPT
 from ..client.planning import forecast_line
 from ..client.watch import watch
 from ..errors import CellError, ClusterError, DeclarationError
@@ -185,7 +186,7 @@ class TransientMagics(Magics):
         return run
 
     def _list(self, command: Command) -> Listing:
-        return Listing(client.clusters(all=command.values.get("all", False)))
+        return Listing(client.clusters(all=command.values.get("all", False)), client.unreadable())
 
     def _status(self, command: Command) -> Snapshot:
         cluster = client.cluster(command.values.get("name"))
@@ -226,12 +227,15 @@ class TransientMagics(Magics):
 
     def _delete(self, command: Command) -> None:
         chosen = client.clusters() if command.values.get("all") else [client.cluster(command.values["name"])]
-        if not chosen:
+        unreadable = client.unreadable() if command.values.get("all") else []
+        if not chosen and not unreadable:
             print("There is no cluster to delete.")
         for cluster in chosen:
             cluster.delete(by_name=command.values.get("by_name", False))
             self.held.pop(cluster.name, None)
             print(text.deleted_words(cluster.state, cluster.cost()))
+        if unreadable:
+            raise ClusterError(" ".join(unreadable), fix=SWEPT)
 
     def _sweep(self, command: Command) -> None:
         print(client.sweep(**command.values))
