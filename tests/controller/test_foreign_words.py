@@ -25,7 +25,7 @@ from transient_magics.controller.fleet import Fleet
 from transient_magics.controller.mirror import Mirror
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.training import Training
-from transient_magics.errors import AgreementError, ClusterError, JournalError
+from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError
 from transient_magics.journal import Journal, RunState, events, fold, read, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
@@ -125,6 +125,26 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
     (run, own), (_, brought) = begun
     assert (run.spec.get("pip"), run.spec.get("store"), run.train_steps) == (None, None, 9)
     assert (own, brought) == (True, False)
+
+
+def test_a_declaration_that_cannot_be_read_holds_up_no_controller(home: Path) -> None:
+    for name, values in (("run-2", {"hparams": "x" * 5000}), ("run-3", {})):
+        (home / "runs" / name).mkdir()
+        (home / "runs" / name / "run.json").write_text(json.dumps({"name": name, "train_steps": 9, **values}))
+    with taken_back(home) as controller:
+        controller._declare_waiting_runs()
+        runs = controller._state.runs
+        assert "hparams: a text of 5000" in runs["run-2"].reason
+        assert [runs[name].phase for name in ("run-1", "run-2", "run-3")] == ["declared", "failed", "declared"]
+
+
+@pytest.mark.parametrize("values", [{"train_steps": 9.0}, {"train_steps": 9, "pip": ("x",) * 1100}])
+def test_what_no_controller_could_read_is_not_declared(home: Path, values: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match=r"A run cannot be declared so: (train_steps|pip): "):
+        client.train(source="", cluster="one", **values)
+    assert not (home / "runs" / "run-2").exists()
+    with pytest.raises(DeclarationError, match=r"max_workers: no whole number: 8\.0"):
+        client.specify(client.Declaration("cpux2", max_workers=cast(int, 8.0)))
 
 
 async def test_of_a_brought_run_nothing_is_built_here(home: Path) -> None:

@@ -235,7 +235,8 @@ def specify(declaration: Declaration) -> ClusterSpec:
         controller=declaration.controller or _default_controller(declaration),
     )
     spec = with_home(spec, lines)
-    return replace(spec, bucket=_bucket(declaration, spec.home_zone))
+    # As whoever reads it will: a value of another type is refused here, not by the controller.
+    return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:

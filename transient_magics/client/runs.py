@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
+from ..protocol import checks
 from ..spec import TrainSpec, check_model, parse_bucket, parse_name, run_store
 from . import commands
 from .cell import packages
@@ -96,6 +97,7 @@ def train(
         workers=state.spec.worker_count if state.spec else 0, chief=state.spec.chief if state.spec else "ps",
         **{key: value for key, value in options.items() if value is not None},
     )  # fmt: skip
+    _see_that_it_can_be_read(spec)
     _write(folder, spec, source, include, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})
     return Run(folder.name, chosen)
@@ -146,6 +148,14 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
     """Whether VMs of `cluster` can get the checkpoints of `earlier` from their bucket themselves."""
     spec, other = cluster.state.spec, earlier.cluster.state.spec
     return bool(earlier.state.shipped and spec and other and spec.bucket and spec.project == other.project)
+
+
+def _see_that_it_can_be_read(spec: TrainSpec) -> None:
+    """Whoever conducts the run reads its declaration with these checks. Raises DeclarationError."""
+    try:
+        checks.built(TrainSpec, spec.to_dict())
+    except ValueError as error:
+        raise DeclarationError(f"A run cannot be declared so: {error}") from None
 
 
 def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...], earlier: Run | None) -> None:

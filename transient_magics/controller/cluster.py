@@ -371,9 +371,13 @@ class Controller:
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
     def _declare_waiting_runs(self) -> None:
-        """Runs whose command reached no controller."""
+        """Runs whose command reached no controller. One that cannot be read has failed, and holds up nobody."""
         for name in waiting_runs(self._directory, self._state):
-            self._declare_run(name)
+            try:
+                self._declare_run(name)
+            except ClusterError as error:
+                self._recorder.record(events.TrainDeclared(run=name, spec={}))
+                self._recorder.record(events.TrainFailed(run=name, reason=str(error)))
 
     def _declare_run(self, run: str) -> None:
         if run not in self._state.runs:
