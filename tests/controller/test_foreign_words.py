@@ -127,6 +127,30 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
     assert (own, brought) == (True, False)
 
 
+@pytest.mark.parametrize("asked_for", [True, False])
+async def test_without_an_answer_of_compute_engine_no_vm_is_called_gone(home: Path, asked_for: bool) -> None:
+    if not asked_for:
+        (home / "journal.jsonl").unlink()
+    (home / "owner.json").write_text("{}")
+    answers: list[errors.CloudError | None] = [errors.UnreachableError("no network"), None]
+
+    async def reopen() -> None:
+        if error := answers.pop(0):
+            raise error
+
+    access = cast(Access, SimpleNamespace(reopen=reopen, unprotect=_nothing, engine=None))
+    controller = Controller(home)
+    with Journal(home / "journal.jsonl") as journal:
+        controller._recorder = Recorder(journal, replay(read(journal.path)))
+        if asked_for:
+            controller._recorder.record(events.VmRefused(vm="ps-0", reason="it did not start"))
+        else:
+            controller._recorder.record(events.ClusterDeclared(spec=SPEC.to_dict()))
+        controller._delete("asked by the user")
+        assert await controller._open(access) is asked_for
+        assert controller._state.over is not asked_for
+
+
 def test_a_declaration_that_cannot_be_read_holds_up_no_controller(home: Path) -> None:
     for name, values in (("run-2", {"hparams": "x" * 5000}), ("run-3", {})):
         (home / "runs" / name).mkdir()

@@ -34,7 +34,7 @@ from transient_magics.controller.baking import BUILD_LABEL
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
 from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 from transient_magics.controller.preflight import examine
-from transient_magics.controller.sweep import _delete, _why
+from transient_magics.controller.sweep import _clusters_here, _delete, _why
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
@@ -171,6 +171,24 @@ def test_of_other_machines_only_what_is_old_and_without_a_controller_is_swept() 
     assert not _why(old, "here", {"1a2b3c4d": False}, ()), "it is followed here"
     assert _why(old, "here", {"1a2b3c4d": True}, ()) == "its cluster c is over"
     assert _why(young, "there", {"5e6f7a8b": False}, ()), "another cluster of that name is no reason to keep it"
+
+
+def test_a_cluster_that_is_only_followed_from_here_is_not_looked_after_here(home_of_nobody: Path) -> None:
+    """Else nobody could end it from here once its controller's VM and the machine that declared it are gone."""
+    folder = places.cluster("followed")
+    folder.mkdir(parents=True)
+    spec = replace(specify(tm.Declaration("cpu", name="followed")), id="1a2b3c4d")
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    assert _clusters_here() == ({"1a2b3c4d": False}, {})
+    (folder / "attached").touch()
+    assert _clusters_here() == ({}, {})
+
+
+@pytest.fixture
+def home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One where nothing was declared."""
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    return tmp_path
 
 
 async def test_a_sweep_leaves_the_rules_of_what_it_spares_and_one_failure_stops_no_other_deletion() -> None:

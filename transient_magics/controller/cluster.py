@@ -108,7 +108,7 @@ class Controller:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
 
     async def _open(self, access: Access) -> bool:
-        """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before that."""
+        """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before any VM."""
         wait, expired = _FIRST_WAIT, False
         while True:
             try:
@@ -129,7 +129,8 @@ class Controller:
             else:
                 self._recorder.note("access", "")
                 return True
-            if self._state.phase == "deleting" and not self._state.living:
+            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that was called refused.
+            if self._state.phase == "deleting" and not self._state.vms:
                 await self._unprotect(access)
                 self._recorder.record(events.ClusterDeleted())
                 return False

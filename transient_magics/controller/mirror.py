@@ -133,7 +133,8 @@ class Mirror:
         name, project = self._spec.name, self._spec.project
         found = await find(self._access, name)
         if not found or found[-1].name == instance_name(self._spec, self._vm.name):
-            raise ControllerError("It is gone, and the machine that declared the cluster has to take it back")
+            what = "It is gone, and the machine that declared the cluster has to take it back"
+            raise ControllerError(what, fix="To end the cluster from here: `transient cluster sweep --all-machines`.")
         seat = await the_seat(self._access, name, project)
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
             await copy(self._access, seat, self._directory / "key", Path(fresh))

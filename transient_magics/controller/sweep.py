@@ -27,7 +27,7 @@ from ..protocol import checks
 from .access import Access, to_project
 from .answer import answer
 from .baking import BUILD_LABEL
-from .declared import unreadable
+from .declared import ATTACHED, unreadable
 from .lock import held
 from .machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description
 from .owner import MACHINE_LABEL, OWNER_LABEL, user, whose
@@ -92,7 +92,8 @@ def _identity(vm: Vm) -> str:
 def _clusters_here() -> tuple[dict[str, bool], dict[str, bool]]:
     """Of the clusters that have a folder here, by id (by name where they have none), whether they are over.
 
-    And of those whose folder cannot be read, by name, whether a controller is at work on it.
+    Not those that are only followed from here and go on: this machine does not look after them. And of those whose
+    folder cannot be read, by name, whether a controller is at work on it.
     """
     known, broken = {}, {}
     for folder in sorted(path.parent for path in places.clusters().glob("[a-z]*/spec.json")):
@@ -100,7 +101,9 @@ def _clusters_here() -> tuple[dict[str, bool], dict[str, bool]]:
             broken[folder.name] = held(folder)
         else:
             identity = json.loads((folder / "spec.json").read_text()).get("id") or folder.name
-            known[identity] = replay(read(folder / "journal.jsonl")).over
+            over = replay(read(folder / "journal.jsonl")).over
+            if over or not (folder / ATTACHED).exists():
+                known[identity] = over
     return known, broken
 
 
