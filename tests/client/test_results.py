@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client
 from transient_magics.client.program import main
+from transient_magics.controller.declared import fingerprint
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.runtime import serve
@@ -247,6 +249,28 @@ def test_how_many_checkpoints_stay_is_a_number_from_one_on(run: client.Run, keep
             model="resnet", hparams_set="resnet_digits", problem="image_digits",
         )  # fmt: skip
     assert str(error.value) == f"--keep takes a whole number from 1 on, not '{keep}'."
+
+
+def test_files_of_packages_go_into_the_runs_folder(
+    run: client.Run, tmp_path: Path, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.commands, "send", lambda *_: {})  # nobody is in charge of the cluster
+    mine = Path(shutil.copy2(tiny_wheel, tmp_path))
+    new = client.train(source="", cluster=run.cluster, train_steps=5, pip=(str(mine), "six==1.16"))
+    mine.unlink()
+    assert json.loads((new.directory / "run.json").read_text())["pip"] == [tiny_wheel.name, "six==1.16"]
+    assert (new.directory / "pip" / tiny_wheel.name).read_bytes() == tiny_wheel.read_bytes()
+    before = fingerprint(new.directory)
+    (new.directory / "pip" / tiny_wheel.name).write_bytes(b"another")
+    assert fingerprint(new.directory) != before, "whoever agreed to the code agreed to this, too"
+    monkeypatch.setattr(client.cell, "MOST_PACKAGES_BYTES", 100)
+    for pip, said in (
+        ((str(tiny_wheel),), "larger than"),
+        ((str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))), f"Two files are called {tiny_wheel.name}"),
+    ):
+        with pytest.raises(DeclarationError, match=said):
+            client.train(source="", cluster=run.cluster, train_steps=5, pip=pip)
+    assert sorted(path.name for path in (run.cluster.directory / "runs").iterdir()) == ["run-1", new.name]
 
 
 def test_a_worker_cannot_save_between_synchronous_steps(run: client.Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -41,6 +42,19 @@ async def test_a_package_is_gathered_and_importable_from_the_runs_own_folder(tmp
         said = await asyncio.to_thread(imported, tmp_path)
         assert (tmp_path / "packages") in said.parents
     assert not list(tmp_path.glob(".wheels-*"))
+
+
+async def test_a_file_is_found_in_the_runs_folder_wherever_that_went(tmp_path: Path, tiny_wheel: Path) -> None:
+    run = tmp_path / "run"
+    (run / "pip").mkdir(parents=True)
+    shutil.copyfile(tiny_wheel, run / "pip" / tiny_wheel.name)
+    await gather([tiny_wheel.name], run / "wheels")
+    assert [path.name for path in (run / "wheels").iterdir()] == [tiny_wheel.name]
+    outside = tmp_path / "other" / "pip"
+    outside.mkdir(parents=True)
+    (outside / tiny_wheel.name).symlink_to(tiny_wheel)
+    with pytest.raises(TrainingError):
+        await gather([tiny_wheel.name], outside.parent / "wheels")
 
 
 async def test_a_name_that_nobody_has_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

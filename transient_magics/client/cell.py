@@ -18,9 +18,11 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import CellError, DeclarationError
+from ..protocol.names import is_path
 from ..spec import check_package
 
 MOST_INCLUDED_BYTES = 200 * 2**20
+MOST_PACKAGES_BYTES = 2**30
 _NAMES_SHOWN = 4
 # What every module has, and what IPython adds to the built-ins of this process but not to those of a VM.
 _OF_MODULES = {"__name__", "__file__", "__doc__", "__builtins__", "__package__", "__spec__", "__loader__"}
@@ -92,6 +94,26 @@ def packages(words: Iterable[str], folder: Path | None = None, *, build: bool = 
         found.append(str(path.resolve()) if local else word)
         check_package(found[-1], build=build)
     return tuple(found)
+
+
+def files_of(packages: Iterable[str]) -> dict[str, Path]:
+    """Of what `packages` gave, the files on this machine, by the names that they get in the run's folder.
+
+    Raises DeclarationError.
+    """
+    found: dict[str, Path] = {}
+    for path in (Path(each) for each in dict.fromkeys(packages) if each.startswith("/") and Path(each).is_file()):
+        if path.name in found:
+            raise DeclarationError(f"Two files are called {path.name}", where="--pip")
+        if not is_path(path.name):
+            raise DeclarationError(f"No package is called {path.name!r}", where="--pip")
+        found[path.name] = path
+    if sum(path.stat().st_size for path in found.values()) > MOST_PACKAGES_BYTES:
+        raise DeclarationError(
+            f"The files of packages are larger than {MOST_PACKAGES_BYTES >> 20} MB", where="--pip",
+            fix="Name what is so large by its URL.",
+        )  # fmt: skip
+    return found
 
 
 def _parse(source: str, line_offset: int) -> ast.Module:

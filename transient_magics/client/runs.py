@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..errors import CloudError, ClusterError, DeclarationError
 from ..protocol import checks
 from ..spec import TrainSpec, check_model, parse_bucket, parse_name, run_store
 from . import commands
-from .cell import packages
+from .cell import files_of, packages
 from .clusters import cluster as find_cluster
 from .clusters import clusters, fetch
 from .handles import Cluster, Run
@@ -52,7 +53,7 @@ def train(
 
     Without `model`, `hparams_set` and `problem` it trains what the code itself defines (client.cell).
     `options` are the other fields of TrainSpec. `include` names files and folders to send along, `pip` packages to
-    install on the VMs.
+    install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     state = chosen.state
@@ -62,7 +63,9 @@ def train(
     if train_steps < 1:
         raise DeclarationError("A run has at least one step", where="--train-steps")
     check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
-    options["pip"] = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
+    wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
+    files = files_of(wanted)
+    options["pip"] = tuple(Path(each).name if Path(each) in files.values() else each for each in wanted)
     if (keep := options.get("keep")) is not None:
         options["keep"] = whole("--keep")(str(keep))
     for option, choices in _CHOICES.items():
@@ -98,7 +101,7 @@ def train(
         **{key: value for key, value in options.items() if value is not None},
     )  # fmt: skip
     _see_that_it_can_be_read(spec)
-    _write(folder, spec, source, include, earlier)
+    _write(folder, spec, source, include, files, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})
     return Run(folder.name, chosen)
 
@@ -158,7 +161,14 @@ def _see_that_it_can_be_read(spec: TrainSpec) -> None:
         raise DeclarationError(f"A run cannot be declared so: {error}") from None
 
 
-def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...], earlier: Run | None) -> None:
+def _write(
+    folder: Path,
+    spec: TrainSpec,
+    source: str,
+    include: tuple[str, ...],
+    packages: Mapping[str, Path],
+    earlier: Run | None,
+) -> None:
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
@@ -171,6 +181,9 @@ def _write(folder: Path, spec: TrainSpec, source: str, include: tuple[str, ...],
                 shutil.copytree(path, fresh / "include" / path.name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy2(path, fresh / "include" / path.name)
+        (fresh / "pip").mkdir(mode=0o700)
+        for name, path in packages.items():
+            shutil.copyfile(path, fresh / "pip" / name)
         if earlier and (earlier.directory / "checkpoints").exists():
             shutil.copytree(earlier.directory / "checkpoints", fresh / "checkpoints")
         if earlier and earlier.state.shipped and not spec.resume_store and (place := earlier.place):

@@ -156,7 +156,8 @@ def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
 
 def fingerprint(folder: Path) -> str:
     """SHA-256 of all of a run that can run: its declaration, cell, packages and what it includes."""
-    found = [folder / "run.json", folder / "cell.py", *(folder / "include").rglob("*"), *(folder / "wheels").rglob("*")]
+    found = [folder / "run.json", folder / "cell.py"]
+    found += [path for name in ("include", "pip", "wheels") for path in (folder / name).rglob("*")]
     digest = hashlib.sha256()
     for path in sorted(path for path in found if path.is_file()):
         content = path.read_bytes()

@@ -38,8 +38,8 @@ _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(?:-
 async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False) -> None:
     """Put wheels of `packages`, and of what they need, into the folder `wheels`, unless it is there.
 
-    `packages` are pip's requirements, absolute paths of files, or URLs. With `build` also of what has no wheel. Raises
-    TrainingError with pip's own sentence.
+    `packages` are pip's requirements, names of files in the folder `pip` beside `wheels`, absolute paths, or URLs. With
+    `build` also of what has no wheel. Raises TrainingError with pip's own sentence.
     """
     if not packages or wheels.exists():
         return
@@ -47,6 +47,10 @@ async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False) 
         places = [check_package(each, build=build) for each in packages]
     except DeclarationError as error:
         raise TrainingError(error.what, where=error.where, fix=error.fix) from error
+    own = {
+        path.name: str(path) for path in wheels.with_name("pip").glob("*") if path.is_file() and not path.is_symlink()
+    }
+    packages = [own.get(each, each) for each in packages]
     folders = [place for place in places if place and Path(place).is_dir()]
     with tempfile.TemporaryDirectory(dir=wheels.parent, prefix=".wheels-") as temporary:
         lock, report, wanted, fresh = (

@@ -15,6 +15,7 @@ class TrainSpec:
 
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's own lines.
     `store` is the run's own place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
+    `pip` has packages as pip reads them; files among them are in the run's folder `pip`, by name.
     `backup_workers` are those whose gradients a synchronous step does not wait for.
     `checkpoint_auto` plans the seconds between checkpoints from what they were measured to cost; the last `keep` stay.
     `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow the measured times (runtime/batching.py);
