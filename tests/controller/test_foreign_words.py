@@ -192,6 +192,18 @@ def test_code_from_a_vm_runs_only_after_its_user_agreed(home: Path) -> None:
         declared.agree_to_code(home, "run-1", trust=False)
 
 
+def test_what_a_vm_named_beside_a_runs_own_files_is_not_fetched(home: Path, tmp_path: Path) -> None:
+    declared.note_brought(home, "run-1")
+    folder = home / "runs" / "run-1"
+    for name in (".git/config", "checkpoints/checkpoint"):
+        (folder / name).parent.mkdir()
+    for name in (".git/config", "checkpoints/checkpoint", ".envrc", "sitecustomize.py", "cell.py", "metrics.jsonl"):
+        (folder / name).write_text("")
+    target = client.Cluster("one").run("run-1").fetch(tmp_path / "work")
+    found = {path.name for path in target.iterdir()}
+    assert found == {"run.json", "cell.py", "metrics.jsonl", "checkpoints", "journal.jsonl"}
+
+
 async def test_a_machine_that_attached_rents_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / declared.ATTACHED).touch()
     attack(home)  # it ends by saying that this machine is in charge

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import places
-from ..controller.declared import AGREED, ATTACHED, agree_to_code, agreed, declared_run, run_folder
+from ..controller.declared import AGREED, ATTACHED, agree_to_code, agreed, declared_run, is_brought, run_folder
 from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
 from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, read, replay
 from ..protocol.names import is_path
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _EVALUATION_SECONDS = 960.0  # the chief gives it 900
 _SERVER = "ps-0"
 _LOG = f"Its log: run.logs({_SERVER!r})"
+_OF_A_RUN = frozenset(
+    ("run.json", "cell.py", "model.json", "events.jsonl", "metrics.jsonl", "include", "wheels", "checkpoints")
+)
 _DISPLAY: list[Callable[[Any], Any]] = []
 
 
@@ -436,7 +439,10 @@ class Run:
 
     def _copy_to(self, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
+        brought = is_brought(self.cluster.directory, self.name)
         for path in self.directory.iterdir():
+            if brought and path.name not in _OF_A_RUN:
+                continue  # a VM named it, and a folder may hold names that programs heed
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             elif path.name == "run.json":
