@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -184,18 +183,22 @@ def test_the_page_says_how_often_it_wants_to_draw(journal: Path, monkeypatch: py
 
     frames: list[float] = []
     stories.tell(journal, "ready")
-    display, page = displayed(journal)
-    (panel,) = widgets_of(page)  # those of other tests still beat
-    show = lambda self, shown: frames.append(time.monotonic()) if self is panel else None  # noqa: E731
-    monkeypatch.setattr(widget.ClusterPanel, "show", show)
-    began = time.monotonic()
+    feed, settled = stories.StoryFeed(journal), threading.Event()
+    display = Display(stories.StoryCluster(journal), None, feed)
+    (panel,) = widgets_of(Page(display))  # those of other tests still beat
     display.ask({"do": "pace", "page": "slow", "seconds": 1.0})
     display.ask({"do": "pace", "page": "odd", "seconds": "soon"})
+    feed.call(settled.set)
+    assert settled.wait(60)
+    began = time.monotonic()
+    show = lambda self, shown: frames.append(time.monotonic()) if self is panel else None  # noqa: E731
+    monkeypatch.setattr(widget.ClusterPanel, "show", show)
     stories.tell(journal, "finished", after="ready", pace=0.05)
     eventually(lambda: display.state.run and display.state.run.over)
-    later = [frame for frame in frames if frame > began + 1]  # some were due before the page said it
-    eventually(lambda: frames[-1] > began + 2)
-    assert all(after - before > 0.8 for before, after in itertools.pairwise(later))
+    eventually(lambda: len(frames) > 1)
+    drawn = len(frames)
+    # Draws are a second apart; that one takes long on a busy machine moves its frame, not the number of them.
+    assert drawn <= (time.monotonic() - began) / 1.0 + 2
 
 
 def test_metrics_become_curves_as_they_come(journal: Path) -> None:
