@@ -16,6 +16,7 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
+from transient_magics.controller import link as link_module
 from transient_magics.controller.link import Hooks, Link, Work
 from transient_magics.protocol.vm_events import AgentLine, ProcessStarted
 from transient_magics.remote import Connection, generate_key
@@ -33,6 +34,7 @@ class Machine:
         self.vm = vm
         self.run = vm.home / "transient" / "runs" / "run-1"
         self.lines: list[AgentLine] = []
+        self.troubles: list[str] = []
         self.connections: list[Connection] = []
 
     @asynccontextmanager
@@ -43,7 +45,12 @@ class Machine:
             self.connections.append(await self.vm.connect())
             return self.connections[-1]
 
-        hooks = Hooks(lambda _: None, lambda _: None, lambda _, line: self.lines.append(line), lambda *_: None)
+        hooks = Hooks(
+            lambda _: None,
+            lambda _: None,
+            lambda _, line: self.lines.append(line),
+            lambda _, what: self.troubles.append(what),
+        )
         link = Link("worker-1", connect, hooks)
         living = asyncio.create_task(link.run())
         try:
@@ -131,3 +138,22 @@ async def test_what_the_agent_says_is_heard_once_over_many_connections(machine: 
             await machine.connections[-1].close()  # the last time together with the link
     assert [line.time for line in machine.lines if line.kind == MARK] == [1, 2, 3]
     assert machine.heard("agent.started") == 1
+
+
+async def test_an_agent_that_writes_too_much_is_told_of_once_and_the_link_goes_on(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_MOST_LINES", 1 << 20)
+    async with machine.linked() as link:
+        await until(lambda: machine.heard("agent.started"))
+        with (machine.vm.home / "transient" / "agent.jsonl").open("ab") as file:
+            file.write((b"x" * 1000 + b"\n") * 2000)
+        await until(lambda: machine.troubles)
+        assert (await link.ask({"do": "ping"}, timeout=60))["ok"]
+        assert len(machine.connections) == 1
+        await machine.connections[-1].close()
+        await until(lambda: len(machine.connections) == 2 and link.answering)
+        assert (await link.ask({"do": "ping"}, timeout=60))["ok"]
+    (said,) = machine.troubles
+    assert "transient/agent.jsonl on " in said
+    assert "more than the 1 MiB that are taken from a VM" in said

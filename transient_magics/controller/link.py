@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CommandError, ConnectionLostError, HostKeyError, RemoteError, TrainingError
+from ..errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
 from ..protocol.checks import parsed_object
 from ..protocol.vm_events import AgentLine, from_agent
 from ..remote import Connection, Reader, Writer, push_bundle
@@ -82,6 +82,7 @@ class Link:
         self._work_changed = asyncio.Event()
         self._held: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._heard = 0
+        self._too_much = False
         self._refusals = Refusals(f"The agent on {vm}", lambda what: log.warning("%s", what))
 
     @property
@@ -195,6 +196,16 @@ class Link:
         raise ConnectionLostError(f"The connection to {self.vm} was lost")
 
     async def _follow_agent(self) -> None:
+        """Until the connection is lost, or the agent has written more than is taken from a VM: that is told once."""
+        if self._too_much:
+            return
+        try:
+            await self._hear_agent()
+        except ForeignError as error:
+            self._too_much = True
+            self._hooks.trouble(self.vm, str(error))
+
+    async def _hear_agent(self) -> None:
         assert self._connection
         async for offset, line in self._connection.follow(AGENT_LINES, self._heard, most=_MOST_LINES):
             self._heard = offset
