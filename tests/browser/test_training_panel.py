@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.panels import stories
 from tests.panels.long_story import LongStory
+from transient_magics.journal import read
 
 from .lab import Lab
 from .test_panel import SHOW, SHOW_RUN, opened, shots
@@ -186,17 +187,25 @@ def test_what_vms_say_is_text_and_nothing_else(lab: Lab, tmp_path: Path) -> None
     stories.tell(journal, "training")
     lines = [
         {"kind": "vm.refused", "vm": "worker-1", "reason": EVIL}, {"kind": "controller.trouble", "what": EVIL},
-        {"kind": "worker.joined", "run": "run-1", "worker": EVIL, "number": 9, "active": 5},
+        {"kind": "worker.joined", "run": "run-1", "worker": EVIL, "number": 9, "active": 5},  # no name: never read
+        {"kind": "worker.left", "run": "run-1", "worker": "worker-2", "number": 2, "active": 3, "reason": EVIL},
+        {"kind": "train.unevaluated", "run": "run-1", "step": 5, "reason": EVIL},
         {"kind": "train.failed", "run": "run-1", "reason": EVIL + "y" * 3000},
     ]  # fmt: skip
     with journal.open("a") as file:
         for seq, line in enumerate(lines, 1000):
             file.write(json.dumps({"seq": seq, "time": seq, **line}) + "\n")
+    assert [event.kind for event in read(journal)[-5:]] == [
+        line["kind"] for line in lines if line.get("worker") != EVIL
+    ]
     lab.notebook("evil", SHOW.format(path=str(journal)), EVIL_LOGS.format(path=str(journal)), SHOW_RUN)
     page = lab.open("evil")
     lab.run_all(page)
     panel = page.locator(".transient-panel").last
     expect(panel).to_contain_text("failed at step")
+    told = page.locator(".transient-panel").first.get_by_role("listitem")
+    for words in ("worker-1 refused: ", "trouble: ", "worker-2 left run-1, ", "could not be evaluated at step 5: "):
+        expect(told.filter(has_text=f"{words}<img src=x onerror=document.title='owned'><script>")).to_have_count(1)
     panel.get_by_label("Whose log").select_option("worker-2")
     panel.get_by_role("button", name="Show log").click()
     log = panel.get_by_label("The last lines of the log")
