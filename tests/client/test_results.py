@@ -174,6 +174,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.training  # TensorBoard looks for TensorFlow
 def test_tensorboard_is_there_as_an_extension_and_reads_what_is_written(run: client.Run, tmp_path: Path) -> None:
     said = subprocess.run([sys.executable, "-c", BOARD, str(run.tensorboard(tmp_path / "board"))],
                           capture_output=True, text=True, check=True)  # fmt: skip
