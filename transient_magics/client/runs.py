@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
 from ..protocol import checks
-from ..spec import TrainSpec, check_model, parse_bucket, parse_name, run_store
+from ..spec import TrainSpec, check_model, parse_name, parse_records, run_store
 from . import commands
 from .cell import files_of, packages
 from .clusters import cluster as find_cluster
@@ -84,7 +84,7 @@ def train(
         what = f"{chosen.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
     if str(options.get("data_dir")).startswith("gs://"):
-        options["data_dir"] = f"gs://{parse_bucket(options['data_dir'], '--data-dir')}"
+        options["data_dir"] = parse_records(options["data_dir"], state.spec)
     folders = chosen.directory / "runs"
     folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
     if folder.exists():

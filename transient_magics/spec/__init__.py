@@ -17,7 +17,7 @@ from .cluster import (
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .packages import check_package, without_secrets
-from .storage import cluster_store, own_bucket, parse_bucket, run_store
+from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
 from .training import TrainSpec, check_model
 from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
 
@@ -41,6 +41,7 @@ __all__ = [
     "parse_groups",
     "parse_interval",
     "parse_name",
+    "parse_records",
     "price_kind",
     "render_duration",
     "render_groups",

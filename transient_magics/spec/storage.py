@@ -26,6 +26,20 @@ def parse_bucket(text: str, where: str) -> str:
     return wanted
 
 
+def parse_records(text: str, spec: ClusterSpec | None) -> str:
+    """`gs://name/path` of where a problem's records are. DeclarationError for what is no folder of a bucket.
+
+    The VMs of `spec` will be able to read all of it, so no cluster's results may be in it.
+    """
+    place, where = f"gs://{parse_bucket(text, '--data-dir')}", "--data-dir"
+    fix = "Name a folder of its own for the records: gs://NAME/FOLDER."
+    if place.count("/") < 3:
+        raise DeclarationError(f"'{text}' is a whole bucket, and the VMs could read all of it", where=where, fix=fix)
+    if f"{spec and cluster_store(spec)}/".startswith(f"{place}/"):
+        raise DeclarationError(f"'{text}' is where clusters keep their results", where=where, fix=fix)
+    return place
+
+
 def own_bucket(project: str, region: str) -> str:
     """The bucket that is made for a project in a region where the user names none. The same answer every time."""
     plain = re.sub(r"[^a-z0-9-]+", "-", project.lower())
