@@ -165,8 +165,9 @@ async def test_what_is_brought_is_what_was_resolved(
     pip = packages._pip
 
     async def meddled(*words: object) -> None:
+        if "download" in words:  # what was resolved is known by then
+            wheel(offline, "inner", "something-else")
         await pip(*words)  # type: ignore[arg-type]
-        wheel(offline, "inner", "something-else")
 
     monkeypatch.setattr(packages, "_pip", meddled)
     with pytest.raises(TrainingError, match=r"(?i)hash"):
