@@ -99,7 +99,7 @@ def story(shared_room: MachineRoom) -> Story:
     return play(shared_room)
 
 
-DECLARED = {**DECLARATION, "train_steps": 1400, "alarm_below": 0.75, "alarm_after": 0.0, "keep": 3}
+DECLARED = {**DECLARATION, "train_steps": 2000, "alarm_below": 0.75, "alarm_after": 0.0, "keep": 3}
 
 
 def play(room: MachineRoom) -> Story:
@@ -186,7 +186,7 @@ def play(room: MachineRoom) -> Story:
     graph = room.run_folder("ps-0") / "graphs" / "cpu.graph"
     until(graph.exists, "the graph for those who join later")
     room.put("worker-2", {**DECLARED, "pace_seconds": None}, DIGITS)
-    os.kill(workers["worker-2"], signal.SIGKILL)
+    os.kill(room.pids("worker-2")["worker-2"], signal.SIGKILL)
     story.wait("the killed worker is lost", "worker.left", worker="worker-2", reason="lost")
     story.wait("its successor", "worker.joined", worker="worker-2")
     story.wait("the end", "train.finished", "train.failed")
