@@ -174,6 +174,15 @@ print(json.dumps({
 """
 
 
+@pytest.mark.parametrize("place", ["gs://results/c/run-1/checkpoints/9-ab/model.ckpt-9", "gs://somebody/model.ckpt-9"])
+def test_a_checkpoint_in_a_bucket_is_the_runs_only_in_its_own_place(run: client.Run, place: str) -> None:
+    (run.cluster.directory / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    (run.directory / "run.json").write_text(json.dumps({"name": "run-1", "store": "gs://results/c/run-1"}))
+    shipped = events.TrainShipped(run="run-1", step=9, path=place)
+    happen(run, (50.0, shipped), (51.0, events.TrainFinished(run="run-1", step=9)))
+    assert run.wait(10).checkpoint == (place if place.startswith("gs://results/") else None)
+
+
 @pytest.mark.training  # TensorBoard looks for TensorFlow
 def test_tensorboard_is_there_as_an_extension_and_reads_what_is_written(run: client.Run, tmp_path: Path) -> None:
     said = subprocess.run([sys.executable, "-c", BOARD, str(run.tensorboard(tmp_path / "board"))],

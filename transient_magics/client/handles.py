@@ -469,7 +469,9 @@ class Run:
 
     def _checkpoint(self, run: RunState) -> Path | str | None:
         here = self.directory / run.checkpoint if is_path(run.checkpoint) else None
-        if run.shipped and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
+        place = self.place
+        in_place = place is not None and run.shipped.startswith(f"{place[0]}/")  # where it is, the chief tells
+        if in_place and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
             return run.shipped
         return here
 
