@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _MOST_JOURNAL = 256 * 2**20  # bytes
+_NOT_FROM_A_VM = (events.ControllerMoved, events.ClusterDeleted)
+"""Who is in charge and that nothing is left, the machine writes that asked Compute Engine: a controller does not
+outlive its own VM."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
 _LOOK_SECONDS = 10.0
@@ -78,8 +81,7 @@ class Mirror:
                     await self._access.reopen()
                     if not await self._is_vacant():
                         await self._follow()
-                    else:
-                        await self._go_on()
+                    elif await self._go_on():
                         return
                 except* (TransientError, OSError) as group:
                     self._trouble = self._explained(group.exceptions[0])
@@ -109,8 +111,10 @@ class Mirror:
             raise ConnectionLostError(f"{self._vm.name} is about to go")
         return False
 
-    async def _go_on(self) -> None:
-        """Have somebody in charge again. ControllerError where that is up to another machine and has not happened yet.
+    async def _go_on(self) -> bool:
+        """Have somebody in charge again, and say whether that is this machine.
+
+        ControllerError where it is up to another machine and has not happened yet.
 
         Where no VM of the cluster is left it was ended, whatever our copy of the journal says: a controller deletes its
         own VM last. Else the machine that declared the cluster takes it back, and only that: there are never two.
@@ -120,13 +124,14 @@ class Mirror:
         left = [vm for vm in await self._access.engine.list(labels(self._spec)) if vm.name != gone]
         if left and (self._directory / ATTACHED).exists():
             await self._follow_another()
-            return
+            return False
         reason = self._to_end or ("" if left else f"{self._vm.name}, on which its controller ran, was its last VM")
         with Journal(self._journal) as journal:
             journal.append(events.ControllerMoved(vm=""))
             if reason and self._state.phase != "deleting":
                 journal.append(events.ClusterDeleting(reason=reason))
             journal.sync()
+        return True
 
     async def _follow_another(self) -> None:
         """Follow the controller on the VM that has taken the place of the one that is gone."""
@@ -139,7 +144,11 @@ class Mirror:
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
             await copy(self._access, seat, self._directory / "key", Path(fresh))
             fitting(Path(fresh), seat, name, project)
+            state = replay(read(Path(fresh) / JOURNAL))
+            if state.seat not in state.vms:
+                raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
             (Path(fresh) / JOURNAL).replace(self._journal)
+        self._state, self._vm = state, state.vms[state.seat]
 
     async def _complete_journal(self) -> None:
         """What the controller wrote while nobody followed it, from the cluster's bucket."""
@@ -155,7 +164,7 @@ class Mirror:
             return
         fits = whole.stat().st_size <= _MOST_JOURNAL
         ours, theirs = self._journal.read_bytes(), whole.read_bytes() if fits else b""
-        if theirs.startswith(ours):
+        if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
             whole.replace(self._journal)
             self._state = replay(read(self._journal))
         whole.unlink(missing_ok=True)
@@ -254,6 +263,9 @@ class Mirror:
         if begin > size:  # a line that is too long to be one: here it is as long, and says nothing
             os.truncate(self._journal, begin - 1)
             metrics.append(self._journal, b"\n")
+        if _is_forged(line):
+            log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
+            line = b" " * len(line)
         metrics.append(self._journal, line + b"\n")
         try:
             event = decode(line)
@@ -310,3 +322,11 @@ class Mirror:
         """An earlier mirror may have been killed while it wrote."""
         content = self._journal.read_bytes()
         os.truncate(self._journal, content.rfind(b"\n") + 1)
+
+
+def _is_forged(line: bytes) -> bool:
+    """Whether it is a line that no controller on a VM writes."""
+    try:
+        return isinstance(decode(line), _NOT_FROM_A_VM)
+    except JournalError:
+        return False
