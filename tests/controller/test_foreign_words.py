@@ -107,6 +107,21 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
     assert replay(read(home / "journal.jsonl")).spec == known
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_resize_is_reckoned_from_what_this_machine_knows(
+    home: Path, monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
+    if noted:  # an earlier version handed the cluster over without a note
+        declared.agree(home, SPEC)
+    attack(home)
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(client.commands, "send", lambda _, command: sent.append(command))
+    client.Cluster("one").resize("cpux3")
+    wanted = ClusterSpec.from_dict(sent[0]["spec"])
+    assert (wanted.project, wanted.image, wanted.max_cost, wanted.id) == ("mine", SPEC.image, 10.0, SPEC.id)
+    assert "a2-megagpu-16g" not in {line.machine_type for line in wanted.prices.values()}
+
+
 def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attack(home)
     begun: list[tuple[RunState, bool]] = []
@@ -275,7 +290,8 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
     for line in (
         b"[1]", b"[" * 100_000, b'{"kind":"train.declared","run":"../../../../../..","spec":{}}',
         b'{"kind":"train.declared","run":"/etc","spec":{}}', b'{"kind":"cluster.resized","spec":{"name":"x"}}',
-        b'{"kind":"controller.moved","vm":"nowhere-1"}', b'{"kind":"train.progress","run":"run-1","step":1,"time":"x"}',
+        b'{"kind":"controller.moved","vm":"nowhere-1"}', b'{"kind":"controller.moved","vm":""}',
+        b'{"kind":"cluster.deleted"}', b'{"kind":"train.progress","run":"run-1","step":1,"time":"x"}',
     ):  # fmt: skip
         size += len(line) + 1
         mirror._copy(size, line)
@@ -284,6 +300,8 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
     assert (mirror._state, asked) == (before, [])
     assert mirror._journal.stat().st_size == size
     assert mirror._journal.read_bytes().endswith(b"\nlast\n")
+    told = replay(read(mirror._journal))  # what everybody else reads
+    assert (told.seat, told.over) == ("ps-0", False)
     with pytest.raises(JournalError, match="not the one that is followed"):
         mirror._copy(size, b"again")
     with pytest.raises(ClusterError, match="no such run"):

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import places
-from ..controller.declared import AGREED, ATTACHED, agree_to_code, agreed, declared_run, is_brought, run_folder
+from ..controller.declared import (
+    ATTACHED,
+    agree_to_code,
+    agreed,
+    declared_run,
+    is_brought,
+    run_folder,
+    was_elsewhere,
+)
 from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
 from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, read, replay
 from ..protocol.names import is_path
@@ -161,7 +169,8 @@ class Cluster:
         """Have the workers of `spec` instead. Raises DeclarationError."""
         from .clusters import resized
 
-        current = agreed(self.directory) if (self.directory / AGREED).exists() else self.state.spec
+        history = self.events()
+        current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
         if current is None:
             raise ClusterError(f"{self.name} is not declared yet")
         commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})

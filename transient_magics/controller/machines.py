@@ -48,6 +48,7 @@ def account(role: str) -> str:
 
 def firewall_rules(spec: ClusterSpec) -> list[dict[str, Any]]:
     """The rules that close this cluster to everyone but its members and SSH."""
+    # Without one an earlier version declared it: the rules that it was made with stay.
     ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
     description = rule_description(spec.name, spec.id)
     return rules(tag(spec), spec.network or "", ssh_from, description, controller_tag(spec))
