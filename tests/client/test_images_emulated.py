@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
+from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import arguments
 from transient_magics.errors import CloudError, ClusterError, DeclarationError
@@ -30,16 +29,9 @@ WHOLE = "/compute/v1/projects/emulated-project"
 
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="tm-"))
-    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
-    yield folder
-    for each in tm.clusters():
-        each.delete()
-    if url := emulator.running():
-        os.kill(emulator.about(url)["pid"], signal.SIGTERM)
-        eventually(lambda: not emulator.running())
-    shutil.rmtree(folder, ignore_errors=True)
+def home() -> Iterator[Path]:
+    with own_home() as folder:
+        yield folder
 
 
 def eventually(check: Callable[[], Any]) -> None:

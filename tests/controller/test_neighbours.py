@@ -10,11 +10,8 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +23,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
+from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import commands, specify
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
@@ -48,19 +46,8 @@ PATIENCE = 200.0
 @pytest.fixture(scope="module")
 def alice() -> Iterator[Path]:
     """Her home, in which this process lives."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = Path(tempfile.mkdtemp(prefix="tm-"))
-        patch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
+    with own_home() as folder:
         yield folder
-        for each in tm.clusters():
-            each.delete()
-        if url := emulator.running():
-            os.kill(emulator.about(url)["pid"], signal.SIGTERM)
-            deadline = time.monotonic() + PATIENCE
-            while emulator.running():
-                assert time.monotonic() < deadline, "the emulator goes on"
-                time.sleep(0.05)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

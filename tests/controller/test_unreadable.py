@@ -9,7 +9,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import transient_magics as tm
+from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import program, unreadable
 from transient_magics.cloud import ComputeEngine, VmRequest
@@ -33,18 +33,8 @@ GARBAGE = bytes(range(256)) * 4
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
-    """A home of this user's, in which this process lives, with an emulator that ends with it."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = Path(tempfile.mkdtemp(prefix="tm-"))
-        patch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
+    with own_home() as folder:
         yield folder
-        if url := emulator.running():
-            os.kill(emulator.about(url)["pid"], signal.SIGTERM)
-            deadline = time.monotonic() + PATIENCE
-            while emulator.running():
-                assert time.monotonic() < deadline, "the emulator goes on"
-                time.sleep(0.05)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
