@@ -195,36 +195,36 @@ class AgentStarted(AgentLine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessStarted(AgentLine):
-    """A process of a run was started."""
+class OfProcess(AgentLine):
+    """What all that is told of a run's process on the VM has: what it does there, and as whom."""
 
-    kind = "process.started"
     run: Name
     role: Literal["ps", "worker"]
     name: Name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStarted(OfProcess):
+    """A process of a run was started."""
+
+    kind = "process.started"
     pid: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessExited(AgentLine):
+class ProcessExited(OfProcess):
     """It ended with `code` (None: nobody knows); `tail` is the end of what it said."""
 
     kind = "process.exited"
-    run: Name
-    role: Literal["ps", "worker"]
-    name: Name
     code: int | None
     tail: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessGaveUp(AgentLine):
+class ProcessGaveUp(OfProcess):
     """It ended too often to be started again; `said` are its last words."""
 
     kind = "process.gave_up"
-    run: Name
-    role: Literal["ps", "worker"]
-    name: Name
     said: str
 
 
