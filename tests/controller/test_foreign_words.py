@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import pytest
 
+from tests.conftest import Emulate
 from transient_magics import client, errors, places
-from transient_magics.cloud import Vm
+from transient_magics.cloud import CloudStorage, Vm
 from transient_magics.controller import adopt, checking, declared
 from transient_magics.controller.__main__ import _look_after
 from transient_magics.controller.access import Access
@@ -27,7 +28,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.training import Training
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError
 from transient_magics.journal import Journal, RunState, events, fold, read, replay
-from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 SPEC = ClusterSpec(
@@ -306,6 +307,36 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
         mirror._copy(size, b"again")
     with pytest.raises(ClusterError, match="no such run"):
         declared.run_folder(home, "../../..")
+
+
+@pytest.mark.parametrize(
+    ("end", "taken"),
+    [
+        (b'{"seq":6,"time":7,"kind":"vm.deleted","vm":"ps-0","reason":"lost"}\n', True),
+        (b'{"seq":6,"time":7,"kind":"cluster.deleted"}\n', False),
+        (b'{"seq":6,"time":7,"kind":"controller.moved","vm":""}\n', False),
+        (b" " * 4096, False),
+    ],
+)
+async def test_the_end_of_a_journal_comes_from_the_bucket_if_a_controller_wrote_it(
+    home: Path, emulate: Emulate, monkeypatch: pytest.MonkeyPatch, end: bytes, taken: bool
+) -> None:
+    monkeypatch.setattr("transient_magics.controller.mirror._MOST_JOURNAL", 4096)
+    declared.agree(home, replace(SPEC, bucket="results-of-one"))
+    mirror = Mirror(home)
+    here = (home / "journal.jsonl").read_bytes()
+    (home / "there").write_bytes(here + end)
+    place = str(cluster_store(mirror._spec)).removeprefix("gs://results-of-one/")
+    with emulate() as url:
+        async with CloudStorage("p", url, patience=3) as storage:
+            monkeypatch.setattr(mirror, "_access", SimpleNamespace(storage=storage))
+            await mirror._complete_journal()  # there is no such bucket
+            await storage.ensure_bucket("results-of-one", "us-west1")
+            await mirror._complete_journal()  # nor an object in it
+            assert (home / "journal.jsonl").read_bytes() == here
+            await storage.upload("results-of-one", f"{place}/journal.jsonl", home / "there")
+            await mirror._complete_journal()
+    assert (home / "journal.jsonl").read_bytes() == (here + end if taken else here)
 
 
 def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> None:

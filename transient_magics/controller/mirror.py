@@ -157,13 +157,15 @@ class Mirror:
             return
         self._cut_torn_line()
         bucket, path = split(store)
-        whole = self._journal.with_name(f".{JOURNAL}.whole")
+        name, whole = f"{path}{JOURNAL}", self._journal.with_name(f".{JOURNAL}.whole")
         try:
-            await self._access.storage.download(bucket, f"{path}{JOURNAL}", whole)
+            there = await self._access.storage.list(bucket, name, most=1)
+            if not there or there[0].name != name or there[0].size > _MOST_JOURNAL:
+                return
+            await self._access.storage.download(bucket, name, whole, generation=there[0].generation)
         except GoneError:
             return
-        fits = whole.stat().st_size <= _MOST_JOURNAL
-        ours, theirs = self._journal.read_bytes(), whole.read_bytes() if fits else b""
+        ours, theirs = self._journal.read_bytes(), whole.read_bytes()
         if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
             whole.replace(self._journal)
             self._state = replay(read(self._journal))
