@@ -10,19 +10,34 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dis
 import itertools
 import json
+import math
 import re
 import sys
 import time
-import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 from unittest.mock import patch
 
+from _branches import Branches
+from _strangers import (
+    AGENT,
+    CHIEF,
+    DAY,
+    NOW,
+    WORDS,
+    answers,
+    assignments,
+    declarations,
+    listings,
+    manifests,
+    rows,
+    said,
+    value,
+)
 from hypothesis import HealthCheck, Phase, given, settings, target
 from hypothesis import strategies as some
 
@@ -35,32 +50,12 @@ from transient_magics.protocol import checks, events, names, vm_events
 from transient_magics.remote import lines, transfer
 from transient_magics.runtime import manifest
 from transient_magics.runtime import protocol as messages
-from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.spec import ClusterSpec, WorkerGroup
 
-NOW = 1_800_000_000 * 10**9
-DAY = 86_400 * 10**9
+GOAL = 0.95
+"""Of the readers' branches."""
 RUN = "lines of chief and agent"
-PRICE = PriceLine("n1-standard-4", 0.2, 0.7, "fuzz")
-SPEC = ClusterSpec("one", (WorkerGroup("k80", 2),), ("us-west1-b",), {"k80": PRICE, "parameter-server": PRICE})
-CHIEF, AGENT = frozenset(vm_events._OF_CHIEF), frozenset(vm_events._OF_AGENT)
 NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-WORDS = [
-    "run-1",
-    "run-2",
-    "worker-0",
-    "ps",
-    "..",
-    ".",
-    "/etc/passwd",
-    "../../x",
-    "a\\b",
-    "a\0",
-    "A",
-    "x" * 5000,
-    "\ud800",
-    "",
-]
-DEEP = b"[" * 60_000
 
 READERS: tuple[Any, ...] = (
     checks,
@@ -88,217 +83,8 @@ READERS: tuple[Any, ...] = (
     messages.Assignment.from_message,
     ClusterSpec.from_dict,
 )
-LEFT_OUT = {"clipped", "told"}  # what a VM does with its own words
 
 
-# --- branches ---------------------------------------------------------------------------------------------------------
-def codes(thing: Any) -> Iterator[types.CodeType]:
-    """The code of a function, or of all that a module defines."""
-    if isinstance(thing, types.ModuleType):
-        for each in vars(thing).values():
-            if getattr(each, "__module__", "") == thing.__name__:
-                if isinstance(each, type):
-                    for method in vars(each).values():
-                        yield from codes(getattr(method, "fget", method))
-                else:
-                    yield from codes(each)
-        return
-    function = getattr(thing, "__wrapped__", getattr(thing, "__func__", thing))
-    waiting = [function.__code__] if hasattr(function, "__code__") and function.__name__ not in LEFT_OUT else []
-    while waiting:
-        code = waiting.pop()
-        if not code.co_filename.startswith("<"):  # what dataclasses write themselves
-            yield code
-            waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-
-
-def branches(code: types.CodeType) -> dict[int, set[int]]:
-    """By offset of each conditional jump, where it may go."""
-    found, instructions = {}, list(dis.get_instructions(code))
-    for before, here, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
-        conditional = "_IF_" in here.opname or here.opname == "FOR_ITER"
-        # Neither an exception that nobody foresaw nor an assertion that fails is a branch.
-        if conditional and before.opname != "CHECK_EXC_MATCH" and after.opname != "LOAD_ASSERTION_ERROR":
-            found[here.offset] = {here.argval, after.offset}
-    return found
-
-
-class Branches:
-    """Which way the conditional jumps of the readers went."""
-
-    def __init__(self, readers: tuple[Any, ...]) -> None:
-        self.all = {code: branches(code) for reader in readers for code in codes(reader)}
-        self.reached: set[tuple[types.CodeType, int, int]] = set()
-
-    @property
-    def total(self) -> int:
-        return sum(len(ways) for found in self.all.values() for ways in found.values())
-
-    def missed(self) -> list[str]:
-        """Function and line of what was never reached."""
-        found = []
-        for code, jumps in self.all.items():
-            where = {offset: line for begin, end, line in code.co_lines() for offset in range(begin, end)}
-            for offset, ways in jumps.items():
-                for way in ways:
-                    if (code, offset, way) not in self.reached:
-                        found.append(f"{code.co_filename.rpartition('/')[2]}:{where[offset]} {code.co_name}")
-        return sorted(set(found))
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        def called(frame: types.FrameType, event: str, _: Any) -> Any:
-            jumps = self.all.get(frame.f_code)
-            if not jumps:
-                return None
-            frame.f_trace_opcodes, last = True, -1
-
-            def step(frame: types.FrameType, event: str, _: Any) -> Any:
-                nonlocal last
-                if event == "opcode":
-                    if last in jumps and frame.f_lasti in jumps[last]:
-                        self.reached.add((frame.f_code, last, frame.f_lasti))
-                    last = frame.f_lasti
-                return step
-
-            return step
-
-        before = sys.gettrace()
-        sys.settrace(called)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-
-
-# --- what strangers say -----------------------------------------------------------------------------------------------
-plain: Any = (
-    some.none()
-    | some.booleans()
-    | some.integers(-5, 5)
-    | some.sampled_from([2**63, 2**70, NOW, NOW + 9 * DAY, -1])
-    | some.floats()
-    | some.sampled_from(WORDS)
-    | some.text(max_size=4)
-)
-value = some.recursive(
-    plain,
-    lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.sampled_from(WORDS), inner, max_size=3),
-    max_leaves=6,
-)
-KINDS = sorted({*events.KINDS, *AGENT})
-FIELDS: dict[str, list[Any]] = {
-    "run": [*["run-1"] * 8, "run-2", "../../x", 7],
-    "worker": ["worker-0", ""],
-    "name": ["worker-0"],
-    "vm": ["worker-0"],
-    "role": ["ps", "worker", "worker", "king"],
-    "time": [*[NOW] * 9, NOW + 9 * DAY, NOW - 9 * DAY, 5 * DAY, "x"],
-    "seq": [0, 1, 10**12],
-    "step": [7],
-    "server": ["ps-0", ""],
-    "replaces": ["ps-0"],
-    "by": ["worker-1"],
-    "loss": [0.5, None],
-    "reason": ["why"],
-    "metrics": [{"a": 1.0}, dict.fromkeys(map(str, range(1100)), 1.0)],
-    "spec": [SPEC.to_dict(), {"name": "one"}, {}],
-    "anchors": [[[0, 0, 1.0]], [[0, 0, 1.0, 2]], []],
-    "zones": [{"z": [0.5, 9.0]}, {"z": ["a"]}],
-    "hints": [["z"], [1] * 1100],
-    "provisioning_model": ["spot", "x"],
-    "asked": [True, 1],
-    "next_seconds": [None, 2.0],
-}
-GOOD = {
-    name: [True] if "bool" in str(each.type) else ["text"] if re.search("str|Name", str(each.type)) else [1]
-    for cls in (*events.KINDS.values(), *vm_events._OF_AGENT.values())
-    for name, each in cls.__dataclass_fields__.items()
-}
-SPEC_FIELDS = {name: [each] for name, each in SPEC.to_dict().items()}
-
-
-@some.composite
-def said(draw: Any) -> bytes:
-    """A line: an event with some fields that fit and some that do not; another JSON value; or no JSON at all."""
-    way = draw(some.integers(0, 9))
-    if way == 0:
-        return draw(some.binary(max_size=40) | some.sampled_from([DEEP, b'{"a":"' + b"x" * 2**20 + b'"}', b"9" * 5000]))
-    if way == 1:
-        return json.dumps(draw(value)).encode()
-    kind = draw(some.sampled_from(sorted(CHIEF | AGENT | {"train.declared"}) if way > 5 else KINDS))
-    cls = events.KINDS.get(kind) or vm_events._OF_AGENT[kind]
-    told: dict[str, Any] = {"kind": draw(some.just(kind) | value) if way == 2 else kind, "time": NOW}
-    for name in (each.name for each in fields(cls)):
-        told[name] = draw(
-            value if draw(some.integers(0, 19)) == 19 else some.sampled_from(FIELDS.get(name) or GOOD[name])
-        )
-    if draw(some.integers(0, 9)) == 9:
-        del told[draw(some.sampled_from(sorted(told)))]
-    if draw(some.integers(0, 39)) == 39:
-        told["of a newer version"] = "x" * 2**20
-    return json.dumps(told).encode()
-
-
-@some.composite
-def rows(draw: Any) -> bytes:
-    """Lines of metrics."""
-    found = []
-    for number in range(draw(some.integers(0, 4))):
-        row: dict[str, Any] = {"time": NOW - number * 4000 * 10**9, "worker": "worker-0", "steps": 1, "loss": 0.5}
-        changed = draw(
-            some.lists(
-                some.sampled_from([*sorted({*row, *metrics._NUMBERS, "new"}), *["time", "worker"] * 4]), max_size=2
-            )
-        )
-        row |= {name: draw(plain) for name in changed}
-        found.append(json.dumps(row).encode())
-    return b"\n".join([*found, draw(said())]) + b"\n"
-
-
-@some.composite
-def manifests(draw: Any) -> Any:
-    file = {
-        "name": draw(some.sampled_from([*["model.ckpt-1.index"] * 9, *WORDS])),
-        "size": draw(some.just(4) | plain),
-        "crc32c": draw(some.just("AAAAAA==") | plain),
-    }
-    folder = draw(some.sampled_from([*["checkpoints/1-ab"] * 9, "checkpoints/../../x", *WORDS]))
-    whole = {"checkpoints": [{"step": draw(some.just(1) | plain), "folder": folder, "files": [file]}]}
-    return draw(some.just(whole) | value)
-
-
-@some.composite
-def declarations(draw: Any) -> Any:
-    changed = draw(some.lists(some.sampled_from(sorted(SPEC_FIELDS)), max_size=2))
-    return {**SPEC.to_dict(), **{name: draw(value) for name in changed}} if draw(some.booleans()) else draw(value)
-
-
-assignments = some.fixed_dictionaries(
-    {
-        "run": some.sampled_from([*WORDS, *["run-1"] * 9]),
-        "role": some.sampled_from(["ps", "worker", "x"]),
-        "name": some.sampled_from([*WORDS, 7, *["ps-0"] * 9]),
-        "address": some.sampled_from(["a:1", "a:1", "", 7]),
-        "ps": some.sampled_from([["a:1"], ["a:1"], "a:1", [], [7], 7]),
-    },
-    optional={"index": plain, "chief": some.just("a:2")},
-)
-answers = some.fixed_dictionaries(
-    {
-        "ok": some.booleans(),
-        "kind": some.sampled_from(
-            ["ClusterError", "annotations", "Exception", "__name__", "TransientError", 7, None, ["x"]]
-        ),
-    },
-    optional={"error": plain},
-)
-listings = some.tuples(some.sampled_from(["model.ckpt-7.index", "checkpoint", "a.tmp", *WORDS]), plain).map(
-    "{0[0]} {0[1]}".format
-)
-
-
-# --- what must hold ---------------------------------------------------------------------------------------------------
 def named_well(event: Any) -> None:
     for name in ("run", "worker", "name", "server", "vm", "by"):
         if found := getattr(event, name, None):
@@ -316,6 +102,8 @@ def of_a_vm(line: bytes) -> None:
             assert NOW - DAY <= event.time <= NOW + DAY, "another time"
             assert len(line) <= 2**20, "a long line"
             named_well(event)
+            for number in filter(lambda each: isinstance(each, int | float), event.values.values()):
+                assert math.isfinite(number), "no number to reckon with"
             vm_events.told(event)
 
 
@@ -423,6 +211,7 @@ ODD = [
     "x" * 5000,
     float("inf"),
     2**63,
+    -(2**70),
     0.5,
     (1, "x"),
     [1] * 1100,
@@ -478,6 +267,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
         RUN,
         without(checks, "fields_of", lambda cls: {each.name: lambda given: given for each in fields(cls)}),
     ),
+    "6: numbers too large for a float": (RUN, without(checks, "_LARGEST", 10**5000)),
     "6: JSON that is too deep": ("lines of a journal", without(checks, "RecursionError", Never)),
     "6: metrics of other types": ("metrics", without(metrics, "_is_sound", lambda row: True)),
     "6: a declaration without what it needs": (
@@ -522,11 +312,11 @@ def search(inputs: Any, holds: Callable[[Any], None], most: int, seen: Branches 
 
 
 def main() -> int:
-    """Exit code 0 where all holds and every attack is found again."""
+    """Exit code 0 where all holds, every attack is found again and, but for --quick, the goal is reached."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the inputs")
     quick = parser.parse_args().quick
-    most, began, good = 60 if quick else 600, time.monotonic(), True
+    most, began, good = 100 if quick else 1000, time.monotonic(), True
     seen = Branches(READERS)
     for name, (inputs, holds) in TARGETS.items():
         known = len(seen.reached)
@@ -536,7 +326,8 @@ def main() -> int:
         print(f"{name:28} {most:5} inputs, {len(seen.reached) - known:3} new branches, {outcome}")
     share = len(seen.reached) / seen.total
     seconds = time.monotonic() - began
-    print(f"Branches of the readers: {len(seen.reached)} of {seen.total} ({share:.1%}) in {seconds:.0f} s")
+    reached = f"{len(seen.reached)} of {seen.total} ({share:.1%}, goal >= {GOAL:.0%})"
+    print(f"Branches of the readers: {reached} in {seconds:.0f} s")
     for place in seen.missed():
         print(f"  never: {place}")
     found = 0
@@ -546,7 +337,7 @@ def main() -> int:
         found += error is not None
         print(f"{name:42} {f'found: {type(error).__name__}: {error!s:.60}' if error else 'NOT FOUND'}".splitlines()[0])
     print(f"Attacks found again with their guard taken away: {found} of {len(ATTACKS)}")
-    return 0 if good and found == len(ATTACKS) else 1
+    return 0 if good and found == len(ATTACKS) and (quick or share >= GOAL) else 1
 
 
 if __name__ == "__main__":
