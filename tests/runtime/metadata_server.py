@@ -47,7 +47,8 @@ class MetadataServer:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        # Cancelled is how one ends that still waits when the loop does; asyncio would print it as an error.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             self.polls += 1
             asked = urlsplit(head.split()[1])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ DECLARED: dict[str, Any] = {
     "checkpoint_steps": 10,
     "pace_seconds": 0.1,
 }
+LONGER_THAN_A_STEP = 22.0
+"""Seconds without a step after which a worker that could have made one would begin anew."""
 
 
 def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
@@ -41,6 +44,7 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     # It freezes; a checkpoint becomes due, and it is asked for it, before its silence is noticed.
     saving = room.pids("worker-1")["worker-1"]
     os.kill(saving, signal.SIGSTOP)
+    frozen = time.monotonic()
     first = story.wait("the other one saves", "train.checkpoint", worker="worker-2")
     folder = room.run_folder("ps-0")
 
@@ -58,6 +62,7 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     numbers = lambda: [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-1"]  # noqa: E731
     assert until(lambda: numbers()[1:], "its successor joins") == [2]
     assert room.pids("worker-1") == {"worker-1": saving}
+    time.sleep(max(0.0, frozen + LONGER_THAN_A_STEP - time.monotonic()))  # it must not take itself for stuck
     os.kill(saving, signal.SIGCONT)
     exited = until(lambda: room.reports("worker-1", "process.exited"), "the end of the thawed one")[0]
     assert (exited["name"], exited["code"]) == ("worker-1", 0)

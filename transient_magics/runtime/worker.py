@@ -31,6 +31,9 @@ _GRAPH_WITHIN = 1.0
 """Seconds that the import of TensorFlow waits for the run's graph, which decides how much of it is needed."""
 _STUCK_BEFORE_FIRST = 90.0
 _STUCK_AT_LEAST = 20.0
+_LOOK_EVERY = 1.0
+_FROZEN = 5.0
+"""Seconds between two looks that say that this process itself was held up (SIGSTOP, a VM suspended or migrated)."""
 _CRASHED = 1
 
 
@@ -46,7 +49,6 @@ class Worker:
         given = role.assignment
         self._link = ChiefLink(given.chief, role.spec.token, given.name, _accelerator())
         self._training = None
-        self._started = time.monotonic()
 
     def run(self) -> NoReturn:
         """Train, and end the process."""
@@ -56,10 +58,11 @@ class Worker:
         self._link.start()
         threading.Thread(target=self._train, daemon=True, name="training").start()
         while True:
+            looked = time.monotonic()
             try:
-                event = self._events.get(timeout=1.0)
+                event = self._events.get(timeout=_LOOK_EVERY)
             except queue.Empty:
-                self._watchdog()
+                self._watchdog(asleep=time.monotonic() - looked)
                 continue
             match event:
                 case "terminated":
@@ -118,11 +121,17 @@ class Worker:
         self._link.leave("lost")
         self._role.end(FAILED if fatal else _CRASHED)
 
-    def _watchdog(self) -> None:
-        """No step for long while the parameter servers answer: end, and be started again under a new number."""
+    def _watchdog(self, asleep: float) -> None:
+        """No step for long while the parameter servers answer: end, and be started again under a new number.
+
+        `asleep`: seconds since the last look. Far more than asked for and this process itself was held up, and could
+        not step either.
+        """
         training = self._training
         if training is None or training.stop.is_set():
             return
+        if asleep > _FROZEN:
+            training.alive = time.monotonic()
         limit = max(_STUCK_AT_LEAST, 20 * training.meter.usual) if training.meter.steps else _STUCK_BEFORE_FIRST
         if time.monotonic() - training.alive < limit or not self._servers_answer():
             return
