@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 SCREENSHOTS := out
 FRONT := widgets/dist/cluster.js
 
+# Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 

@@ -8,11 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.notebooks import notebook_of, runner_of
 from transient_magics import client
 from transient_magics.client import arguments
 from transient_magics.emulator.weather.settings import Settings
@@ -37,11 +35,10 @@ def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.training
 def test_the_tour_runs_from_its_first_cell_to_its_last(own_home: Path) -> None:
-    cells = [new_code_cell(block.rstrip()) for block in blocks("python")]
-    notebook = new_notebook(cells=cells)
-    NotebookClient(
-        notebook, timeout=400, kernel_name="python3", resources={"metadata": {"path": str(own_home)}}
-    ).execute()
+    from nbformat import validate
+
+    notebook = notebook_of(*(block.rstrip() for block in blocks("python")))
+    runner_of(notebook, own_home).execute()
     said = "".join(
         output.get("text", "") for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"
     )
@@ -49,7 +46,7 @@ def test_the_tour_runs_from_its_first_cell_to_its_last(own_home: Path) -> None:
     assert re.search(r"\$0\.\d{4}, on demand \$0\.\d{4}", said)
     assert client.cluster("tour").state.over
     assert [event.vm for event in client.cluster("tour").events("vm.preemption_notice")] == ["worker-1"]  # type: ignore[attr-defined]
-    assert nbformat.validate(notebook) is None
+    assert validate(notebook) is None
 
 
 def test_every_make_target_that_it_names_exists() -> None:

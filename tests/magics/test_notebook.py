@@ -10,11 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
-from nbconvert import HTMLExporter
+
+from tests.notebooks import notebook_of, runner_of
 
 HEAVY = (
     "google.cloud", "google.auth", "tensorflow", "asyncssh", "aiohttp", "anywidget", "ipywidgets", "pandas", "numpy",
@@ -33,15 +31,10 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def executed(*cells: str) -> nbformat.NotebookNode:
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(each) for each in ["%load_ext transient_magics", *cells]]
-    )
-    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
-    return notebook
-
-
+@pytest.mark.story
 def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None:
+    from nbconvert import HTMLExporter
+
     cells = (
         "%load_ext transient_magics",
         "%transient_cluster cpux1 --name demo --wait",
@@ -50,9 +43,9 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
         "%transient_cluster delete demo",
         "import time; time.sleep(0.5)",  # panels are drawn a while after what they show
     )
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+    notebook = notebook_of(*cells)
     _, declared, shown, listed, deleted, _ = notebook.cells
-    runner = NotebookClient(notebook, timeout=240, kernel_name="python3")
+    runner = runner_of(notebook)
     with runner.setup_kernel():
         for number, each in enumerate(notebook.cells):
             runner.execute_cell(each, number)
@@ -76,19 +69,24 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
     assert ENDED in page
 
 
-@pytest.mark.parametrize(
-    ("cell", "said"),
-    [
-        ("%transient_cluster k80x", "column 5"),
-        ("%%train --model resnet --train-steps 5\nx = 1", "needs --hparams-set"),
-        ("%transient_cluster delete nope", "no cluster nope"),
-    ],
-)
-def test_a_mistake_fails_the_cell_with_one_line(home: Path, cell: str, said: str) -> None:
-    with pytest.raises(CellExecutionError) as error:
-        executed(cell)
-    assert said in str(error.value)
-    assert "Traceback" not in str(error.value)
+@pytest.mark.story
+def test_a_mistake_fails_the_cell_with_one_line(home: Path) -> None:
+    from nbclient.exceptions import CellExecutionError
+
+    mistakes = {
+        "%transient_cluster k80x": "column 5",
+        "%%train --model resnet --train-steps 5\nx = 1": "needs --hparams-set",
+        "%transient_cluster delete nope": "no cluster nope",
+    }
+    notebook = notebook_of("%load_ext transient_magics", *mistakes)
+    runner = runner_of(notebook)
+    with runner.setup_kernel():
+        runner.execute_cell(notebook.cells[0], 0)
+        for number, said in enumerate(mistakes.values(), 1):
+            with pytest.raises(CellExecutionError) as error:
+                runner.execute_cell(notebook.cells[number], number)
+            assert said in str(error.value)
+            assert "Traceback" not in str(error.value)
 
 
 def test_loading_imports_nothing_heavy() -> None:

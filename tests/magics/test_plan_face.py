@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from nbclient import NotebookClient
 
+from tests.notebooks import runner_of
 from transient_magics import panels
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
@@ -67,10 +66,13 @@ def test_what_tab_offers(shell: InteractiveShell) -> None:
     assert {"--target", "--no-replace"} <= set(candidates("transient_plan", "k80x4 ", "--"))
 
 
+@pytest.mark.story
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import nbformat
+
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "planning.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    runner_of(notebook).execute()
     said = "".join(str(output) for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "k80x4  0 lost: 0.97 h" in said
     assert "<svg" in said
