@@ -173,3 +173,14 @@ def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
 def test_the_room_is_light_to_import() -> None:
     program = "import sys, transient_magics.remote; sys.exit(any(m.startswith('google.cloud') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+async def test_a_command_that_is_cancelled_at_any_moment_ends_as_cancelled(connection: Connection) -> None:
+    """Else its caller goes on, and whoever waits for the caller's end waits for ever."""
+    for moment in range(80):
+        command = asyncio.create_task(connection.run("true"))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        if command.cancel():
+            await asyncio.wait([command])
+            assert command.cancelled(), moment

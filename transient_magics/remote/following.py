@@ -126,7 +126,8 @@ async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:
             with contextlib.suppress(OSError, asyncssh.Error):  # the connection may be gone, or the time be up
                 if process.exit_status is None and process.exit_signal is None:
                     tell()
-                await process.wait(timeout=0.5)
+                async with asyncio.timeout(0.5):  # asyncssh's own can forget that the caller was cancelled meanwhile
+                    await process.wait()
                 return
     finally:
         process.close()
