@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,6 +108,33 @@ async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypat
         with pytest.raises(ForeignError, match="says more than 8 MiB"):
             await connection.run("yes")
         assert await connection.run("echo still here") == "still here\n"
+
+
+async def test_no_file_of_a_vm_fills_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vm").mkdir()
+    (tmp_path / "vm" / "large").write_bytes(bytes(3 * 2**20))
+    (tmp_path / "vm" / "small").write_text("x")
+    free = [transfer.KEPT_FREE + 2**20]
+
+    def disk(_: Path) -> tuple[int, int, int]:
+        return shutil._ntuple_diskusage(2**50, 0, free.pop(0) if len(free) > 1 else free[0])
+
+    monkeypatch.setattr(transfer.shutil, "disk_usage", disk)
+    monkeypatch.setattr(transfer, "_BLOCK", 2**20)
+    got = tmp_path / "got"
+    got.mkdir()
+    async with a_vm(tmp_path) as connection:
+        with pytest.raises(
+            ForeignError, match=r"large on .* has 3,145,728 bytes, for which this machine's disk has no"
+        ):
+            await connection.get("large", got / "large")
+        await connection.get("small", got / "small")
+        free[:] = [transfer.KEPT_FREE + each * 2**20 for each in (3, 3, 1)]  # something else takes of it meanwhile
+        with pytest.raises(ForeignError, match="no room"):
+            await connection.get("large", got / "large")
+        with pytest.raises(ForeignError, match="has 1 bytes"):
+            await connection.get("small", got / "more", most=0)
+    assert [path.name for path in got.iterdir()] == ["small"]
 
 
 async def test_a_line_without_an_end_is_passed_over(tmp_path: Path) -> None:

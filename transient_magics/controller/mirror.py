@@ -317,7 +317,7 @@ class Mirror:
         connection, there = await self._live(), f"{Seat.folder(self._state.name)}/runs/{run}"
         for name in ("metrics.jsonl", "events.jsonl"):
             if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
-                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name)
+                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
         await thin_metrics(run_folder(self._directory, run))
 
     def _cut_torn_line(self) -> None:

@@ -12,8 +12,10 @@ from .dialling import Dialler, Direct, ProxyCommand, Relay
 from .following import follow_across
 from .keys import generate_key
 from .streams import Reader, Writer
+from .transfer import MOST_FILES, room
 
 __all__ = [
+    "MOST_FILES",
     "Connection",
     "Dialler",
     "Direct",
@@ -26,4 +28,5 @@ __all__ = [
     "follow_across",
     "generate_key",
     "push_bundle",
+    "room",
 ]

@@ -190,9 +190,12 @@ class Connection:
         """Copy the folder `local` to `path`, without byte code, keeping each file's mode."""
         await self._transfer.put_tree(local, path)
 
-    async def get(self, path: str, local: Path) -> None:
-        """Copy a file from the VM; `local` is replaced when all of it is here and on disk."""
-        await self._transfer.get(path, local)
+    async def get(self, path: str, local: Path, *, most: int | None = None) -> None:
+        """Copy a file from the VM; `local` is replaced when all of it is here and on disk.
+
+        Raises ForeignError where it is no regular file, has more than `most` bytes, or would fill the disk here.
+        """
+        await self._transfer.get(path, local, most)
 
     async def get_tree(self, path: str, local: Path) -> list[str]:
         """Copy a folder from the VM, file by file like `get`; returns the relative paths of what was copied."""

@@ -4,7 +4,8 @@ One SFTP session per connection serves all copies; eight run at a time. A file f
 disk, before it takes its name, because the VM may be deleted right after.
 
 What a VM says of its files is a stranger's word. Only regular files are taken, no links, under names that lead nowhere
-else, no more than `MOST_FILES` at once and none larger than `LARGEST_FILE`; all else raises ForeignError.
+else, no more than `MOST_FILES` at once, none larger than `LARGEST_FILE`, and not so much that the disk here would be
+full; all else raises ForeignError.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import os
 import posixpath
 import secrets
+import shutil
 import stat
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,8 +30,16 @@ from .failures import explained
 
 MOST_FILES = 10_000
 LARGEST_FILE = 2**38
+KEPT_FREE = 2**30
+"""Bytes of a disk of this machine that no VM's files take; a fiftieth of the disk, where that is less."""
 _AT_ONCE = 8
 _BLOCK = 4 * 2**20
+
+
+def room(folder: Path) -> int:
+    """How many bytes of files from VMs the disk of `folder` can take yet. Raises OSError."""
+    disk = shutil.disk_usage(folder)
+    return max(disk.free - min(KEPT_FREE, disk.total // 50), 0)
 
 
 class Transfer:
@@ -57,9 +67,9 @@ class Transfer:
 
         await self.put(await asyncio.to_thread(found), mode=None)
 
-    async def get(self, path: str, local: Path) -> None:
+    async def get(self, path: str, local: Path, most: int | None = None) -> None:
         async with self._slots, self._sftp(f"fetching {path}") as sftp:
-            await self._get(sftp, path, local)
+            await self._get(sftp, path, local, most)
 
     async def get_tree(self, path: str, local: Path) -> list[str]:
         found: list[str] = []
@@ -122,15 +132,17 @@ class Transfer:
                     await sftp.remove(part)
                 raise
 
-    async def _get(self, sftp: asyncssh.SFTPClient, path: str, local: Path) -> None:
+    async def _get(self, sftp: asyncssh.SFTPClient, path: str, local: Path, most: int | None = None) -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
         part = local.with_name(f"{local.name}.{secrets.token_hex(4)}.part")
         try:
-            promised = await self._size(sftp, path)
+            promised = await self._size(sftp, path, LARGEST_FILE if most is None else most)
+            self._look_for_room(path, promised, promised, local)
             with _new(part) as target:
                 async with sftp.open(path, "rb") as source:
                     size = 0
                     while block := await source.read(min(_BLOCK, promised - size)) if size < promised else b"":
+                        self._look_for_room(path, promised, promised - size, local)  # other files come at the same time
                         size += len(block)
                         await asyncio.to_thread(target.write, block)
                 if size < promised:
@@ -139,12 +151,17 @@ class Transfer:
         finally:
             part.unlink(missing_ok=True)
 
-    async def _size(self, sftp: asyncssh.SFTPClient, path: str) -> int:
+    def _look_for_room(self, path: str, size: int, to_come: int, local: Path) -> None:
+        if to_come > room(local.parent):
+            what = f"{path} on {self._name} has {size:,} bytes, for which this machine's disk has no room"
+            raise ForeignError(what, where=str(local.parent), fix="Free some of it.")
+
+    async def _size(self, sftp: asyncssh.SFTPClient, path: str, most: int) -> int:
         """The size of a regular file as it is now; what is appended meanwhile is not taken."""
         attributes = await sftp.lstat(path)
         if not stat.S_ISREG(attributes.permissions or 0) or attributes.size is None:
             raise ForeignError(f"{path} on {self._name} is no regular file", where=self._name)
-        if not 0 <= attributes.size <= LARGEST_FILE:
+        if not 0 <= attributes.size <= most:
             raise ForeignError(f"{path} on {self._name} has {attributes.size} bytes", where=self._name)
         return attributes.size
 
