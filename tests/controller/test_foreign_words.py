@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import Emulate
 from transient_magics import client, errors, places
+from transient_magics.client import commands
 from transient_magics.cloud import CloudStorage, Vm
 from transient_magics.controller import adopt, checking, declared
 from transient_magics.controller.__main__ import _look_after
@@ -116,7 +117,7 @@ def test_a_resize_is_reckoned_from_what_this_machine_knows(
         declared.agree(home, SPEC)
     attack(home)
     sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(client.commands, "send", lambda _, command: sent.append(command))
+    monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command))
     client.Cluster("one").resize("cpux3")
     wanted = ClusterSpec.from_dict(sent[0]["spec"])
     assert (wanted.project, wanted.image, wanted.max_cost, wanted.id) == ("mine", SPEC.image, 10.0, SPEC.id)
@@ -403,7 +404,11 @@ async def chief(
             yield line
 
     run = RunState("run-1", 9, {}, declared_at=time.time())
-    training = Training(run, folder / "runs" / "run-1", recorded.append, lambda _: None, lambda: None)
+
+    def note(source: str, what: str) -> None:
+        recorded.append(events.ControllerTrouble(what=what))
+
+    training = Training(run, folder / "runs" / "run-1", recorded.append, lambda _: None, lambda: None, note=note)
     monkeypatch.setattr(training, "_lines", lines)
     monkeypatch.setattr(training, "_chief_connection", lambda: _nothing())
     training._chief_known.set()

@@ -31,6 +31,15 @@ def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: 
     assert troubles[1] == ""
 
 
+def test_what_troubled_an_earlier_controller_is_told_until_this_one_knows_better(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        for first in ("", "what is wrong now"):
+            recorder = Recorder(journal, ClusterState(trouble="what was wrong then"))
+            assert recorder.trouble == "what was wrong then"
+            recorder.note("poll", first)
+            assert recorder.state.trouble == recorder.trouble == first
+
+
 def test_credentials_are_looked_for_ever_less_often_half_a_minute_at_most(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.jsonl") as journal:
         login = Login(Recorder(journal, ClusterState()))

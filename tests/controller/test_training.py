@@ -68,9 +68,14 @@ class Conducted:
         self.machines: dict[str, Machine] = {}
         folder.mkdir(parents=True)
         link = cast("Callable[[str], Link | None]", self.machines.get)
-        self.training = Training(run, folder, self.record, link, lambda: None)
+        self.troubles: dict[str, str] = {}
+        self.training = Training(run, folder, self.record, link, lambda: None, note=self.troubles.__setitem__)
         self.home = folder / "checkpoints"
         self.task = asyncio.create_task(self.training.conduct())
+
+    @property
+    def trouble(self) -> list[str]:
+        return [*filter(None, self.troubles.values())]
 
     def record(self, event: Event) -> None:
         self.history.append(event)
@@ -152,7 +157,7 @@ async def test_a_stopped_run_without_its_last_checkpoint_says_so(
     await until(lambda: run.state.runs["run-1"].checkpoint_step == 80)
     await run.training.stop(lambda: run.state.runs["run-1"])
     await asyncio.wait_for(run.task, 30)
-    (trouble,) = (event.what for event in run.history if isinstance(event, events.ControllerTrouble))
+    (trouble,) = run.trouble
     assert trouble.startswith("run-1 is stopped at step 90 without a checkpoint of it (")
     assert trouble.endswith("there is that of step 85")
     ended = run.history[-1]
@@ -169,7 +174,7 @@ async def test_a_run_that_measured_nothing_ends_without_trouble(
     run.on("ps-0", machine)
     await run.training.stop(lambda: run.state.runs["run-1"])
     await asyncio.wait_for(run.task, 30)
-    assert not [event for event in run.history if isinstance(event, events.ControllerTrouble)]
+    assert not run.trouble
 
 
 async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come_too(
@@ -192,6 +197,45 @@ async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come
     assert "model.ckpt-100.index" in run.at_home()
     second.saves(140)
     await until(lambda: run.at_home() == {"model.ckpt-20.index", "model.ckpt-140.index"})
+
+
+async def test_checkpoints_come_home_only_where_all_of_them_have_room(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(conduct, "room", lambda _: 10)
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.saves(1000)
+    run.on("ps-0", machine)
+    await until(lambda: run.trouble)
+    (trouble,) = run.trouble
+    assert trouble.startswith("Checkpoints of run-1 do not come home: this machine's disk has no room for 1 MiB more (")
+    assert trouble.endswith("Free some of it.")
+    assert not [*run.home.iterdir()]
+    monkeypatch.setattr(conduct, "room", lambda _: 12)
+    await until(run.at_home)
+    await until(lambda: not run.trouble)
+
+
+async def test_what_was_in_the_way_of_a_run_is_told_no_longer_than_it_is(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    (machine.run / "events.jsonl").write_text("[1]\n")
+    run.on("ps-0", machine)
+    await until(lambda: run.trouble)
+    assert run.trouble[0].startswith("The chief of run-1 wrote lines that are not taken")
+    run.troubles["results"] = "told of the run before"
+    run.training.fail("over")
+    await asyncio.wait_for(run.task, 30)
+    assert run.trouble == ["told of the run before"]
+    note, last = run.troubles.__setitem__, run.state.runs["run-1"]
+    after = Training(last, run.home.parent, run.record, lambda _: None, lambda: None, note=note)
+    after.fail("at once")
+    await after.conduct()
+    assert not run.trouble
 
 
 async def test_a_machine_that_cannot_check_leaves_that_to_the_vms(

@@ -19,6 +19,8 @@ from ..journal import ClusterState, Event, Journal, events, fold
 log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 1.0
+_EARLIER = "an earlier controller"
+"""The source of what was the trouble when this one began; whether it still is one, this one finds out."""
 
 
 class Recorder:
@@ -29,7 +31,7 @@ class Recorder:
         self.changed = asyncio.Event()
         self._journal = journal
         self._kept: collections.deque[Event] = collections.deque()
-        self._troubles: dict[str, str] = {}
+        self._troubles = {_EARLIER: state.trouble}
 
     @property
     def trouble(self) -> str:
@@ -66,6 +68,7 @@ class Recorder:
     def note(self, source: str, what: str) -> None:
         """Say that `source` has a trouble (one sentence), or none any more (empty)."""
         before = self.trouble
+        self._troubles.pop(_EARLIER, None)
         self._troubles[source] = what
         if before != self.trouble:
             self.record(events.ControllerTrouble(what=self.trouble))

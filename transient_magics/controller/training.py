@@ -24,7 +24,7 @@ from ..errors import CloudError, ConnectionLostError, ForeignError, RemoteError,
 from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
 from ..protocol.names import is_name
 from ..protocol.vm_events import from_chief
-from ..remote import Connection, follow_across
+from ..remote import MOST_FILES, Connection, follow_across, room
 from ..runtime.vocabularies import MOST_BYTES, PREFIX
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER
 from .bucket_token import TokenKeeper, reaches
@@ -52,7 +52,11 @@ _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
 _MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
 """Bytes of a run that are taken from its chief; of metrics a worker writes some 17 MB a day."""
-_MOST_FILES = 1000
+_MOST_GROWTH = 2**20
+"""Bytes by which the list of checkpoints may grow while it is fetched."""
+_LINES, _CHECKPOINTS, _LAST, _HOME, _BUCKET = "chief", "checkpoints", "last checkpoint", "results", "results in bucket"
+_PRESENT, _LASTING = (_LINES, _CHECKPOINTS), (_LAST, _HOME, _BUCKET)
+"""Sources of trouble: those that are over with the run, and those that are told until the next one begins."""
 _LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d{1,15})\.index")
 
@@ -62,8 +66,9 @@ class Training:
 
     `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed` asks for a call of
     `give`. `store` is the run's place in a bucket (None: it has none), `storage` the way to it, `mint` makes the tokens
-    for the chief's VM, `note` takes what is in their way. The spec of `run` is that of its `run.json`
-    here. Without `own` its code came from a VM: then none of it runs here, where nobody has agreed to it.
+    for the chief's VM, `note` takes what is in the way: its source and a sentence, or nothing any more. The spec of
+    `run` is that of its `run.json` here. Without `own` its code came from a VM: then none of it runs here, where nobody
+    has agreed to it.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Training:
         self._record = record
         self._link = link
         self._changed = changed
+        self._trouble = note
         self._results = Results(store, storage)
         self._token: TokenKeeper | None = None
         if mint and (places := reaches(store, run.spec)):
@@ -99,7 +105,7 @@ class Training:
         self._to_build = bool(run.spec.get("check", True))
         self._checked = bool(run.started_at) or not own
         self._since = int(run.declared_at * 1e9)
-        self._refusals = Refusals(f"The chief of {run.name}", self._tell)
+        self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
         self._server: str | None = None
         self._chief: str | None = None
@@ -141,6 +147,8 @@ class Training:
     async def conduct(self) -> None:
         """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
         that failed: that is an event too."""
+        for source in _PRESENT + _LASTING:  # nothing of an earlier run is in the way of this one
+            self._trouble(source, "")
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._check()),
@@ -152,6 +160,8 @@ class Training:
             last = await self._over
             for task in helpers:
                 task.cancel()
+        for source in _PRESENT:
+            self._trouble(source, "")
         if self._chief:
             await self._bring_home()
         await thin_metrics(self.folder)
@@ -195,7 +205,7 @@ class Training:
         if not self._over.done():
             last = "none" if run.checkpoint_step is None else f"that of step {run.checkpoint_step:,}"
             what = f"{self.name} is stopped at step {run.step:,} without a checkpoint of it ({error}); there is {last}"
-            self._record(events.ControllerTrouble(what=what))
+            self._trouble(_LAST, what)
 
     def fail(self, reason: str) -> None:
         """End the run as failed; `reason` is one sentence."""
@@ -272,7 +282,7 @@ class Training:
             try:
                 return await follow()
             except ForeignError as error:  # more of it than is taken from a VM
-                self._tell(str(error))
+                self._trouble(_LINES, str(error))
                 if follow == self._follow_chief:  # nobody would hear of the end
                     self.fail(str(error))
                 return None
@@ -299,9 +309,6 @@ class Training:
             if (event.kind, event.time) not in self._known:
                 self._known.add((event.kind, event.time))
                 self._record(event)
-
-    def _tell(self, what: str) -> None:
-        self._record(events.ControllerTrouble(what=what))
 
     def _note(self, event: Event) -> None:
         match event:
@@ -369,16 +376,19 @@ class Training:
                 continue
             try:
                 await self._ship()
+                self._trouble(_CHECKPOINTS, "")
             except (RemoteError, OSError) as error:
                 log.warning("%s: a checkpoint is not home yet: %s", self.name, error)
+                if isinstance(error, ForeignError):  # not for want of a connection, which comes back
+                    self._trouble(_CHECKPOINTS, f"Checkpoints of {self.name} do not come home: {error}")
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
                 self._to_ship.set()
 
     async def _ship(self) -> None:
         """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same.
 
-        Nothing is dropped here while there is none as new on the chief's VM. Raises RemoteError or OSError, also when
-        no VM holds the run within two minutes.
+        Nothing is dropped here while there is none as new on the chief's VM, and nothing comes where not all of it has
+        room. Raises RemoteError or OSError, also when no VM holds the run within two minutes.
         """
         async with asyncio.timeout(_SHIP_SECONDS):
             connection = await self._chief_connection()
@@ -387,20 +397,28 @@ class Training:
             here.mkdir(exist_ok=True, mode=0o700)
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
             listing = [line.split() for line in listed.splitlines() if _safe(line)]
-            found = ((name, int(size)) for name, size in listing[:_MOST_FILES])
+            found = ((name, int(size)) for name, size in listing)
             sizes = {name: size for name, size in found if not name.startswith(PREFIX) or size <= MOST_BYTES}
             new = [
                 name
                 for name, size in sizes.items()
                 if name == "checkpoint" or not (path := here / name).exists() or path.stat().st_size != size
             ]
+            self._look_for_room(sizes, new, here)
             for name in sorted(new, key=lambda name: (name == "checkpoint", name.endswith(".index"))):
-                await connection.get(f"{there}/{name}", here / name)
+                await connection.get(f"{there}/{name}", here / name, most=max(sizes[name], _MOST_GROWTH))
             if _newest(sizes) < _newest(path.name for path in here.iterdir()):
                 return
             for path in here.iterdir():
                 if path.name not in sizes:
                     path.unlink()
+
+    def _look_for_room(self, sizes: Mapping[str, int], new: Sequence[str], here: Path) -> None:
+        if len({*sizes, *(path.name for path in here.iterdir())}) > MOST_FILES:
+            raise ForeignError(f"there are more than {MOST_FILES:,} files")
+        if (size := sum(sizes[name] for name in new)) > room(here):
+            what = f"this machine's disk has no room for {-(-size // 2**20):,} MiB more"
+            raise ForeignError(what, where=str(here), fix="Free some of it.")
 
     async def _bring_home(self) -> None:
         """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone."""
@@ -412,10 +430,10 @@ class Training:
                 connection = await self._chief_connection()
                 measured = f"transient/runs/{self.name}/metrics.jsonl"
                 if await connection.exists(measured):  # a run without a step has none
-                    await connection.get(measured, self.folder / "metrics.jsonl")
+                    await connection.get(measured, self.folder / "metrics.jsonl", most=MOST_METRICS)
         except (RemoteError, OSError) as error:
             log.warning("%s: not everything is home: %s", self.name, error)
-            self._tell(f"Not all results of {self.name} could be brought home: {error}")
+            self._trouble(_HOME, f"Not all results of {self.name} could be brought home: {error}")
 
     async def _keep_results(self, last: Event) -> None:
         try:
@@ -423,7 +441,7 @@ class Training:
                 await self._results.keep(self.folder, last)
         except (CloudError, OSError) as error:
             log.warning("%s: not all results are in the bucket: %s", self.name, error)
-            self._tell(f"Not all results of {self.name} could be brought into the bucket: {error}")
+            self._trouble(_BUCKET, f"Not all results of {self.name} could be brought into the bucket: {error}")
 
     def _chief_link(self) -> Link:
         link = self._link(self._chief) if self._chief else None
