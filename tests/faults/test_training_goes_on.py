@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Patient, processes, take_away
+from tests.faults.conftest import PATIENCE, Patient, processes, take_away
 from transient_magics.journal import ClusterState, events
 
 pytestmark = pytest.mark.training
@@ -138,13 +140,19 @@ def test_a_killed_controller_is_revived_with_nothing_lost_and_nothing_doubled(pa
     mark = patient.mark()
     number = patient.controller()
     written = patient.has_the_chiefs_metrics().stat().st_ino
-    end = patient.cluster  # somebody follows the journal: that revives
     os.kill(number, signal.SIGKILL)
+    # Somebody follows the journal, which revives it, and goes; the new one stays.
+    follow = (
+        "from transient_magics import client\n"
+        "cluster = client.cluster('patient')\n"
+        f"cluster.follow(lambda now: any(each.seq > {mark} for each in cluster.events('controller.recovered')))"
+    )
+    subprocess.run([sys.executable, "-c", follow], check=True, timeout=PATIENCE)
     recovered = patient.event(mark, events.ControllerRecovered)
     assert recovered.pid != number  # type: ignore[attr-defined]
     patient.goes_on()
     time.sleep(5)  # it has told every agent what to do by now
-    history = end.events()
+    history = patient.cluster.events()
     assert {vm.name for vm in patient.cluster.state.living} == before
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
     told = [(event.kind, event.time) for event in history if event.kind.startswith(("train.", "worker."))]

@@ -5,15 +5,19 @@ cluster is called in that thread with the folded state and the new events, first
 cluster is followed its controller is watched too: the connection to its socket breaks the moment it dies, and another
 one is started, with a limit and growing pauses. Over that connection it also says what no journal can hold, such as
 that the disk under the journal is full.
+
+When the program ends, the thread ends first: it leaves its waiting and closes its watchers itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -34,6 +38,7 @@ _ASK_SECONDS = 5.0
 _PING = json.dumps({"do": "ping"}).encode() + b"\n"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _CALM_SECONDS = 60.0
+_END_SECONDS = 2.0  # for the thread to end; Jupyter kills a kernel that takes longer than five
 
 
 class Follower:
@@ -42,7 +47,12 @@ class Follower:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._watched: dict[str, _Watched] = {}
-        threading.Thread(target=self._run, name="transient-follower", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="transient-follower", daemon=True)
+        self._thread.start()
+        # Watchers of files are closed by finalizers. At exit all of these run where the first of them was made, counted
+        # from the end; there is one now, so that the thread ends before any watcher is closed under it.
+        weakref.finalize(self, self._loop.stop).detach()
+        atexit.register(self._end)
 
     def subscribe(self, cluster: str, callback: Callback) -> Callable[[], None]:
         """Call `callback(state, new events)` in the follower's thread from now on; returns what ends that."""
@@ -83,6 +93,14 @@ class Follower:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+    def _end(self) -> None:
+        self.call(self._loop.stop)
+        self._thread.join(_END_SECONDS)
 
     def _subscribe(self, cluster: str, callback: Callback) -> None:
         if cluster not in self._watched:
@@ -163,7 +181,8 @@ class _Watched:
                 except ControllerError as error:
                     log.error("%s", error)
                 else:
-                    asyncio.get_running_loop().run_in_executor(None, process.wait)  # leaves no zombie behind
+                    # Leaves no zombie behind, and keeps no program from ending, as a thread of an executor would.
+                    threading.Thread(target=process.wait, name="transient-controller", daemon=True).start()
             await asyncio.sleep(pause)
 
     async def _until_controller_ends(self) -> None:
