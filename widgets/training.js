@@ -184,6 +184,7 @@ export function trainingSection(send, focus) {
   const smoothing = element("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "Smoothing", oninput: () => look("smoothing", Number(smoothing.value)) });
   const logScale = element("input", { type: "checkbox", onchange: () => look("log", logScale.checked) });
   const small = (text, label, act) => element("button", { type: "button", class: "transient-quiet", text, "aria-label": label, title: label, onclick: act });
+  grid.hidden = true; // until there is something to draw
   let training;
   let curves;
   let drawnAt = 0;
@@ -195,6 +196,7 @@ export function trainingSection(send, focus) {
     element("span", { class: "transient-gap" }),
     small("CSV", "Download the curves as CSV", () => download(`${training.name}.csv`, asTable(curves))),
     small("PNG", "Download the charts as PNG", () => asPicture(node.closest(".transient-panel"), Object.values(charts), training.name, (blob) => download(`${training.name}.png`, blob))));
+  tools.hidden = true;
   const stop = asking({ label: "Stop run", yes: "Stop", question: () => `Stop ${training?.name}?`, act: () => send({ do: "stop" }) });
   const save = element("button", { type: "button", text: "Checkpoint now", ...ASKS, title: "Write a checkpoint; training goes on", onclick: () => send({ do: "save" }) });
   const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });

@@ -74,7 +74,7 @@ def test_the_catalog_and_a_dry_run_need_nothing(home: Path) -> None:
     assert "k80: withdrawn May 2024, use t4 or l4" in said("catalog")
     assert "1 GPU: 12 vCPUs, 78 GB" in said("catalog", "V100")
     assert "Did you mean k80?" in said("catalog", "k8", code=2)
-    assert "$1.167 per hour" in said("cluster", "k80x4", "--dry-run")
+    assert "$1.17 per hour" in said("cluster", "k80x4", "--dry-run")
     assert said("cluster", "list") == "No cluster.\n"
 
 

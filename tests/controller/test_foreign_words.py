@@ -236,7 +236,7 @@ def seat(name: str, **labels: str) -> Vm:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ([], "No VM with the controller"),
+        ([], "no VM with its controller"),
         ([{"transient-magics-owner": "stranger"}], "somebody else's.*vm-0.*us-west1-b.*stranger"),
         ([{}], "somebody else's.*nobody"),
         ([{"transient-magics-owner": "me"}] * 2, "More than one VM.*vm-0.*vm-1"),

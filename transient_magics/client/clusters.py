@@ -46,7 +46,7 @@ from ..spec import (
     parse_name,
     render_duration,
 )
-from . import commands
+from . import commands, text
 from .handles import Cluster
 from .programs import ask
 
@@ -119,12 +119,12 @@ class Preview:
         spec = self.spec
         lines = [
             f"{row['count']} x {row['role']:16}  {row['zone']:16} {row['machine_type']:16} "
-            f"{row['accelerator'] or '-':9} {row['model']:11} ${row['hourly']:.3f}/h each"
+            f"{row['accelerator'] or '-':9} {text.RENTED[row['model']]:11} {text.money(row['hourly'])}/h each"
             for row in self.rows
         ]
         where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
         source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
-        total = f"${spec.hourly:.3f} per hour, ${spec.on_demand_hourly:.3f} on demand; {source}."
+        total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
         answers = [f"{'good' if good else 'NOT GOOD'}: {subject}: {said}" for subject, good, said in self.findings]
@@ -265,7 +265,10 @@ def cluster(name: str | None = None) -> Cluster:
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / "spec.json").exists():
         names = ", ".join(each.name for each in clusters(all=True))
-        raise ClusterError(f"There is no cluster {name}", fix=f"There are: {names}." if names else "")
+        raise ClusterError(
+            f"There is no cluster {name}",
+            fix=f"There are: {names}." if names else "Declare one: %transient_cluster k80x4",
+        )
     return Cluster(name)
 
 

@@ -19,6 +19,8 @@ from ..spec import render_table as table
 NOTICE_SECONDS = 30.0
 QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised")
 _NEAR_END_SECONDS = 3600.0
+RENTED = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
+"""Words for provisioning models."""
 _PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
 
 
@@ -289,7 +291,7 @@ def group_words(alike: Sequence[Event]) -> str:
         case events.WorkerJoined():
             return f"{many} workers joined {last.run}: {count(last.active, 'worker')}"
         case events.WorkerLeft():
-            return f"{many} workers left {last.run}, {last.reason}: {count(last.active, 'worker')}"
+            return f"{many} workers left {last.run}{_why_left(last)}"
         case events.WorkerBatchResized():
             sizes = ", ".join(f"{each.new}" for each in alike if isinstance(each, events.WorkerBatchResized))
             return f"{many} workers of {last.run} now take mini-batches of {sizes}{_why_resized(last.reason)}"
@@ -374,7 +376,7 @@ def event_words(event: Event) -> str:
         case events.WorkerJoined():
             return f"{event.worker} joined {event.run}: {count(event.active, 'worker')}"
         case events.WorkerLeft():
-            return f"{event.worker} left {event.run}, {event.reason}: {count(event.active, 'worker')}"
+            return f"{event.worker} left {event.run}{_why_left(event)}"
         case events.WorkerBatchResized():
             return f"{event.worker} takes mini-batches of {event.new}, not of {event.old}{_why_resized(event.reason)}"
         case events.WorkerReplaced():
@@ -388,6 +390,12 @@ def event_words(event: Event) -> str:
         case events.ControllerRecovered():
             return f"a new controller took over {count(event.vms, 'VM')}"
     return _train_words(event)
+
+
+def _why_left(event: events.WorkerLeft) -> str:
+    if event.reason == "finished":
+        return ", whose steps are made"
+    return f", {event.reason}: {count(event.active, 'worker')}"
 
 
 def _why_slow(event: events.TrainSlow) -> str:

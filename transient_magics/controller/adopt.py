@@ -51,7 +51,7 @@ async def the_seat(access: Access, name: str, project: str | None) -> Vm:
     """The one VM of this owner with the controller of cluster `name`. Raises ClusterError."""
     where, found = project or "the emulator", await find(access, name)
     if not found:
-        what = f"No VM with the controller of a cluster {name} runs"
+        what = f"There is no cluster {name} on this machine, and no VM with its controller"
         fix = "Only clusters declared with --controller cluster can be followed from another machine."
         raise ClusterError(what, where=where, fix=fix)
     owner = (await whose(access.engine))[OWNER_LABEL]

@@ -62,10 +62,10 @@ def preview_html(preview: Preview) -> str:
     """What a declaration would create, as HTML."""
     rows = [
         [str(row["count"]), row["role"], row["zone"], row["machine_type"], row["accelerator"].upper() or "-",
-         row["model"], text.money(row["hourly"]), text.money(row["on_demand_hourly"])]
+         text.RENTED[row["model"]], text.money(row["hourly"]), text.money(row["on_demand_hourly"])]
         for row in preview.rows
     ]  # fmt: skip
-    head = ["VMs", "role", "zone", "machine", "GPU", "model", "per hour each", "on demand"]
+    head = ["VMs", "role", "zone", "machine", "GPU", "rented", "per hour each", "on demand"]
     first, *words = str(preview).splitlines()
     below = "".join(f"<div>{escape(each)}</div>" for each in words[len(rows) :])
     return f"<div>{escape(first)}{_table(head, rows)}{below}</div>"

@@ -17,7 +17,6 @@ _GONE_LANES = 3
 _MOST_BEFORE = 12
 _ROLES = {"ps": "parameter server", "controller": "controller"}
 _FIRST = ("controller", "ps")
-MODELS = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
 
 
 def lanes(state: ClusterState, now: float) -> list[dict[str, Any]]:
@@ -62,7 +61,7 @@ def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
         "zone": vm.zone,
-        "terms": f"{vm.machine_type}, {MODELS.get(vm.provisioning_model, '')}, {text.money(vm.hourly)} per hour",
+        "terms": f"{vm.machine_type}, {text.RENTED.get(vm.provisioning_model, '')}, {text.money(vm.hourly)} per hour",
         "state": "training" if words == "training" else vm.state,
         "words": words,
         "leaves_at": text.leaves_at(vm),

@@ -106,7 +106,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
         f"{row['count']} × {row['role']}",
         " · ".join(filter(None, (gpu, row["machine_type"]))),
         row["zone"],
-        _MODELS[row["model"]].partition(" (")[0],
+        text.RENTED[row["model"]],
         f"{text.money(row['hourly'])}/h each",
     ]
 

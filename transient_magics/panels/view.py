@@ -13,7 +13,7 @@ from ..client import text
 from ..journal import Bill, ClusterState, Event, RunState, events
 from ..spec import render_duration
 from .curves import end_of
-from .lanes import MODELS, MOST_LANES, lanes
+from .lanes import MOST_LANES, lanes
 
 MOST_EVENTS = 40
 _TONES = {
@@ -90,7 +90,7 @@ def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> li
     if focus:
         return [*([_title(shown)] if shown else []), f"on {state.name}", _vms_words(state)]
     declared = [spec.spec] if spec.spec != state.name else []
-    return [_vms_words(state), *declared, ", ".join(spec.zones), MODELS.get(spec.provisioning_model, "")]
+    return [_vms_words(state), *declared, ", ".join(spec.zones), text.RENTED.get(spec.provisioning_model, "")]
 
 
 def _title(run: RunState) -> str:
@@ -123,7 +123,9 @@ def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> dic
 
 def _vms_words(state: ClusterState) -> str:
     parts = []
-    if not state.over:
+    if not state.vms and not state.over:
+        parts.append("no VM yet")
+    elif not state.over:
         living = state.living
         ready = sum(vm.state in ("ready", "leaving") for vm in living)
         parts.append(f"{ready} of {text.count(len(living), 'VM')} ready")
