@@ -19,6 +19,7 @@ import pytest
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, full_disk
 from transient_magics import client, emulator, places
+from transient_magics.client import commands
 from transient_magics.client.follower import follower
 from transient_magics.journal import events
 
@@ -53,14 +54,15 @@ def until(reached: Callable[[], object], what: str, seconds: float = PATIENCE) -
 
 
 def on_vm(cluster: str) -> list[int]:
-    """Processes of the controller that runs on a VM, as this machine numbers them."""
-    found = []
+    """Processes of the controller that runs on a VM of our emulator, as this machine numbers them."""
+    ours, found = f"HOME={places.sockets()}/".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
             if words[1:4] == [b"-m", b"transient_magics.controller", cluster.encode()]:
-                there = b"TRANSIENT_MAGICS_SEAT=" in (entry / "environ").read_bytes()
-                found += [int(entry.name)] if there else []
+                known = (entry / "environ").read_bytes().split(b"\0")
+                there = any(each.startswith(b"TRANSIENT_MAGICS_SEAT=") for each in known)
+                found += [int(entry.name)] if there and any(each.startswith(ours) for each in known) else []
     return found
 
 
@@ -97,13 +99,13 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     cluster = client.declare(client.Declaration("k80x2", name="away", controller="cluster"))
     patient = governed_by_its_vm(cluster)
     os.kill(patient.controller(), signal.SIGKILL)
-    until(lambda: not client.commands.in_charge(cluster.directory), "killed")
+    until(lambda: not commands.in_charge(cluster.directory), "killed")
     mark = cluster.state.seq
 
     os.kill(on_vm("away")[0], signal.SIGKILL)
     api(f"{place(cluster, 'worker-0')}/simulateMaintenanceEvent", "POST")
     until(lambda: vms("away").get("worker-2") == "RUNNING", "replaced")
-    assert not client.commands.in_charge(cluster.directory)
+    assert not commands.in_charge(cluster.directory)
     assert cluster.state.seq == mark, "somebody here has followed it"
 
     said = elsewhere(
@@ -117,7 +119,7 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     assert not vms("away")
     assert "cluster away" not in json.dumps(api("/global/firewalls"))
     assert "away" not in json.dumps(api("/aggregated/disks"))
-    assert not client.commands.in_charge(cluster.directory)
+    assert not commands.in_charge(cluster.directory)
 
     cluster.wait(PATIENCE, until="deleted")  # this machine is back, and learns what has happened
     history = cluster.events()
@@ -199,11 +201,11 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     assert not [name for name in there if not name.startswith("transient_magics.runtime.")]
 
     os.kill(patient.controller(), signal.SIGKILL)  # this machine is away
-    until(lambda: not client.commands.in_charge(cluster.directory), "killed")
+    until(lambda: not commands.in_charge(cluster.directory), "killed")
     mark = cluster.state.seq
     api(place(cluster, "ps-0"), "DELETE")
     until(lambda: vms("seat").get("ps-1") == "RUNNING", "replaced by the controller on its VM")
-    assert not client.commands.in_charge(cluster.directory)
+    assert not commands.in_charge(cluster.directory)
     resumed = patient.event(mark, events.TrainStarted)
     assert resumed.step > 0  # type: ignore[attr-defined]
     assert patient.since(mark, events.ControllerMoved) == []
