@@ -64,14 +64,18 @@ def test_buttons_work_while_a_cell_runs(lab: Lab) -> None:
     expect(page.locator(".jp-CodeCell .jp-InputPrompt").nth(2)).to_have_text("[3]:")
 
 
-def test_a_restarted_kernel_is_said_and_the_cluster_found_again(lab: Lab) -> None:
+def test_a_kernel_that_is_shut_down_leaves_its_last_picture_and_the_cluster_is_found_again(lab: Lab) -> None:
     lab.notebook("again", "%load_ext transient_magics", "%transient_cluster cpux1 --name again")
     page = lab.open("again")
     lab.run_all(page)
     output = page.locator(".transient-panel").first
     expect(output).to_contain_text("2 of 2 VMs ready", timeout=150_000)
-    page.evaluate("() => { jupyterapp.shell.currentWidget.sessionContext.restartKernel(); }")
+    page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.shutdown(); }")
     expect(output.get_by_role("alert").first).to_contain_text("To see it again: %transient_cluster attach again")
+    lab.save(page)
+    (stored,) = json.loads((lab.folder / "again.ipynb").read_text())["cells"][1]["outputs"]
+    assert "2 of 2 VMs ready" in "".join(stored["data"]["text/html"]), "what was true when the kernel ended"
+    page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.startKernel(); }")
     page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status == 'idle'")
     page.evaluate(
         "() => { const model = jupyterapp.shell.currentWidget.content.model;"

@@ -230,6 +230,9 @@ class StoryFeed:
         self.call(lambda: self._loop.call_later(seconds, again))
         return ended.set
 
+    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: None  # nobody waits for this thread when the program ends
+
 
 def tell(path: Path, until: str = "deleted", *, pace: float = 0.0, steps: int = 600, after: str | None = None) -> None:
     """Write a life into a journal, chapter by chapter up to `until`; `after`: only what comes behind that chapter."""

@@ -47,6 +47,7 @@ class Follower:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._watched: dict[str, _Watched] = {}
+        self._last: list[Callable[[], Any]] = []
         self._thread = threading.Thread(target=self._run, name="transient-follower", daemon=True)
         self._thread.start()
         # Watchers of files are closed by finalizers. At exit all of these run where the first of them was made, counted
@@ -90,9 +91,16 @@ class Follower:
         self.call(lambda: self._loop.call_later(seconds, again))
         return ended.set
 
+    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]:
+        """Have the follower's thread call `function` when the program ends; returns what ends that."""
+        self.call(self._last.append, function)
+        return lambda: self.call(self._last.remove, function)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        for function in self._last:
+            _shielded(function)
         left = asyncio.all_tasks(self._loop)
         for task in left:
             task.cancel()

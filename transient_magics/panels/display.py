@@ -67,6 +67,7 @@ class Feed(Protocol):
     def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]: ...
     def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
+    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]: ...
 
 
 def known(cluster: Followed) -> ClusterState:
@@ -174,6 +175,7 @@ class Display:
             self._ends = [
                 self._feed.subscribe(self._cluster.name, self._on_state),
                 self._feed.every(_HEARTBEAT_SECONDS, self._beat),
+                self._feed.at_end(self._store_last),
             ]
             self._follow_run()
 
@@ -255,10 +257,10 @@ class Display:
     def _refresh_twin(self) -> None:
         """Keep the stored output true.
 
-        Behind a panel that the page puts there by itself, at turning points and now and then. Where a page shows a view
-        of the panel, at the end of runs and of the cluster only, because the page draws the panel anew then. Where none
-        does (a notebook that runs headless), every few seconds, and without the live view, so that exports show the
-        twin. A page that turns up late gets the live view back (`_resync`).
+        Behind a panel that the page puts there by itself, at turning points, now and then, and at the kernel's end.
+        Where a page shows a view of the panel, at the end of runs and of the cluster only, because the page draws the
+        panel anew then. Where none does (a notebook that runs headless), every few seconds, and without the live view,
+        so that exports show the twin. A page that turns up late gets the live view back (`_resync`).
         """
         moment, now = self._turning_point(), time.monotonic()
         if self._in_place:
@@ -279,6 +281,11 @@ class Display:
             self._publish(stored)
             if self._in_place and self._panel:
                 self._panel.picture = stored
+
+    def _store_last(self) -> None:
+        """At the end of the kernel, which a page of JupyterLab still hears when it shuts the kernel down."""
+        if self._in_place:
+            self._store_twin(self._turning_point())
 
     def _turning_point(self) -> object:
         runs = [(run.name, run.phase, bool(run.metrics)) for run in self._state.runs.values() if run.over]
