@@ -8,7 +8,9 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vms import Vm
@@ -175,12 +177,28 @@ def test_the_room_is_light_to_import() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-async def test_a_command_that_is_cancelled_at_any_moment_ends_as_cancelled(connection: Connection) -> None:
+async def test_what_is_cancelled_at_any_moment_ends_as_cancelled(
+    vm: Vm, connection: Connection, tmp_path: Path
+) -> None:
     """Else its caller goes on, and whoever waits for the caller's end waits for ever."""
-    for moment in range(80):
-        command = asyncio.create_task(connection.run("true"))
-        for _ in range(moment):
+    (vm.home / "file").write_text("x")
+
+    async def cancelled(work: Coroutine[Any, Any, Any], moment: int, lost: Connection | None = None) -> None:
+        task = asyncio.create_task(work)
+        for at in range(moment):
+            if lost and at == moment - moment % 7:
+                lost._ssh.abort()
             await asyncio.sleep(0)
-        if command.cancel():
-            await asyncio.wait([command])
-            assert command.cancelled(), moment
+        if task.cancel():
+            await asyncio.wait([task])
+            assert task.cancelled(), (moment, task)
+        else:
+            task.exception()
+
+    for moment in range(80):
+        await cancelled(connection.run("true"), moment)
+    for moment in range(20, 60):
+        async with await vm.connect() as lost:
+            work = (lost.get("file", tmp_path / "got"), lost.put_bytes("put", b"x"))
+            await cancelled(work[moment % 2], moment, lost)
+            work[not moment % 2].close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,31 +10,46 @@ import asyncssh
 
 from ..errors import ConnectionLostError, RemoteError
 
-_LOST = (
-    asyncssh.ConnectionLost,
-    asyncssh.SFTPConnectionLost,
-    asyncssh.SFTPNoConnection,
-    ConnectionError,
-    BrokenPipeError,
-)
-
 
 @contextmanager
 def explained(name: str, doing: str) -> Iterator[None]:
-    """Turn what asyncssh raises inside into ConnectionLostError or RemoteError about the VM `name`."""
+    """Turn what asyncssh raises inside into ConnectionLostError or RemoteError about the VM `name`.
+
+    But where the caller was cancelled, that goes on: closing what is lost already fails, and would hide it.
+    """
     try:
         yield
-    except _LOST as error:
-        raise lost(name, str(error)) from error
-    except asyncssh.ChannelOpenError as error:
-        # A channel on a connection that is gone fails like one that the server refuses; only the text differs.
-        if "connection closed" in error.reason.lower() or "connection lost" in error.reason.lower():
-            raise lost(name, error.reason) from error
-        raise RemoteError(f"{name} refused {doing}: {error.reason}", where=name) from error
-    except asyncssh.SFTPError as error:
-        raise RemoteError(f"{doing} failed: {error.reason}", where=name) from error
-    except asyncssh.Error as error:
-        raise RemoteError(f"{doing} failed: {error}", where=name) from error
+    except (asyncssh.Error, ConnectionError) as error:
+        if _hides_cancellation(error):
+            raise asyncio.CancelledError from error
+        raise _ours(error, name, doing) from error
+
+
+def _hides_cancellation(error: BaseException | None) -> bool:
+    """Whether it was raised while a cancellation was on its way out.
+
+    Task.cancelling() does not tell: in Python 3.11 a task group cancels its task when another fails, and leaves it so.
+    """
+    while isinstance(error, (asyncssh.Error, ConnectionError)):
+        error = error.__context__
+    return isinstance(error, asyncio.CancelledError)
+
+
+def _ours(error: Exception, name: str, doing: str) -> RemoteError:
+    match error:
+        case (
+            asyncssh.ConnectionLost() | asyncssh.SFTPConnectionLost() | asyncssh.SFTPNoConnection() | ConnectionError()
+        ):
+            return lost(name, str(error))
+        case asyncssh.ChannelOpenError():
+            # A channel on a connection that is gone fails like one that the server refuses; only the text differs.
+            if "connection closed" in error.reason.lower() or "connection lost" in error.reason.lower():
+                return lost(name, error.reason)
+            return RemoteError(f"{name} refused {doing}: {error.reason}", where=name)
+        case asyncssh.SFTPError():
+            return RemoteError(f"{doing} failed: {error.reason}", where=name)
+        case _:
+            return RemoteError(f"{doing} failed: {error}", where=name)
 
 
 def lost(name: str, reason: str) -> ConnectionLostError:

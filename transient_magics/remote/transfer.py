@@ -17,10 +17,10 @@ import posixpath
 import secrets
 import shutil
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import asyncssh
 
@@ -56,9 +56,7 @@ class Transfer:
         async with self._sftp("making folders") as sftp:
             for folder in sorted(folders):
                 await sftp.makedirs(folder, asyncssh.SFTPAttrs(permissions=0o700), exist_ok=True)
-        async with _group() as tasks:
-            for path, source in files.items():
-                tasks.create_task(self._put(path, source, mode))
+        await _all(self._put(path, source, mode) for path, source in files.items())
 
     async def put_tree(self, local: Path, path: str) -> None:
         def found() -> dict[str, bytes | Path]:
@@ -96,9 +94,7 @@ class Transfer:
                     await self._get(sftp, posixpath.join(path, relative), _below(local, relative))
                     copied.append(relative)
 
-        async with _group() as tasks:
-            for relative in found:
-                tasks.create_task(copy(relative))
+        await _all(copy(relative) for relative in found)
         return sorted(copied)
 
     async def remove(self, path: str) -> None:
@@ -184,17 +180,20 @@ class Transfer:
                 raise
 
 
-@asynccontextmanager
-async def _group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that raises the first error itself: callers catch our errors, not groups of them."""
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at once; the first error ends the rest. A cancellation is never lost, as it is in a task group."""
+    tasks = {asyncio.create_task(each) for each in work}
+    if not tasks:
+        return
     try:
-        async with asyncio.TaskGroup() as tasks:
-            yield tasks
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended, _ = await asyncio.wait(tasks)
+    errors = [error for task in ended if not task.cancelled() and (error := task.exception())]
+    if errors:
+        raise errors[0]
 
 
 def _new(part: Path) -> IO[bytes]:
