@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,14 +26,15 @@ from IPython.core.interactiveshell import InteractiveShell
 import transient_magics as tm
 from tests.homes import own_home
 from transient_magics import emulator, places
-from transient_magics.client import commands, specify
+from transient_magics.client import commands, declare, specify
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
 from transient_magics.controller.access import to_project
 from transient_magics.controller.baking import BUILD_LABEL
-from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
+from transient_magics.controller.lock import LOCK
+from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels, rule_description
 from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 from transient_magics.controller.preflight import examine
-from transient_magics.controller.sweep import _clusters_here, _delete, _why
+from transient_magics.controller.sweep import _clusters_here, _delete, _why, _why_rule
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
@@ -78,7 +80,7 @@ async def engine(alice: Path) -> AsyncIterator[ComputeEngine]:
 async def test_a_second_cluster_of_a_name_is_refused_and_touches_nothing(
     engine: ComputeEngine, bob: Callable[[str], str]
 ) -> None:
-    hers = tm.declare(tm.Declaration("cpu", name="shared"))
+    hers = declare(tm.Declaration("cpu", name="shared"))
     state = hers.wait(PATIENCE)
     assert state.spec
     before = await engine.list(labels(state.spec))
@@ -102,7 +104,7 @@ async def test_a_second_cluster_of_a_name_is_refused_and_touches_nothing(
 async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEngine) -> None:
     vm = await engine.insert(VmRequest(**{**vars(STRANGER), "name": "web-worker-7"}))
     with pytest.raises(ClusterError, match="The name web is taken by a VM that is not ours, web-worker-7"):
-        tm.declare(tm.Declaration("cpu", name="web")).wait(PATIENCE)
+        declare(tm.Declaration("cpu", name="web")).wait(PATIENCE)
     assert await engine.get(ZONE, "web-worker-7") == vm
     findings, _ = await examine(specify(tm.Declaration("cpu", name="web")))
     assert [each.subject for each in findings if not each.good] == ["name web"]
@@ -143,6 +145,44 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     assert sorted(vm.name for vm in left) == sorted(marks.keys() - set(hers))
     for vm in left:
         await engine.delete(vm.zone, vm.name, vm.labels)
+
+
+async def test_a_sweep_finds_the_rules_of_a_cluster_whose_vms_are_all_gone(engine: ComputeEngine, named: Any) -> None:
+    left, living = declare(tm.Declaration("cpu", name="forgotten")), declare(tm.Declaration("cpu", name="living"))
+    state = await asyncio.to_thread(left.wait, PATIENCE)
+    await asyncio.to_thread(living.wait, PATIENCE)
+    assert state.spec
+    os.kill(int((left.directory / LOCK).read_text()), signal.SIGKILL)
+    mine = await whose(engine)
+    for key, value in ((OWNER_LABEL, "0" * 16), (MACHINE_LABEL, "1" * 16)):
+        (rule, *_) = firewall_rules(replace(state.spec, id=value[:8]), {**mine, key: value})
+        await asyncio.to_thread(named.insert, rule)
+    await asyncio.to_thread(named.insert, {"name": "transient-magics-elses", "allowed": [{"I_p_protocol": "all"}]})
+    shutil.rmtree(left.directory)
+    vms = await engine.list(labels(state.spec))
+    assert [*(await asyncio.to_thread(tm.sweep, all_machines=True)).rules] == [], "they go with their VMs"
+    await asyncio.gather(*(engine.delete(vm.zone, vm.name, vm.labels) for vm in vms))
+    rules = [rule["name"] for rule in firewall_rules(state.spec)]
+    shown = await asyncio.to_thread(tm.sweep, all_machines=True)
+    assert [(each.name, each.why) for each in shown.rules] == [
+        (name, "its cluster forgotten has no folder on this machine") for name in sorted(rules)
+    ]
+    assert "FIREWALL RULE" in str(shown)
+    before = await asyncio.to_thread(named.names)
+    assert (await asyncio.to_thread(tm.sweep, yes=True)).rules == shown.rules
+    assert before - await asyncio.to_thread(named.names) == set(rules)
+    await asyncio.to_thread(living.delete, PATIENCE)
+
+
+def test_of_another_machine_only_rules_that_are_old_are_swept() -> None:
+    spec = replace(specify(tm.Declaration("cpu", name="c")), id="1a2b3c4d")
+    (rule, *_) = firewall_rules(spec, {OWNER_LABEL: "me", MACHINE_LABEL: "there"})
+    old, young = ({**rule, "created": datetime.now(UTC) - timedelta(hours=hours)} for hours in (25, 23))
+    assert "has no folder on this one of your machines" in _why_rule(old, "here", {}, {})
+    assert not _why_rule(young, "here", {}, {}), "a cluster may wait for its first VM"
+    assert not _why_rule(young, "there", {"1a2b3c4d": False}, {}), "a cluster here waits for it"
+    assert not _why_rule(young, "there", {}, {"c": True}), "its controller is at work"
+    assert _why_rule(young, "there", {"1a2b3c4d": True}, {}) == "its cluster c is over"
 
 
 def test_of_other_machines_only_what_is_old_and_without_a_controller_is_swept() -> None:
@@ -192,8 +232,9 @@ async def test_a_sweep_leaves_the_rules_of_what_it_spares_and_one_failure_stops_
         await asyncio.sleep(0)
         done.append(name)
 
-    async def find(description: str) -> list[str]:
-        return [description]
+    async def find(chosen: Callable[[str], bool]) -> list[str]:
+        every = [rule_description(name, name * 8) for name in "abc"]
+        return [*filter(chosen, [each + marks for each in every for marks in ("", "; owner x, machine y")])]
 
     async def remove(found: list[str]) -> None:
         done.extend(found)
@@ -207,7 +248,9 @@ async def test_a_sweep_leaves_the_rules_of_what_it_spares_and_one_failure_stops_
     failing = ""
     done.clear()
     await _delete(access, vms, {"bbbbbbbb"})
-    assert [each[-10:] for each in done[3:]] == ["(aaaaaaaa)", "(cccccccc)"]
+    assert [each.partition("(")[2] for each in done[3:]] == [
+        "aaaaaaaa)", "aaaaaaaa); owner x, machine y", "cccccccc)", "cccccccc); owner x, machine y",
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -226,7 +269,10 @@ def named(engine: ComputeEngine) -> Iterator[Any]:
     def get(rule: dict[str, Any]) -> compute_v1.Firewall:
         return client.get(project=EMULATED_PROJECT, firewall=rule["name"])
 
-    yield SimpleNamespace(insert=insert, get=get)
+    def names() -> set[str]:
+        return {each.name for each in client.list(project=EMULATED_PROJECT)}
+
+    yield SimpleNamespace(insert=insert, get=get, names=names)
     for each in client.list(project=EMULATED_PROJECT):
         if not each.name.startswith("default-"):
             client.delete_unary(project=EMULATED_PROJECT, firewall=each.name)
@@ -301,7 +347,7 @@ async def test_a_cluster_whose_rules_cannot_be_made_ends_before_its_first_vm(
     (members, *_) = rules("transient-magics-0badcafe", "", ["10.0.0.0/8"], "Bob's")
     await asyncio.to_thread(named.insert, members)
     with pytest.raises(ClusterError, match="a firewall rule transient-magics-0badcafe-members that is not"):
-        await asyncio.to_thread(tm.declare(tm.Declaration("cpu", name="closed")).wait, PATIENCE)
+        await asyncio.to_thread(declare(tm.Declaration("cpu", name="closed")).wait, PATIENCE)
     tm.cluster("closed").wait(PATIENCE, until="deleted")
     assert tm.cluster("closed").state.vms == {}
     assert (await asyncio.to_thread(named.get, members)).description == "Bob's"
@@ -322,7 +368,7 @@ def test_ssh_comes_in_from_where_it_was_said_and_else_through_the_proxy_alone(
     assert not specify(tm.Declaration("t4", name="c", project="p", firewall=False)).through_proxy
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DeclarationError, match=r"gcloud.* is not on this machine.*--ssh-from RANGE"):
-        tm.declare(tm.Declaration("t4", name="c", project="some-project"))
+        declare(tm.Declaration("t4", name="c", project="some-project"))
     assert not places.cluster("c").exists()
 
 

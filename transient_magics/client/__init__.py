@@ -10,7 +10,7 @@ from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
 from .lifetimes import Lifetimes, lifetimes
 from .offers import Offers, catalog
-from .orphans import Orphan, Sweep, sweep
+from .orphans import Orphan, OrphanRule, Sweep, sweep
 from .planning import plan
 from .runs import run, runs, train
 from .weather import Weather
@@ -24,6 +24,7 @@ __all__ = [
     "Lifetimes",
     "Offers",
     "Orphan",
+    "OrphanRule",
     "Preview",
     "Result",
     "Run",

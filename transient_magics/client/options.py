@@ -454,7 +454,7 @@ DESCRIPTIONS = {
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
-    "sweep": "Find VMs of yours that no cluster of this machine knows; with --yes, delete them.",
+    "sweep": "Find VMs and firewall rules of yours that no cluster of this machine knows; with --yes, delete them.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
     "image": "Images that VMs boot from ready to train.",
     "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",

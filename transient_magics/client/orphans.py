@@ -1,4 +1,7 @@
-"""VMs of this user's that nothing on this machine knows any more: found, shown, and deleted where that is said."""
+"""What this user left in a project and nothing on this machine knows any more: VMs, and firewall rules without any.
+
+Found, shown, and deleted where that is said.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,14 @@ class Orphan:
 
 
 @dataclass(frozen=True)
+class OrphanRule:
+    """A firewall rule of a cluster that has no VM and that nobody looks after; `why` is a clause."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Sweep:
     """What was found in a project (None: on the emulator), and whether it was `deleted`."""
 
@@ -25,7 +36,8 @@ class Sweep:
     orphans: tuple[Orphan, ...]
     deleted: bool
     unreadable: tuple[str, ...] = ()
-    """A sentence for each cluster's folder here that cannot be read."""
+    """A sentence for each cluster's folder here that cannot be read, and for what else could not be looked at."""
+    rules: tuple[OrphanRule, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -33,12 +45,14 @@ class Sweep:
         return [each.name for each in self.orphans]
 
     def __str__(self) -> str:
-        if not self.orphans:
-            nothing = "Nothing to sweep: every VM of yours from here belongs to a cluster or an image's build."
+        if not (self.orphans or self.rules):
+            nothing = "Nothing to sweep: every VM and rule of yours from here belongs to a cluster or an image's build."
             return "\n".join([nothing, *self.unreadable])
-        rows = [(each.name, each.zone, each.why) for each in self.orphans]
+        vms = text.table(["VM", "ZONE", "WHY"], [(each.name, each.zone, each.why) for each in self.orphans])
+        rules = text.table(["FIREWALL RULE", "WHY"], [(each.name, each.why) for each in self.rules])
+        tables = [*(vms if self.orphans else ()), *(rules if self.rules else ())]
         end = "They are deleted." if self.deleted else "Nothing was deleted. With --yes (in Python yes=True) they are."
-        return "\n".join([*text.table(["VM", "ZONE", "WHY"], rows), *self.unreadable, end])
+        return "\n".join([*tables, *self.unreadable, end])
 
     def __repr__(self) -> str:
         return str(self)
@@ -47,10 +61,11 @@ class Sweep:
 def sweep(project: str | None = None, *, yes: bool = False, all_machines: bool = False) -> Sweep:
     """Find VMs that you made from this machine (of `project`, else of the emulator) and that no living cluster has.
 
-    `yes` deletes them. `all_machines`: also those of your other machines, an hour after they were made. Raises
-    CloudError.
+    And firewall rules of clusters that have no VM. `yes` deletes them. `all_machines`: also those of your other
+    machines, an hour after they were made (rules: a day). Raises CloudError.
     """
     options = [*(["--yes"] if yes else []), *(["--all-machines"] if all_machines else [])]
     found = ask("sweep", "Sweeping", *options, *([project] if project else []))
     orphans = tuple(Orphan(**each) for each in found["orphans"])
-    return Sweep(project, orphans, bool(found["deleted"]), tuple(found["unreadable"]))
+    rules = tuple(OrphanRule(**each) for each in found["rules"])
+    return Sweep(project, orphans, bool(found["deleted"]), tuple(found["unreadable"]), rules)

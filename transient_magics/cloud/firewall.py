@@ -6,14 +6,16 @@ rules are asked (a lower number is asked first). The VM that a controller has fo
 its own, and a fourth rule lets it reach the members by SSH; they do not reach it.
 
 A rule that is there already is looked at: it may be an earlier one of this cluster's, changed by hand since, or not
-ours at all.
+ours at all. Rules have no labels: whose one is says its description up to the first semicolon, and what is behind it
+decides nothing here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlreadyExistsError, GoneError
@@ -70,14 +72,18 @@ class Firewall:
         """See that none of these rules is there; one of the name with another description is not ours, and stays."""
         await _all([self._remove(rule["name"], rule["description"]) for rule in wanted])
 
-    async def find(self, description: str) -> list[dict[str, Any]]:
-        """Name and description of all rules with this description, as `remove` takes them."""
+    async def find(self, chosen: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """Name, description and time of creation of all rules whose description is chosen, as `remove` takes them."""
         from google.cloud import compute_v1
 
         firewalls = self._calls.clients.firewalls
         message = compute_v1.ListFirewallsRequest(project=self._project, max_results=500)
         found = await self._calls.call(f"project {self._project}", lambda: list(firewalls.list(message, **PLAIN)))
-        return [{"name": each.name, "description": description} for each in found if each.description == description]
+        return [
+            {"name": each.name, "description": each.description, "created": _moment(each.creation_timestamp)}
+            for each in found
+            if chosen(each.description)
+        ]
 
     async def _ensure(self, rule: dict[str, Any]) -> None:
         from google.cloud import compute_v1
@@ -114,7 +120,7 @@ class Firewall:
     def _is_ours(self, found: compute_v1.Firewall, wanted: compute_v1.Firewall) -> bool:
         """What no update can change has to be as it should be."""
         return (
-            found.description == wanted.description
+            same_owner(found.description, wanted.description)
             and found.direction == wanted.direction
             and bool(found.denied) == bool(wanted.denied)
             and self._same_network(found.network, wanted.network)
@@ -132,7 +138,7 @@ class Firewall:
         whole = {"project": self._project, "firewall": name, **PLAIN}
         try:
             found = await self._calls.call(where, lambda: firewalls.get(**whole))
-            if found.description != description:
+            if not same_owner(found.description, description):
                 _log.warning("%s is not deleted: it is not this cluster's", where)
                 return
             await self._finish(where, await self._calls.call(where, lambda: firewalls.delete_unary(**whole)))
@@ -143,6 +149,15 @@ class Firewall:
         done = await self._calls.finished(None, where, operation)
         if error := self._calls.failure(done, where):
             raise error
+
+
+def same_owner(one: str, other: str) -> bool:
+    """Whether two descriptions are of rules of the same cluster."""
+    return one.partition(";")[0] == other.partition(";")[0]
+
+
+def _moment(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _said(rule: compute_v1.Firewall) -> tuple[Any, ...]:

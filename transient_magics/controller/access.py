@@ -13,7 +13,7 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -82,10 +82,13 @@ class Access:
         weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
         return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"]))
 
-    async def protect(self) -> None:
-        """Close the cluster's VMs to everyone but each other, before there are any. Raises CloudError."""
+    async def protect(self, whose: Mapping[str, str]) -> None:
+        """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other, before there are any.
+
+        Raises CloudError.
+        """
         if self._spec.firewall:
-            await self.engine.firewall.ensure(firewall_rules(self._spec))
+            await self.engine.firewall.ensure(firewall_rules(self._spec, whose))
 
     async def unprotect(self) -> None:
         """Take the rules away, after the last VM."""

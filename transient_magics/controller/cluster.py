@@ -29,7 +29,7 @@ from .core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, deci
 from .declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from .fleet import Fleet
 from .neighbours import taken
-from .owner import note
+from .owner import note, noted
 from .record import Recorder
 from .seat import Seat, command_socket, here
 from .tasks import Tasks
@@ -119,7 +119,7 @@ class Controller:
                     await note(access.engine, self._directory)
                 await self._prepare(access)
                 if self._state.phase != "deleting" and not here():  # on a VM both are there already
-                    await access.protect()
+                    await access.protect(noted(self._directory))
                     self._recorder.note("public bucket", await access.ensure_bucket())
             except CloudError as error:
                 expired = isinstance(error, CredentialsError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from ..cloud import VmRequest, request_id, rules
 from ..journal import events
 from ..spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
 from .core import RequestVm
-from .owner import OWNER_LABEL, user
+from .owner import MACHINE_LABEL, OWNER_LABEL, user
 from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script
 
 LABEL, ID_LABEL = "transient-magics-cluster", "transient-magics-id"
@@ -23,6 +24,7 @@ SEAT_LABEL = {"transient-magics-seat": "true"}
 PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 """On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
 ROLE_LABEL = "transient-magics-role"
+_DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
 _DISK_GB, _SEAT_DISK_GB = 50, 20
 
 
@@ -46,17 +48,28 @@ def account(role: str) -> str:
     return CONTROLLER_USER if role == CONTROLLER else USER
 
 
-def firewall_rules(spec: ClusterSpec) -> list[dict[str, Any]]:
-    """The rules that close this cluster to everyone but its members and SSH."""
+def firewall_rules(spec: ClusterSpec, whose: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """The rules that close this cluster to everyone but its members and SSH; `whose`: the labels of its VMs' owner."""
     # Without one an earlier version declared it: the rules that it was made with stay.
     ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
     description = rule_description(spec.name, spec.id)
+    if OWNER_LABEL in whose and MACHINE_LABEL in whose:
+        description += f"; owner {whose[OWNER_LABEL]}, machine {whose[MACHINE_LABEL]}"
     return rules(tag(spec), spec.network or "", ssh_from, description, controller_tag(spec))
 
 
 def rule_description(cluster: str, identity: str) -> str:
     """What marks a firewall rule as this cluster's."""
     return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {user()}'}"
+
+
+def ruled_by(description: str) -> dict[str, str]:
+    """What a firewall rule's description says of the cluster that it is of, as the labels of that one's VMs would.
+
+    Nothing of one that is not ours, or whose owner it does not say.
+    """
+    found = _DESCRIBED.fullmatch(description)
+    return dict(zip((LABEL, ID_LABEL, OWNER_LABEL, MACHINE_LABEL), found.groups(), strict=True)) if found else {}
 
 
 def instance_name(spec: ClusterSpec, vm: str) -> str:

@@ -1,12 +1,16 @@
-"""`python -m transient_magics.controller.sweep [--yes] [--all-machines] [PROJECT]`: VMs that nothing here knows.
+"""`python -m transient_magics.controller.sweep [--yes] [--all-machines] [PROJECT]`: what nothing here knows any more.
 
 Those are VMs of this user's that were made from this machine, of clusters that are over or have no folder here, and of
 images that are built no more. With `--all-machines` they are all of this user's, also from other machines, and what an
 earlier version made in his login name; then what is younger than an hour is spared. A cluster whose controller runs on
 a VM is looked after, wherever it was declared. Only with `--yes` they are deleted, with the firewall rules of their
-clusters. Prints one JSON object: `{"orphans": [{name, zone, why}], "deleted": bool, "unreadable": [sentence]}` or
-`{"error": sentence}`. Without a project it is about the emulator. `unreadable` has a sentence for each cluster's folder
-that cannot be read: its VMs are told and swept too, unless its controller is at work.
+clusters. Rules whose cluster has no VM any more are found and deleted like VMs; those of other machines after a day,
+because a cluster that waits for its first VM has rules already.
+
+Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool, "unreadable":
+[sentence]}` or `{"error": sentence}`. Without a project it is about the emulator. `unreadable` has a sentence for each
+cluster's folder that cannot be read (its VMs are told and swept too, unless its controller is at work), and for rules
+that may not be looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from typing import Any
 
 from .. import places
 from ..cloud import Vm
+from ..cloud.firewall import same_owner
+from ..errors import AccessError
 from ..journal import read, replay
 from ..protocol import checks
 from .access import Access, to_project
@@ -29,10 +35,10 @@ from .answer import answer
 from .baking import BUILD_LABEL
 from .declared import ATTACHED, unreadable
 from .lock import held
-from .machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description
+from .machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description, ruled_by
 from .owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 
-_YOUNG = timedelta(hours=1)
+_YOUNG, _YOUNG_RULE = timedelta(hours=1), timedelta(days=1)
 
 
 async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[str, Any]:
@@ -44,15 +50,42 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         found = await access.engine.list({key: mine[key] for key in keys})
         if all_machines:
             found += await access.engine.list({OWNER_LABEL: user()})  # whom an earlier version took for the owner
+        ruled, told = await _rules(access, {key: mine[key] for key in keys})
         clusters, broken = _clusters_here()
         governed = {_identity(vm) for vm in found if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()}
         reasons = [(vm, _why(vm, mine[MACHINE_LABEL], clusters, governed, broken)) for vm in found]
         orphans = sorted(((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name))
+        stray = [(rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], clusters, broken))]
         if yes:
             await _delete(access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why})
-    shown = [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans]
-    told = [unreadable(places.cluster(name)) for name in broken]
-    return {"orphans": shown, "deleted": yes, "unreadable": told}
+            await access.engine.firewall.remove([rule for rule, _ in stray])
+    return {
+        "orphans": [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans],
+        "rules": [{"name": rule["name"], "why": why} for rule, why in stray],
+        "deleted": yes,
+        "unreadable": [*(unreadable(places.cluster(name)) for name in broken), *told],
+    }
+
+
+async def _rules(access: Access, whose: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The firewall rules with an owner like this whose clusters have no VM, and why they may not be looked at."""
+    try:
+        found = await access.engine.firewall.find(lambda said: whose.items() <= ruled_by(said).items())
+    except AccessError as error:  # with rules of his own a user needs no right to these
+        return [], [f"Firewall rules were not looked for: {error}"]
+    clusters = sorted({ruled_by(rule["description"])[ID_LABEL] for rule in found})
+    vms = await asyncio.gather(*(access.engine.list({ID_LABEL: identity}) for identity in clusters))
+    empty = {identity for identity, left in zip(clusters, vms, strict=True) if not left}
+    return [rule for rule in found if ruled_by(rule["description"])[ID_LABEL] in empty], []
+
+
+def _why_rule(rule: Mapping[str, Any], machine: str, clusters: Mapping[str, bool], broken: Mapping[str, bool]) -> str:
+    """Why nobody needs the rule, whose cluster has no VM (a clause), or nothing."""
+    marks, created = ruled_by(rule["description"]), rule["created"]
+    from_here = marks[MACHINE_LABEL] == machine
+    if not from_here and (not created or datetime.now(UTC) - created < _YOUNG_RULE):
+        return ""
+    return _why_cluster(marks[LABEL], marks[ID_LABEL], from_here, clusters, broken)
 
 
 def _why(
@@ -74,7 +107,16 @@ def _why(
     if image:
         under_way = from_here and _building(image, identity)
         return "" if under_way else f"the image {image} is built no more"
-    if not cluster or clusters.get(identity) is False or (identity in governed and identity not in clusters):
+    if not cluster or (identity in governed and identity not in clusters):
+        return ""
+    return _why_cluster(cluster, identity, from_here, clusters, broken)
+
+
+def _why_cluster(
+    cluster: str, identity: str, from_here: bool, clusters: Mapping[str, bool], broken: Mapping[str, bool]
+) -> str:
+    """Why this machine thinks that nobody looks after the cluster (a clause), or nothing."""
+    if clusters.get(identity) is False:
         return ""
     if identity in clusters:
         return f"its cluster {cluster} is over"
@@ -127,7 +169,9 @@ async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[st
     closed = [vm for vm in orphans if LABEL in vm.labels and _identity(vm) not in spared]
     clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in closed}
     for name, identity in sorted(clusters):
-        await access.engine.firewall.remove(await access.engine.firewall.find(rule_description(name, identity)))
+        description = rule_description(name, identity)
+        found = await access.engine.firewall.find(lambda said, whole=description: same_owner(said, whole))
+        await access.engine.firewall.remove(found)
 
 
 def main() -> int:
