@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,29 @@ async def test_a_changed_rule_is_replaced_with_all_that_it_should_say(api: Api, 
     assert (body["sourceRanges"], body.get("sourceTags")) == ([IAP_RANGE], None)
     api.on("GET", "global/firewalls/.*", there | {"disabled": True})
     with pytest.raises(AlreadyExistsError, match="does not say what it should, and cannot be changed"):
+        await engine.firewall.ensure([wanted])
+
+
+@pytest.mark.parametrize(
+    ("network", "ours"),
+    [
+        ("", True), (f"projects/{PROJECT}/global/networks/default", True),
+        ("projects/12345/global/networks/default", True), ("projects/another/global/networks/default", False),
+        ("private", False),
+    ],
+)  # fmt: skip
+async def test_the_project_of_a_rules_network_may_be_told_by_number(
+    api: Api, engine: ComputeEngine, network: str, ours: bool
+) -> None:
+    wanted = rules("transient-magics-c1", network, (IAP_RANGE,), "of c1")[1]
+    there = {
+        "name": wanted["name"], "network": "https://www.googleapis.com/compute/v1/projects/12345/global/networks/default",
+        "direction": "INGRESS", "priority": 900, "targetTags": wanted["target_tags"], "description": "of c1",
+        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}], "sourceRanges": [IAP_RANGE], "disabled": False,
+    }  # fmt: skip
+    api.on("POST", "global/firewalls", refusal(409, "alreadyExists", "The rule already exists"))
+    api.on("GET", "global/firewalls/.*", there)
+    with nullcontext() if ours else pytest.raises(AlreadyExistsError, match="or is on another network"):
         await engine.firewall.ensure([wanted])
 
 

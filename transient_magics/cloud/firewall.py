@@ -126,12 +126,15 @@ class Firewall:
             and self._same_network(found.network, wanted.network)
         )
 
-    def _same_network(self, one: str, other: str) -> bool:
-        places = [url.split("/") for url in (one, other)]
-        projects = {place[place.index("projects") + 1] if "projects" in place else self._project for place in places}
-        # A project may be written as its number, too.
-        same = len(projects) == 1 or any(each.isdigit() for each in projects)
-        return same and places[0][-1] == places[1][-1]
+    def _same_network(self, found: str, wanted: str) -> bool:
+        """Whether a rule of this project that is on `found` is on `wanted`.
+
+        A rule's network is in its own project, whether its URL says the project's name or its number; so the question
+        is which one is wanted. A number there is the user's own word.
+        """
+        place = wanted.split("/")
+        project = place[place.index("projects") + 1] if "projects" in place else self._project
+        return (project == self._project or project.isdigit()) and found.rpartition("/")[2] == place[-1]
 
     async def _remove(self, name: str, description: str) -> None:
         where, firewalls = _place(name), self._calls.clients.firewalls
