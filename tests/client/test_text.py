@@ -20,6 +20,31 @@ def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
     assert "--wire bf16" in words("network")
 
 
+def test_a_boot_is_told_as_it_goes_on_and_as_it_fails() -> None:
+    requested = events.VmRequested(
+        vm="worker-0", role="worker", slot=0, zone="us-west1-b", accelerator="t4", machine_type="n1-standard-4",
+        provisioning_model="spot", hourly=0.2, on_demand_hourly=0.5,
+    )  # fmt: skip
+    story = [
+        events.ClusterDeclared(spec=specify(Declaration("t4", name="c")).to_dict()),
+        requested,
+        events.VmRunning(vm="worker-0", address="10.128.0.2"),
+        events.VmBootStep(vm="worker-0", what="installing Python 3.11"),
+        events.VmBootFailed(vm="worker-0", reason="failed at: installing Python 3.11", lines="E: no such package"),
+    ]
+
+    def words(count: int) -> str:
+        state = replay(story[:count])
+        return text.vm_words(state, state.vms["worker-0"], 1.0)
+
+    assert [words(count) for count in (3, 4, 5)] == [
+        "booting",
+        "booting, installing Python 3.11",
+        "did not boot, failed at: installing Python 3.11",
+    ]
+    assert event_words(story[-1]).splitlines()[1:] == ["E: no such package"]
+
+
 def test_a_slow_run_and_an_evaluation_that_failed_are_told_for_as_long_as_they_last() -> None:
     beginning = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),

@@ -333,7 +333,7 @@ def test_the_scripts_are_bash_and_install_the_stack_in_one_way(with_gpu: bool) -
     assert shared[0] == shared[1]
 
 
-def test_the_script_tells_how_it_failed(tmp_path: Path) -> None:
+def test_the_scripts_tell_how_far_they_are_and_how_they_failed(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
 
     class Metadata(http.server.BaseHTTPRequestHandler):
@@ -352,11 +352,17 @@ def test_the_script_tells_how_it_failed(tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
-        ended = subprocess.run(
-            ["bash"], input=image_script(with_gpu=True), text=True, capture_output=True, env=environment, check=False
+        ended, booted = (
+            subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environment, check=False)
+            for script in (image_script(with_gpu=True), startup_script(with_gpu=False))
         )
         server.shutdown()
     assert ended.returncode == 1
     assert "no TensorFlow" in ended.stderr
-    assert {path for path, _ in told} == {"/computeMetadata/v1/instance/guest-attributes/transient-magics/image"}
-    assert [text for _, text in told] == ["step: starting TensorFlow once", "failed: starting TensorFlow once"]
+    assert booted.returncode == 0, booted.stderr
+    place = "/computeMetadata/v1/instance/guest-attributes/transient-magics"
+    assert told == [
+        (f"{place}/image", "step: starting TensorFlow once"),
+        (f"{place}/image", "failed: starting TensorFlow once"),
+        (f"{place}/boot", "ready: the training stack"),
+    ]

@@ -97,6 +97,36 @@ def test_two_lost_at_once_are_two_replacements_and_a_lost_server_is_replaced_too
     assert [each.vm for each in requests(story.decisions())] == ["ps-1", "worker-2", "worker-3"]
 
 
+def test_a_vm_that_does_not_boot_is_replaced_once_and_no_more_of_its_kind_are_bought() -> None:
+    story = Story()
+    story.carry_out(story.decisions())
+    running = [events.VmRunning(vm=vm.name, address="10.128.0.2") for vm in story.state.living]
+    story.happens(*running, events.VmReady(vm="ps-0"))
+    for number, again in ((0, True), (1, False)):
+        story.happens(events.VmBootFailed(vm=f"worker-{number}", reason="failed at: installing the NVIDIA driver"))
+        delete, *_ = story.decisions()
+        assert isinstance(delete, DeleteVm)
+        assert (delete.vm, delete.reason) == (f"worker-{number}", "failed at: installing the NVIDIA driver")
+        story.carry_out([delete])
+        assert [each.vm for each in requests(story.decisions())] == (["worker-2"] if again else [])
+    story.happens(events.VmRevoked(vm="ps-0", signal="api"))
+    assert [each.vm for each in requests(story.decisions())] == ["ps-1"], "VMs of another kind do boot"
+    story.happens(events.ClusterResized(spec=story.state.spec.to_dict()))  # type: ignore[union-attr]
+    assert [each.vm for each in requests(story.decisions())] == ["ps-1", "worker-2", "worker-3"]
+
+
+def test_a_boot_that_succeeds_makes_up_for_one_that_failed() -> None:
+    story = Story(workers=3)
+    story.carry_out(story.decisions())
+    story.happens(
+        events.VmBootFailed(vm="worker-0", reason="failed"),
+        events.VmReady(vm="worker-1"),
+        events.VmBootFailed(vm="worker-2", reason="failed"),
+    )
+    story.carry_out([each for each in story.decisions() if isinstance(each, DeleteVm)])
+    assert [each.vm for each in requests(story.decisions())] == ["worker-3", "worker-4"]
+
+
 def test_without_replacement_a_revoked_worker_stays_away() -> None:
     story = Story(replace=False).all_ready().happens(events.VmRevoked(vm="worker-0", signal="ssh"))
     assert story.decisions() == []

@@ -57,6 +57,27 @@ def test_without_any_spot_capacity_workers_are_rented_on_demand(witness: client.
         witness.weather(stockout="none")
 
 
+def test_where_vms_do_not_boot_two_are_bought_and_what_they_wrote_is_kept(witness: client.Cluster) -> None:
+    witness.weather(boot="fails")
+    patient = Patient(client.declare(client.Declaration("k80", name="bootless", zone=("us-west1-b",))))
+    try:
+        state = patient.until(lambda state: "2 VMs in a row did not boot" in state.trouble, "given up")
+        assert "installing what the weather wants to be missing" in state.trouble
+        failed = patient.since(0, events.VmBootFailed)
+        assert {each.reason for each in failed} == {"failed at: installing what the weather wants to be missing"}  # type: ignore[attr-defined]
+        assert all("the weather is `boot fails`" in each.lines for each in failed)  # type: ignore[attr-defined]
+        patient.until(lambda state: not state.living, "all gone, the first ones too")
+        asked = [each.vm for each in patient.since(0, events.VmRequested)]  # type: ignore[attr-defined]
+        assert sorted(asked) == ["ps-0", "ps-1", "worker-0", "worker-1"]
+
+        witness.weather(boot="2s")
+        patient.cluster.resize("k80")
+        patient.until(lambda state: state.phase == "ready" and not state.trouble, "tried again")
+    finally:
+        witness.weather(boot="2s")
+        patient.cluster.delete()
+
+
 def test_an_api_that_fails_every_fifth_time_changes_nothing_but_the_time(witness: client.Cluster) -> None:
     witness.weather(api_errors="0.2", seed="7")
     patient = Patient(client.declare(client.Declaration("k80x3", name="rough")))

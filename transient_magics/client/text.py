@@ -102,6 +102,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     if vm.state == "leaving":
         left = leaves_at(vm) - now
         return f"leaving in {left:.0f} s" if left > 0 else "leaving"
+    if vm.state == "booting" and (vm.failure or vm.step):
+        return f"did not boot, {vm.failure}" if vm.failure else f"booting, {vm.step}"
     if vm.state in ("revoked", "deleted", "refused"):
         after = replacement(state, vm)
         reason = f": {vm.reason}" if vm.state == "refused" and vm.reason else ""
@@ -362,6 +364,11 @@ def event_words(event: Event) -> str:
             return f"{event.vm} refused: {event.reason}"
         case events.VmRunning():
             return f"{event.vm} boots"
+        case events.VmBootStep():
+            return f"{event.vm} is {event.what}"
+        case events.VmBootFailed():
+            lines = f"\n{event.lines}" if event.lines else ""
+            return f"{event.vm} did not boot, {event.reason}{lines}"
         case events.VmReady():
             return f"{event.vm} is ready"
         case events.VmPreemptionAsked():

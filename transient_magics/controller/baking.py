@@ -15,6 +15,7 @@ from ..cloud import BASE_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest,
 from ..errors import AlreadyExistsError, CloudError
 from ..spec import ImageSpec
 from ..version import VERSION
+from .boots import IMAGE, Told, last_lines, told
 from .machines import ID_LABEL
 from .owner import whose
 from .startup import image_script, lock_hash
@@ -22,8 +23,6 @@ from .startup import image_script, lock_hash
 BUILD_LABEL = "transient-magics-image"
 """On the VM of a build: the name of the image."""
 _LIFE = timedelta(hours=1)
-_NAMESPACE, _KEY = "transient-magics", "image"
-_LINES = 5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _INSERT_SECONDS = 120.0
 
@@ -48,12 +47,12 @@ class Baking:
         try:
             self._say(f"starting a VM from {spec.base}")
             await self._start_vm()
-            told = await self._installed()
+            versions = await self._installed()
             self._say("stopping the VM")
             await engine.stop(spec.zone, spec.vm)
             self._say("making the image from its disk")
             made = await engine.images.make(
-                spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(told),
+                spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(versions),
                 labels=self._labels(),
             )  # fmt: skip
         finally:
@@ -74,33 +73,25 @@ class Baking:
 
     async def _installed(self) -> str:
         """What the start-up script says of the stack once it is there. CloudError with its last lines if it failed."""
-        spec, at, seen, pause = self._spec, "starting", "", _FIRST_PAUSE
+        spec, at, seen, pause = self._spec, "starting", Told(), _FIRST_PAUSE
         try:
             async with asyncio.timeout(self._patience):
                 while True:
-                    told = (await self._engine.guest_attributes(spec.zone, spec.vm, _NAMESPACE)).get(_KEY, "")
-                    kind, _, words = told.partition(": ")
-                    if kind == "ready":
-                        return words
-                    if kind == "failed":
+                    word = await told(self._engine, spec.zone, spec.vm, IMAGE)
+                    if word.kind == "ready":
+                        return word.words
+                    if word.kind == "failed":
                         break
-                    if told != seen:
-                        seen, at, pause = told, words, _FIRST_PAUSE
-                        self._say(words)
+                    if word != seen:
+                        seen, at, pause = word, word.words, _FIRST_PAUSE
+                        self._say(at)
                     await asyncio.sleep(pause)
                     pause = min(1.5 * pause, _LONGEST_PAUSE)
         except TimeoutError:
             what = f"The start-up script has not ended after {self._patience:g} s, at: {at}"
         else:
-            what = f"The start-up script failed at: {words}"
-        raise CloudError(what, where=spec.vm, fix=await self._last_lines())
-
-    async def _last_lines(self) -> str:
-        try:
-            lines = (await self._engine.console(self._spec.zone, self._spec.vm)).strip().splitlines()
-        except CloudError as error:
-            return f"What it wrote cannot be read: {error}"
-        return "Its last lines:\n" + "\n".join(lines[-_LINES:])
+            what = f"The start-up script failed at: {word.words}"
+        raise CloudError(what, where=spec.vm, fix=await last_lines(self._engine, spec.zone, spec.vm))
 
     async def _clear_away(self) -> str:
         """Nothing, or what to say where the VM could not be deleted. One of its name that we did not make stays."""
@@ -146,6 +137,6 @@ class Baking:
             **self._whose,
         }
 
-    def _description(self, told: str) -> str:
+    def _description(self, versions: str) -> str:
         driver = ", NVIDIA driver" if self._spec.gpu else ""
-        return f"{told}{driver}, on {self._spec.base}; baked by transient_magics {VERSION}"
+        return f"{versions}{driver}, on {self._spec.base}; baked by transient_magics {VERSION}"

@@ -7,7 +7,8 @@ that was not, and every decision can be replayed from the journal in a test. The
 - limits on hours and cost end it, idleness sends the workers home and then everything;
 - each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
   the controller's own among them where it is to run on one;
-- VMs in places that are no longer declared are deleted.
+- but none where VMs of its kind failed to boot one after another: they would be paid for nothing;
+- VMs in places that are no longer declared are deleted, and those that will never answer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..catalog import region
-from ..journal import ClusterState, bill
+from ..journal import MOST_FAILED_BOOTS, ClusterState, bill, boot_key
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, render_duration
 from .capacity import Capacity
 
@@ -161,6 +162,8 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
             yield DeleteVm(vm.name, f"no run for {render_duration(spec.idle_seconds)}" if idle else "no longer needed")
         elif vm.role == WORKER and vm.accelerator != place.accelerator:
             yield DeleteVm(vm.name, "no longer declared")
+        elif vm.failure:
+            yield DeleteVm(vm.name, vm.failure)
 
 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
@@ -171,6 +174,8 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
         fits = [vm for vm in before if vm.accelerator == place.accelerator]
         if any(vm.living and vm.state != "leaving" for vm in fits):
+            continue
+        if state.failed_boots.get(boot_key(place.role, place.accelerator), 0) >= MOST_FAILED_BOOTS:
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:

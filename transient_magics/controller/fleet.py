@@ -23,6 +23,7 @@ from ..remote import Connection, generate_key
 from ..runtime.manifest import split
 from ..spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
 from .access import Access
+from .boots import Boots
 from .capacity import QUOTA, STOCKOUT
 from .core import RequestVm
 from .link import Hooks, Link
@@ -37,7 +38,6 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0
 _SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
-_BOOT_SECONDS = 900.0
 _LEAVE_SECONDS = 300.0  # a VM that is still there so long after the notice of its preemption may have made it up
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
@@ -67,6 +67,7 @@ class Fleet:
         self._lost_at: dict[str, float] = {}
         self._suspicion = asyncio.Event()
         self._login = Login(recorder)
+        self._boots = Boots(recorder, access, tasks)
 
     @property
     def _state(self) -> ClusterState:
@@ -228,11 +229,12 @@ class Fleet:
             self._recorder.record(events.ClusterClock(anchors=clock.anchors))
 
     def keep_links(self) -> None:
-        """A link to every VM that runs, none to those that are gone; those that stay silent for long are deleted."""
+        """A link to every VM that runs, none to those that are gone; those that fall silent for long are deleted."""
         living = {vm.name: vm for vm in self._state.living if vm.address and not self._alone_here(vm)}
         for name in set(self._links) - set(living):
             del self._links[name]
             self._tasks.cancel(f"link {name}")
+            self._boots.leave(name)
             self._lost_at.pop(name, None)
             self._recorder.note(name, "")
         for name, vm in living.items():
@@ -240,13 +242,14 @@ class Fleet:
                 hooks = Hooks(self._ready, self._lost, self._agent_line, self._recorder.note)
                 self._links[name] = Link(name, self._connector(name), hooks, agent=vm.role != CONTROLLER)
             self._tasks.do(f"link {name}", self._links[name].run)
+            self._boots.follow(vm)
             # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
             silent = time.monotonic() - self._lost_at.get(name, time.monotonic()) > _SILENT_SECONDS
-            never = not vm.ready_at and time.time() - vm.running_at > _BOOT_SECONDS
             if vm.state == "leaving" and time.time() - vm.noticed_at > _LEAVE_SECONDS:
                 self.delete(vm, "it was to be preempted and is still there")
-            if (silent or never) and name != here():
-                self.delete(vm, "it does not answer" if silent else f"no answer within {_BOOT_SECONDS / 60:.0f} min")
+            if silent and name != here():
+                self.delete(vm, "it does not answer")
+        self._recorder.note("boot", self._boots.trouble)
 
     @staticmethod
     def _alone_here(vm: VmState) -> bool:

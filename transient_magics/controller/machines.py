@@ -11,7 +11,7 @@ from typing import Any
 
 from ..catalog import accelerator
 from ..cloud import VmRequest, request_id, rules
-from ..journal import events
+from ..journal import VmState, events
 from ..spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
 from .core import RequestVm
 from .owner import MACHINE_LABEL, OWNER_LABEL, user
@@ -26,6 +26,7 @@ PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 ROLE_LABEL = "transient-magics-role"
 _DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
 _DISK_GB, _SEAT_DISK_GB = 50, 20
+_BAKED_SECONDS, _INSTALL_SECONDS, _GPU_SECONDS = 600.0, 900.0, 1800.0
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
@@ -101,8 +102,7 @@ def vm_request(
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
     gpu = accelerator(event.accelerator) if event.accelerator else None
-    with_gpu = bool(gpu and gpu.compute_engine_name)
-    image = spec.image or "" if spec.image_for_gpus or not with_gpu else ""
+    with_gpu, image = _has_gpu(event.accelerator), _image(spec, event.accelerator)
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
     return VmRequest(
@@ -133,6 +133,26 @@ def vm_request(
         service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
+
+
+def boot_patience(spec: ClusterSpec, vm: VmState) -> float:
+    """Seconds without a word of the start-up script, or an answer, after which a VM is taken for failed.
+
+    They follow from the longest step: some 0.7 GB of packages for TensorFlow, with a GPU 2.5 GB more and a driver that
+    is built there.
+    """
+    if _image(spec, vm.accelerator):
+        return _BAKED_SECONDS
+    return _GPU_SECONDS if _has_gpu(vm.accelerator) else _INSTALL_SECONDS
+
+
+def _has_gpu(name: str) -> bool:
+    return bool(name and accelerator(name).compute_engine_name)
+
+
+def _image(spec: ClusterSpec, accelerator_name: str) -> str:
+    """The image that VMs with this GPU boot from; empty: plain Debian."""
+    return spec.image or "" if spec.image_for_gpus or not _has_gpu(accelerator_name) else ""
 
 
 def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:

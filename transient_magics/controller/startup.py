@@ -19,19 +19,21 @@ import jinja2
 _PACKAGE = "transient_magics"
 _LOCKS = ("training.txt", "tensor2tensor.txt")
 _CONTROLLER_LOCK = "controller.txt"
+NAMESPACE = "transient-magics"
+"""Of the guest attributes in which start-up scripts tell how far they are."""
 _SUDOERS = "/etc/sudoers.d"
 USER, CONTROLLER_USER = "transient", "transient-controller"
 """The accounts on VMs: users' code runs under the first one."""
 
 
 def startup_script(*, with_gpu: bool) -> str:
-    """The script of a VM that trains. Idempotent: a VM that has the stack is ready at once."""
-    return _rendered("startup.sh.j2", with_gpu)
+    """The script of a VM that trains; its word is the guest attribute `boot`. Idempotent: what is there stays."""
+    return _rendered("startup.sh.j2", with_gpu, "boot")
 
 
 def image_script(*, with_gpu: bool) -> str:
-    """The script of a VM that an image is made from; its word is the guest attribute `transient-magics/image`."""
-    return _rendered("image.sh.j2", with_gpu)
+    """The script of a VM that an image is made from; its word is the guest attribute `image`."""
+    return _rendered("image.sh.j2", with_gpu, "image")
 
 
 def account_script(*, sudoers: str = _SUDOERS) -> str:
@@ -41,7 +43,8 @@ def account_script(*, sudoers: str = _SUDOERS) -> str:
 
 def controller_script() -> str:
     """The script of the VM that a controller has for itself. Idempotent, like the others."""
-    return _template("controller.sh.j2").render(requirements=_shipped("locks", _CONTROLLER_LOCK).read_text().strip())
+    requirements = _shipped("locks", _CONTROLLER_LOCK).read_text().strip()
+    return _template("controller.sh.j2").render(requirements=requirements, namespace=NAMESPACE, told_as="boot")
 
 
 def lock_hash() -> str:
@@ -70,12 +73,14 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def _rendered(template: str, with_gpu: bool) -> str:
+def _rendered(template: str, with_gpu: bool, told_as: str) -> str:
     requirements, tensor2tensor = (_shipped("locks", name).read_text() for name in _LOCKS)
     return _template(template).render(
         user=USER,
         sudoers=_SUDOERS,
         with_gpu=with_gpu,
+        namespace=NAMESPACE,
+        told_as=told_as,
         stack=f"{lock_hash()}-{'gpu' if with_gpu else 'cpu'}",
         requirements=requirements.strip(),
         tensor2tensor=tensor2tensor.strip(),

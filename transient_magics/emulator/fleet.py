@@ -250,7 +250,7 @@ class Fleet:
             await self.prepare(record)
             await host.power_on()
             self._links.stir()
-            if not takes.booting:
+            if not takes.booting and not takes.fails:
                 await host.serve()
         except (OSError, TimeoutError) as error:
             _LOG.exception("VM %s cannot be started", record.name)
@@ -271,6 +271,8 @@ class Fleet:
         if takes.booting:
             await asyncio.sleep(takes.booting)
             await host.serve()
+        if takes.fails:
+            host.fail_to_boot()
 
     def _end(self, record: Record, then: str, notice: float | None = None) -> None:
         if record.ending and record.ending["then"] == "delete":

@@ -75,6 +75,12 @@ class Host:
         await self._serve()
         self._script = asyncio.create_task(self._run_script("startup-script"))
 
+    def fail_to_boot(self) -> None:
+        """As where the start-up script fails: nothing answers, and what it tells is all that can be learnt."""
+        self._put("transient-magics", "boot", "failed: installing what the weather wants to be missing")
+        with (self._folder / "serial.log").open("ab") as log:
+            log.write(f"{wire.now()} startup-script: the weather is `boot fails`\n".encode())
+
     async def adopt(self) -> bool:
         """Take over what an earlier emulator left running. False if it is dead."""
         if not self.record.first or not alive(*self.record.first):

@@ -12,10 +12,11 @@ from .events import Event, decode, encode
 from .follow import follow, read
 from .kept import KeptState, kept
 from .series import RunSeries
-from .state import ClusterState, RunState, VmState, WorkerState, fold, replay
+from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, fold, replay
 from .store import Journal
 
 __all__ = [
+    "MOST_FAILED_BOOTS",
     "Bill",
     "Clock",
     "ClusterState",
@@ -27,6 +28,7 @@ __all__ = [
     "VmState",
     "WorkerState",
     "bill",
+    "boot_key",
     "decode",
     "encode",
     "events",

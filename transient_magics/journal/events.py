@@ -165,6 +165,23 @@ class VmRunning(Event):
     vm_id: str = ""
 
 
+@_event("vm.boot_step")
+class VmBootStep(Event):
+    """The VM's start-up script began something; `what` is a clause."""
+
+    vm: Name
+    what: str
+
+
+@_event("vm.boot_failed")
+class VmBootFailed(Event):
+    """The VM will not become one that answers. `reason` is a clause; `lines`: the end of what it wrote, where known."""
+
+    vm: Name
+    reason: str
+    lines: str = ""
+
+
 @_event("vm.ready")
 class VmReady(Event):
     """The VM answers over SSH and its agent runs."""

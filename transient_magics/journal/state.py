@@ -21,6 +21,8 @@ from .events import Event
 MOST_LOST = 1_000_000
 """So many events may be missing before the next one: numbers that others choose must leave room for ours."""
 RECENT = 60
+MOST_FAILED_BOOTS = 2
+"""VMs of one kind that fail to boot in a row; more of them would be paid for nothing."""
 SERIES = 720
 MARKS = 120
 
@@ -52,6 +54,10 @@ class VmState:
     requested_at: float = 0.0
     running_at: float = 0.0
     ready_at: float = 0.0
+    step: str = ""
+    """What its start-up script does, as long as it does not answer."""
+    failure: str = ""
+    """Why it will not answer, a clause."""
     noticed_at: float = 0.0
     """When its preemption was announced."""
     ended_at: float = 0.0
@@ -65,6 +71,11 @@ class VmState:
     def living(self) -> bool:
         """Asked for and not gone."""
         return self.state in ("requested", "booting", "ready", "leaving")
+
+    @property
+    def boots_as(self) -> str:
+        """Its `boot_key`."""
+        return boot_key(self.role, self.accelerator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +144,8 @@ class ClusterState:
     reason: str = ""
     vms: dict[str, VmState] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
+    failed_boots: Mapping[str, int] = field(default_factory=dict)
+    """By `boot_key`: how many VMs in a row did not boot."""
     revocations: int = 0
     seat: str = ""
     """The VM on which the controller in charge runs; empty: the machine on which the cluster was declared."""
@@ -178,6 +191,11 @@ class ClusterState:
     def active_run(self) -> RunState | None:
         """The run that trains, or is the next to."""
         return next((run for run in self.runs.values() if not run.over), None)
+
+
+def boot_key(role: str, accelerator: str) -> str:
+    """What boots alike, as in `worker (t4)`: where VMs of one kind fail one after another, it is not chance."""
+    return f"{role} ({accelerator})" if accelerator else role
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
@@ -270,9 +288,13 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
 
 
 @_rule(e.ClusterResized)
+def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
+    return _changed(state, spec=ClusterSpec.from_dict(event.spec), failed_boots={})
+
+
 @_rule(e.ClusterZonesFound)
 @_rule(e.ClusterPriced)
-def _(state: ClusterState, event: e.ClusterResized | e.ClusterZonesFound | e.ClusterPriced) -> ClusterState:
+def _(state: ClusterState, event: e.ClusterZonesFound | e.ClusterPriced) -> ClusterState:
     return _changed(state, spec=ClusterSpec.from_dict(event.spec))
 
 
@@ -355,12 +377,32 @@ def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
     )
 
 
+@_rule(e.VmBootStep)
+def _(state: ClusterState, event: e.VmBootStep) -> ClusterState:
+    return _with_vm(state, event.vm, step=event.what)
+
+
+@_rule(e.VmBootFailed)
+def _(state: ClusterState, event: e.VmBootFailed) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or not vm.living or vm.failure:
+        return state
+    failed = {
+        **state.failed_boots,
+        vm.boots_as: state.failed_boots.get(vm.boots_as, 0) + 1,
+    }
+    return _changed(_with_vm(state, event.vm, failure=event.reason), failed_boots=failed)
+
+
 @_rule(e.VmReady)
 def _(state: ClusterState, event: e.VmReady) -> ClusterState:
     vm = state.vms.get(event.vm)
-    if vm and vm.state == "leaving":
+    if vm is None or not vm.living or vm.state == "leaving":
         return state
-    return _with_vm(state, event.vm, state="ready", ready_at=(vm.ready_at if vm else 0.0) or event.at)
+    if vm.boots_as in state.failed_boots:
+        failed = {key: times for key, times in state.failed_boots.items() if key != vm.boots_as}
+        state = _changed(state, failed_boots=failed)
+    return _with_vm(state, event.vm, state="ready", step="", ready_at=vm.ready_at or event.at)
 
 
 @_rule(e.VmPreemptionNotice)

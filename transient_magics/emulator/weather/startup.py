@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ... import catalog
 from ...catalog import published
@@ -18,12 +18,14 @@ class Startup:
     provisioning: float
     staging: float
     booting: float = 0.0
+    fails: bool = field(default=False, kw_only=True)
+    """SSH never answers, and the start-up script tells that it failed."""
 
 
-def fixed(seconds: float, rate: float) -> Startup:
+def fixed(seconds: float, rate: float, *, fails: bool = False) -> Startup:
     """RUNNING, with SSH answering, after so many seconds on the emulated clock."""
     whole = seconds / rate
-    return Startup(whole * _PROVISIONING_PART, whole * (1 - _PROVISIONING_PART))
+    return Startup(whole * _PROVISIONING_PART, whole * (1 - _PROVISIONING_PART), fails=fails)
 
 
 def as_published(zone: str, name: str, gpu: str, transient: bool, seed: int, rate: float) -> Startup:
