@@ -13,6 +13,7 @@ import transient_magics as tm
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, _at, story
 from transient_magics import panels, places
+from transient_magics.catalog import price_list
 from transient_magics.errors import PlanError
 from transient_magics.journal import Journal, events
 from transient_magics.panels.plan import asked_again, begun
@@ -21,6 +22,7 @@ from transient_magics.planner.measured import Record, record
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search
 from transient_magics.planner.store import ModelStore
+from transient_magics.spec import render_money
 
 TARGET = Target("accuracy", ">=", 0.9)
 SCALE = 200.0
@@ -168,6 +170,11 @@ def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None
     for shown in (str(found), panels.search_html(found)):
         assert "R² 1.00" in shown
         assert "Clusters of 5 to 16 workers are left out" in shown
+    for each in (three, found):  # what its declaration may add, at the dry run's price
+        hourly = render_money(price_list(["k80"]).controller_price("us-central1-a").on_demand)
+        assert f"A VM for the controller (--service-account) is not in it; it adds {hourly} per hour." in str(each)
+    published = tm.plan("k80x3", workload="icac19/resnet-32", train_steps=64, revocations="none")
+    assert "--service-account" not in str(published), "that is about 2019"
 
     begin = begun(found)
     again = asked_again(found, {**begin, "objective": "cost"})

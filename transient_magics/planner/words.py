@@ -57,7 +57,15 @@ def plan_text(plan: Plan) -> str:
     ]
     if plan.finished < 0.9995:
         lines.append(f"{1 - plan.finished:.1%} of the courses lose every worker and never end.")
-    return "\n".join([*lines, *plan.notes])
+    return "\n".join([*lines, *left_out(plan), *plan.notes])
+
+
+def left_out(plan: Plan) -> list[str]:
+    """What a declaration may add to the price; nothing where prices are those of a publication."""
+    if plan.workload.from_first_step:
+        return []
+    hourly = plan.choice.prices(plan.workload).controller_price(plan.choice.home_zone).on_demand
+    return [f"A VM for the controller (--service-account) is not in it; it adds {money(hourly)} per hour."]
 
 
 def _lost(plan: Plan) -> str:
@@ -106,7 +114,9 @@ def notes(search: Search) -> list[str]:
     first = search.front[0]
     counted = "from the first step" if first.workload.from_first_step else "from the request"
     said = [f"Hours are counted {counted}, with 90 % intervals; Spot VMs with {first.risk}.", *search.notes]
-    return list(dict.fromkeys([*said, *(note for plan in shown(search) for note in plan.notes)]))
+    return list(
+        dict.fromkeys([*said, *left_out(search.best), *(note for plan in shown(search) for note in plan.notes)])
+    )
 
 
 def forecast_words(forecast: Forecast) -> str:
