@@ -35,6 +35,7 @@ def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
 
     script = startup_script(with_gpu=True)
     assert "tensor2tensor==1.15.7" in script
+    assert "nvidia-cudnn-cu12==9." in script
     assert "--hash=sha256:" in script
     assert len(script.encode()) < 256 * 1024
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
@@ -64,7 +65,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
 def test_the_account_of_users_code_may_do_nothing_as_root(tmp_path: Path) -> None:
     from transient_magics.controller.startup import USER, account_script
 
-    script = account_script(sudoers=str(tmp_path))
+    script = account_script(with_gpu=False, sudoers=str(tmp_path))
     plain = {"PATH": os.environ["PATH"]}
     for _ in range(2):  # at every boot
         subprocess.run(["bash"], input=script, text=True, check=True, env=plain)

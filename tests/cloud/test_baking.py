@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -105,7 +106,7 @@ async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(api: Api, 
     ((_, image),) = api.asked("POST", "global/images")
     assert faults("Instance", vm) == faults("Image", image) == []
     assert (image["family"], image["sourceDisk"]) == ("transient-magics", f"zones/{ZONE}/disks/image-stack-1a2b3c4d")
-    assert image["labels"]["transient-magics-lock"] == lock_hash()
+    assert image["labels"]["transient-magics-lock"] == lock_hash(with_gpu=True) != lock_hash(with_gpu=False)
     assert image["description"].startswith("TensorFlow 2.21.0, NVIDIA driver, on projects/debian-cloud")
     assert not google.status
 
@@ -210,7 +211,7 @@ async def test_images_are_listed_and_deleted(api: Api, engine: ComputeEngine) ->
 
 
 def image(name: str, day: int, *, gpu: str = "yes", lock: str = "", **more: Any) -> dict[str, Any]:
-    labels = {"transient-magics-lock": lock or lock_hash(), "transient-magics-gpu": gpu}
+    labels = {"transient-magics-lock": lock or lock_hash(with_gpu=gpu == "yes"), "transient-magics-gpu": gpu}
     return {
         "name": name, "family": "transient-magics", "status": "READY", "diskSizeGb": "50", "labels": labels,
         "id": f"90{day}", "archiveSizeBytes": "3500000000", "creationTimestamp": f"2026-01-0{day}T03:04:05.678-08:00",
@@ -238,7 +239,8 @@ async def test_a_cluster_boots_from_the_newest_image_that_carries_its_packages(
     api: Api, engine: ComputeEngine, built_here: None
 ) -> None:
     there = [image("first", 1), image("second", 2), image("bare", 3, gpu="no"), image("foreign", 4, lock="0" * 12),
-             image("half", 5, status="PENDING"), image("strangers", 6)]  # fmt: skip
+             image("half", 5, status="PENDING"), image("strangers", 6),
+             image("older", 2, lock=lock_hash(with_gpu=False))]  # fmt: skip
     api.on("GET", "global/images", {"items": there})
     chosen = await choose(cluster("t4"), engine)
     assert len(api.asked("GET", "global/images")) == 1
@@ -257,6 +259,14 @@ async def test_a_cluster_boots_from_the_newest_image_that_carries_its_packages(
     assert all("pip install" in each.metadata["startup-script"] for each in first_requests(cluster("t4"), chosen))
 
 
+async def test_a_cluster_without_gpus_takes_images_with_and_without_their_libraries(
+    api: Api, engine: ComputeEngine, built_here: None
+) -> None:
+    for there in (image("second", 2), image("bare", 3, gpu="no")):
+        api.on("GET", "global/images", {"items": [there]})
+        assert (await choose(cluster("cpu"), engine)).image == there["name"]
+
+
 async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(
     api: Api, engine: ComputeEngine, built_here: None
 ) -> None:
@@ -271,7 +281,11 @@ async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(
     plain = vm_request(state.spec, events.VmRequested(accelerator="cpu", **wanted), "")
     with_gpu = vm_request(state.spec, events.VmRequested(accelerator="t4", **wanted), "")
     assert (plain.image, with_gpu.image) == ("bare", "")
-    assert "startup-script" in with_gpu.metadata
+    assert "nvidia-kernel-dkms" in with_gpu.metadata["startup-script"]
+    own = vm_request(replace(state.spec, image_for_gpus=True), events.VmRequested(accelerator="t4", **wanted), "")
+    assert own.image == "bare"
+    assert "nvidia-smi -L" in own.metadata["startup-script"]
+    assert "nvidia" not in plain.metadata["startup-script"]
 
 
 async def test_the_controller_chooses_once_and_its_journal_says_which(
@@ -328,7 +342,7 @@ def test_the_scripts_are_bash_and_install_the_stack_in_one_way(with_gpu: bool) -
         if shutil.which("shellcheck"):
             subprocess.run(["shellcheck", "-"], input=script, text=True, check=True)
         shared.append(script[script.index("install_stack() {") : script.index("if ! stack_is_there")])
-        assert ("nvidia-driver" in script) == with_gpu
+        assert ("nvidia-kernel-dkms" in script) == with_gpu
         assert len(script.encode()) < 256 * 1024
     assert shared[0] == shared[1]
 

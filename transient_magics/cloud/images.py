@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import AccessError, CloudError, GoneError
 from ..spec.image import FAMILY
@@ -44,6 +44,12 @@ class Image:
         return self.labels.get(GPU_LABEL) == "yes"
 
 
+class Lock(Protocol):
+    """What says the hash of the locks of an image, with a GPU's libraries among them or without."""
+
+    def __call__(self, *, with_gpu: bool) -> str: ...
+
+
 def image_url(text: str) -> str:
     """The partial URL of an image: `NAME` and `family/NAME` are those of the VM's own project."""
     return f"global/images/{text}" if _NAME.fullmatch(text) else text
@@ -64,12 +70,12 @@ class Images:
         found = await self._calls.call(self._whole, lambda: list(images.list(message, **PLAIN)))
         return sorted((_image(each) for each in found if each.family == FAMILY), key=_age)
 
-    async def fitting(self, lock: str, *, with_gpu: bool) -> list[Image]:
-        """Those that say to carry these packages (and a driver, where VMs have GPUs), the newest first. One request.
+    async def fitting(self, lock: Lock, *, with_gpu: bool) -> list[Image]:
+        """Those that say to carry our packages (and a driver, where VMs have GPUs), the newest first. One request.
 
         Whoever may make images in the project may have them say so.
         """
-        found = [each for each in await self.list() if each.ready and each.lock == lock]
+        found = [each for each in await self.list() if each.ready and each.lock == lock(with_gpu=each.with_gpu)]
         return [each for each in reversed(found) if each.with_gpu or not with_gpu]
 
     async def exists(self, name: str) -> bool:

@@ -131,7 +131,7 @@ class Baking:
         base = self._spec.base.rpartition("/")[2].lower()[:63]
         return {
             "transient-magics-version": VERSION.replace(".", "-").replace("+", "-"),
-            LOCK_LABEL: lock_hash(),
+            LOCK_LABEL: lock_hash(with_gpu=self._spec.gpu),
             GPU_LABEL: "yes" if self._spec.gpu else "no",
             BASE_LABEL: base,
             **self._whose,

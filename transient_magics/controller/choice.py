@@ -36,7 +36,7 @@ async def choose(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterImag
     """The choice, from one request. Who may not list images goes without; else its failure is a CloudError."""
     with_gpu = any(accelerator(group.accelerator).compute_engine_name for group in spec.groups)
     try:
-        found = await engine.images.fitting(lock_hash(), with_gpu=with_gpu)
+        found = await engine.images.fitting(lock_hash, with_gpu=with_gpu)
     except CredentialsError:
         raise  # says nothing about the images
     except AccessError as error:

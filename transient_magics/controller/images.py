@@ -20,7 +20,7 @@ async def listed(project: str | None) -> dict[str, Any]:
     """All images of the family, the oldest first."""
     async with to_project(project) as access:
         await access.reopen()
-        return {"images": [_shown(image, lock_hash()) for image in await access.engine.images.list()]}
+        return {"images": [_shown(image) for image in await access.engine.images.list()]}
 
 
 async def deleted(project: str | None, name: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ async def deleted(project: str | None, name: str) -> dict[str, Any]:
         return {"deleted": name in names, "names": names}
 
 
-def _shown(image: Image, lock: str) -> dict[str, Any]:
+def _shown(image: Image) -> dict[str, Any]:
     return {
         "name": image.name,
         "created": image.created.timestamp() if image.created else 0.0,
@@ -43,7 +43,7 @@ def _shown(image: Image, lock: str) -> dict[str, Any]:
         "base": image.labels.get(BASE_LABEL, ""),
         "gpu": image.with_gpu,
         "lock": image.lock,
-        "current": image.lock == lock,
+        "current": image.lock == lock_hash(with_gpu=image.with_gpu),
     }
 
 

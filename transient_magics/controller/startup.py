@@ -18,6 +18,7 @@ import jinja2
 
 _PACKAGE = "transient_magics"
 _LOCKS = ("training.txt", "tensor2tensor.txt")
+_CUDA_LOCK = "cuda.txt"
 _CONTROLLER_LOCK = "controller.txt"
 NAMESPACE = "transient-magics"
 """Of the guest attributes in which start-up scripts tell how far they are."""
@@ -36,9 +37,9 @@ def image_script(*, with_gpu: bool) -> str:
     return _rendered("image.sh.j2", with_gpu, "image")
 
 
-def account_script(*, sudoers: str = _SUDOERS) -> str:
+def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
     """The script of a VM that trains and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
-    return _template("account.sh.j2").render(user=USER, sudoers=sudoers)
+    return _template("account.sh.j2").render(user=USER, sudoers=sudoers, with_gpu=with_gpu)
 
 
 def controller_script() -> str:
@@ -47,9 +48,10 @@ def controller_script() -> str:
     return _template("controller.sh.j2").render(requirements=requirements, namespace=NAMESPACE, told_as="boot")
 
 
-def lock_hash() -> str:
+def lock_hash(*, with_gpu: bool) -> str:
     """What names the pinned packages, short enough for a label: images of the same hash carry the same packages."""
-    return hashlib.sha256(b"\0".join(_shipped("locks", name).read_bytes() for name in _LOCKS)).hexdigest()[:12]
+    names = (*_LOCKS, _CUDA_LOCK) if with_gpu else _LOCKS
+    return hashlib.sha256(b"\0".join(_shipped("locks", name).read_bytes() for name in names)).hexdigest()[:12]
 
 
 def pinned() -> dict[str, str]:
@@ -74,16 +76,17 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _rendered(template: str, with_gpu: bool, told_as: str) -> str:
-    requirements, tensor2tensor = (_shipped("locks", name).read_text() for name in _LOCKS)
+    requirements, tensor2tensor, cuda = (_shipped("locks", name).read_text().strip() for name in (*_LOCKS, _CUDA_LOCK))
     return _template(template).render(
         user=USER,
         sudoers=_SUDOERS,
         with_gpu=with_gpu,
         namespace=NAMESPACE,
         told_as=told_as,
-        stack=f"{lock_hash()}-{'gpu' if with_gpu else 'cpu'}",
-        requirements=requirements.strip(),
-        tensor2tensor=tensor2tensor.strip(),
+        stack=f"{lock_hash(with_gpu=with_gpu)}-{'gpu' if with_gpu else 'cpu'}",
+        requirements=requirements,
+        tensor2tensor=tensor2tensor,
+        cuda=cuda,
     )
 
 
