@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from transient_magics.catalog import ACCELERATORS, worker_price
 from transient_magics.client import Declaration, catalog, preview
-from transient_magics.client.clusters import resized
+from transient_magics.client.clusters import resized, specify
 from transient_magics.errors import DeclarationError
 
 
@@ -87,3 +89,32 @@ def test_a_dry_run_names_what_a_zone_does_not_have() -> None:
     said = str(preview(Declaration("p100@us-central1-a")))
     assert "us-central1-a has no P100 that we know of. Take us-central1-c or us-central1-f." in said
     assert "us-east5-a has no N1 machines" in str(preview(Declaration("a100-80gb@us-east5-a")))
+
+
+def test_a_gpu_whose_kernels_debians_driver_cannot_compile_takes_an_image_of_ones_own() -> None:
+    real = {"project": "p", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
+    with pytest.raises(DeclarationError, match=r"driver 555 or newer.*Debian 12 has 535.*--image"):
+        specify(Declaration("t4+h100", **real))
+    assert specify(Declaration("h100", image="mine", **real)).image == "mine"
+    assert specify(Declaration("h100")).emulated, "the emulator has no drivers"
+    chosen = replace(specify(Declaration("t4", **real)), image="baked-here")
+    with pytest.raises(DeclarationError, match="driver 555"):
+        resized(chosen, "t4+h100")
+    assert resized(specify(Declaration("h100", image="mine", **real)), "h100x2").worker_count == 2
+    assert "It takes an image of your own" in " ".join(str(catalog("h100")).split())
+
+
+@pytest.mark.parametrize("more", [{"provisioning_model": "standard"}, {"fallback_seconds": 600.0}])
+def test_what_is_sold_as_spot_only_is_not_declared_on_demand(more: dict[str, Any]) -> None:
+    said = r"sells the machine of one H100 \(a3-highgpu-1g\) as Spot only"
+    with pytest.raises(DeclarationError, match=said):
+        specify(Declaration("t4+h100", **more))
+    with pytest.raises(DeclarationError, match=said):
+        resized(specify(Declaration("t4", **more)), "h100")
+    assert specify(Declaration("t4", **more)).prices
+
+
+def test_and_prices_on_demand_that_nobody_can_have_are_called_so() -> None:
+    for text in (catalog(), catalog("h100"), preview(Declaration("h100"))):
+        assert "H100: sold as Spot only" in " ".join(str(text).split())
+    assert "sold as Spot only" not in str(preview(Declaration("a100")))

@@ -108,6 +108,8 @@ def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:
         ({**PUBLISHED, "spec": "k80x4@us-east4-a"}, "us-east4-a has no K80"),
         ({**PUBLISHED, "spec": "k80x4", "ps": 0}, "Several workers need a parameter server"),
         ({**PUBLISHED, "spec": "cpux4"}, "not known"),
+        ({**PUBLISHED, "spec": "h100x4", "provisioning_model": "standard"}, "as Spot only"),
+        ({**PUBLISHED, "gpus": ("t4", "h100"), "provisioning_model": "standard"}, "as Spot only"),
         ({"workload": "icac19/resnet-32", "target": "accuracy>=0.9"}, "no curve here"),
         ({**PUBLISHED, "mode": "sync"}, "Name a SPEC"),
         ({**PUBLISHED, "spec": "k80x4", "backup_workers": 1}, "Add --mode sync"),

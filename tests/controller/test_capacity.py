@@ -97,6 +97,18 @@ def test_after_the_fallbacks_time_workers_are_asked_for_on_demand() -> None:
     assert offer(*dear, spec=spec, after=120) == Offer("us-west1-b", "standard")
 
 
+def test_what_is_sold_as_spot_only_is_never_asked_for_on_demand() -> None:
+    spec = replace(SPEC, fallback_seconds=600.0)
+    tried = [
+        refused(1, "us-west1-b", "stockout", ago=650),
+        *(refused(n, zone, "stockout") for n, zone in enumerate(ZONES)),
+    ]
+    for gpu, model in (("v100", "standard"), ("cpu", "standard"), ("h100", "spot")):
+        offered = Capacity(spec, tried, NOW + 120).offer("worker", 0, gpu, ZONES, "spot")
+        assert offered
+        assert offered.provisioning_model == model
+
+
 causes = st.sampled_from(["stockout", "quota", "other"])
 
 

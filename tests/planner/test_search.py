@@ -113,6 +113,17 @@ def test_the_knee_lies_farthest_from_the_chord() -> None:
     assert knee(front[:1]) is front[0]
 
 
+def test_what_is_sold_as_spot_only_is_not_planned_on_demand() -> None:
+    today = replace(PUBLISHED["icac19/resnet-32"], prices=PriceList(), from_first_step=False)
+    steps = dict.fromkeys(range(1, 17), 64_000)
+    every = Sketches(today, steps, ("h100", "v100"), ("us-central1-a",), (0, 1), 4, ("spot", "standard"))
+    chosen = [every.choice(number) for number in every.near_front(50, 50)]
+    rented = {(group.accelerator, choice.provisioning) for choice in chosen for group in choice.groups}
+    assert rented == {("h100", "spot"), ("v100", "spot"), ("v100", "standard")}
+    with pytest.raises(PlanError):
+        search(today, 64_000, gpus=("h100",), zones=("us-central1-a",), models=("standard",))
+
+
 def test_today_every_living_gpu_is_looked_at() -> None:
     today = replace(PUBLISHED["icac19/resnet-32"], prices=PriceList(), from_first_step=False)
     found = search(today, 64_000, zones=("us-central1-a",))

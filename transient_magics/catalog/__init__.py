@@ -1,6 +1,7 @@
 """What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no network."""
 
-from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative
+from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative, never_on_demand
+from .gpu_stack import stack_refusal
 from .machines import (
     MACHINE_TYPES,
     Limit,
@@ -59,12 +60,14 @@ __all__ = [
     "machine_type",
     "machines_with",
     "nearest",
+    "never_on_demand",
     "parameter_server_machine",
     "parameter_server_price",
     "price_history",
     "price_list",
     "price_table",
     "region",
+    "stack_refusal",
     "transfer_price",
     "worker_price",
     "zones_with",

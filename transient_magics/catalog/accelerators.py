@@ -1,7 +1,8 @@
 """GPUs that Compute Engine attaches to VMs, and the machine that we put each of them in.
 
 The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`). `withdrawn` GPUs run on the
-emulator only.
+emulator only. Of `spot_only` GPUs Compute Engine sells the machine that we rent as Spot or Flex-start, never on demand,
+though it lists a price for that.
 `relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one parameter server),
 CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one. `teraflops` is the peak in single
 precision: the K80's (one of its two chips) and the P100's as CM-DARE took them, the others' by NVIDIA's data sheets.
@@ -9,6 +10,7 @@ precision: the K80's (one of its two chips) and the P100's as CM-DARE took them,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import DeclarationError
@@ -20,6 +22,7 @@ class Accelerator:
 
     `compute_engine_name` is the API's name (empty: no GPU). `vcpus` and `memory_gb` are the machine's,
     `gpu_memory_gb` is the GPU's own. A `bundled` GPU comes with machine types of its own and is not attached to others.
+    `compute_capability` is NVIDIA's name for what kernels it runs (`gpu_stack`).
     """
 
     name: str
@@ -28,7 +31,9 @@ class Accelerator:
     vcpus: int
     memory_gb: float
     gpu_memory_gb: float = 0.0
+    compute_capability: str = ""
     bundled: bool = False
+    spot_only: bool = False
     withdrawn: str = ""
     alternatives: tuple[str, ...] = ()
     relative_step_seconds: float | None = None
@@ -38,17 +43,26 @@ class Accelerator:
 _TABLE = (
     Accelerator("cpu", "", "n1-standard-4", 4, 15),
     Accelerator(
-        "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15, 12,
+        "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15, 12, "3.7",
         withdrawn="May 2024", alternatives=("t4", "l4"), relative_step_seconds=0.2193, teraflops=4.113,
     ),
-    Accelerator("p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0820, teraflops=9.526),
-    Accelerator("v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, 16, relative_step_seconds=0.0641, teraflops=14.1),
-    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15, 8, teraflops=5.5),
-    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15, 16, teraflops=8.1),
-    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, 24, bundled=True, teraflops=30.3),
-    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, 40, bundled=True, teraflops=19.5),
-    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, 80, bundled=True, teraflops=19.5),
-    Accelerator("h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, 80, bundled=True, teraflops=66.9),
+    Accelerator(
+        "p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, 16, "6.0",
+        relative_step_seconds=0.0820, teraflops=9.526,
+    ),
+    Accelerator(
+        "v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, 16, "7.0",
+        relative_step_seconds=0.0641, teraflops=14.1,
+    ),
+    Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15, 8, "6.1", teraflops=5.5),
+    Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15, 16, "7.5", teraflops=8.1),
+    Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, 24, "8.9", bundled=True, teraflops=30.3),
+    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, 40, "8.0", bundled=True, teraflops=19.5),
+    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, 80, "8.0", bundled=True, teraflops=19.5),
+    Accelerator(
+        "h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, 80, "9.0",
+        bundled=True, spot_only=True, teraflops=66.9,
+    ),
 )  # fmt: skip
 
 ACCELERATORS: dict[str, Accelerator] = {entry.name: entry for entry in _TABLE}
@@ -68,3 +82,13 @@ def living_alternative(name: str) -> str:
     if not entry.withdrawn:
         return ""
     return f"Google withdrew the {name.upper()} in {entry.withdrawn}; use {' or '.join(entry.alternatives)} instead"
+
+
+def never_on_demand(names: Iterable[str]) -> str:
+    """What there is to say of those GPUs among these that are not sold on demand (a sentence), or nothing."""
+    found = [name.upper() for name in dict.fromkeys(names) if accelerator(name).spot_only]
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)}: sold as Spot only; the price on demand is on Google's list, but no VM is had for it."
+    )

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ from .. import emulator, places
 from ..catalog import (
     ACCELERATORS,
     ZONES,
+    accelerator,
     check_zone,
     continent,
     default_zone,
     has_gpu,
     living_alternative,
+    never_on_demand,
     price_list,
     region,
+    stack_refusal,
     transfer_price,
     zones_with,
 )
@@ -55,6 +59,7 @@ _WAYS_IN = (
     "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
 )
 MODELS = ("spot", "preemptible", "standard")
+_OWN_DRIVER = "Name an image that has such a driver and the stack (--image), or take another GPU."
 _STAYS = (
     "The controller would stay on this machine, which replaces lost workers only while it is awake; "
     "--service-account NAME gives it a VM of its own."
@@ -135,11 +140,13 @@ class Preview:
 
     @property
     def doubts(self) -> list[str]:
-        """A sentence for each zone that does not have what is to run there, and for traffic between zones."""
+        """A sentence for each zone that does not have what is to run there, for prices that nobody pays, and for
+        traffic between zones."""
         wanted = [(self.spec.home_zone, "cpu")]
         for group in self.spec.groups:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
         doubts = [f"{unreachable}. {_WAYS_IN}"] if (unreachable := _unreachable(self.spec)) else []
+        doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
         for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
             try:
                 check_zone(zone, kind)
@@ -249,6 +256,9 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     kinds = [group.accelerator for group in groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
+    if not spec.emulated:  # what it was declared with, an image of the user's has a driver for
+        _refuse_driver(kind for kind in kinds if kind not in spec.prices)
+    refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
     lines = price_list([*spec.prices, *kinds] if "k80" in spec.prices else kinds)
     fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
     candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
@@ -330,6 +340,9 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
+    if declaration.project and not declaration.image:
+        _refuse_driver(kinds)
+    refuse_on_demand(declaration.provisioning_model, declaration.fallback_seconds, kinds)
     if declaration.controller == "cluster" and declaration.bucket == "none":
         what = "Results that this machine may not be there to take need a bucket"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
@@ -337,6 +350,21 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"
         fix = "Name it with --service-account; docs/accounts.md has the commands that make one."
         raise DeclarationError(what, where="--controller cluster", fix=fix)
+
+
+def _refuse_driver(kinds: Iterable[str]) -> None:
+    if refused := next(filter(None, map(stack_refusal, kinds)), ""):
+        raise DeclarationError(refused, fix=_OWN_DRIVER)
+
+
+def refuse_on_demand(model: str, fallback_seconds: float | None, kinds: Iterable[str]) -> None:
+    """Raise DeclarationError where that would rent a GPU on demand that is not sold so."""
+    for kind in kinds:
+        if accelerator(kind).spot_only and (model == "standard" or fallback_seconds is not None):
+            option = "--provisioning-model" if model == "standard" else "--fallback"
+            machine = accelerator(kind).machine_type
+            what = f"Compute Engine sells the machine of one {kind.upper()} ({machine}) as Spot only"
+            raise DeclarationError(what, where=option, fix="Leave it out.")
 
 
 def _unreachable(spec: ClusterSpec) -> str:

@@ -17,8 +17,10 @@ from ..catalog import (
     default_zone,
     limits,
     machines_with,
+    never_on_demand,
     price_history,
     region,
+    stack_refusal,
     worker_price,
     zones_with,
 )
@@ -86,6 +88,7 @@ def _all(rows: list[dict[str, Any]]) -> list[str]:
     ])  # fmt: skip
     notes = [f"{_UNIT}, in its default zone. More of one: transient catalog GPU."]
     notes += [_withdrawn(name) for name, entry in ACCELERATORS.items() if entry.withdrawn]
+    notes += filter(None, [never_on_demand(ACCELERATORS)])
     older = [f"{row['gpu']} on demand {row['on_demand_as_of']}" for row in rows if "~" in row["on_demand_as_of"]]
     notes.append(f"Prices of 2026{', but ' if older else ''}{', '.join(older)}. {_sources(rows)}")
     return [*lines, "", *_filled([*notes, _traffic()])]
@@ -99,6 +102,7 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
         price = ICAC19.worker_price(name)
         reckoned = f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."
         notes.append(f"{_withdrawn(name)} {reckoned} The last list prices were:")
+    notes += filter(None, [never_on_demand([name]), _driver(name)])
     header = ("REGION", "ZONES", "SPOT $/H", "ON DEMAND", "AS OF")
     lines = table(header, [
         (row["region"], " ".join(zone.rpartition("-")[2] for zone in row["zones"]), f"{row['transient']:.3f}",
@@ -120,6 +124,11 @@ def _withdrawn(name: str) -> str:
     entry = ACCELERATORS[name]
     use = " or ".join(entry.alternatives)
     return f"{name}: withdrawn {entry.withdrawn}, use {use}; on the emulator only, at {ICAC19.source}."
+
+
+def _driver(name: str) -> str:
+    refused = stack_refusal(name)
+    return f"{refused}. It takes an image of your own." if refused else ""
 
 
 def _limits(name: str) -> list[str]:

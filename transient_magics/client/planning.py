@@ -19,7 +19,7 @@ from ..errors import ClusterError, DeclarationError, PlanError, TransientError, 
 from ..journal import bill, metrics
 from ..spec import WorkerGroup, parse_groups
 from ..spec.grammar import nearest
-from .clusters import MODELS
+from .clusters import MODELS, refuse_on_demand
 
 if TYPE_CHECKING:
     from ..planner.choices import Lifetimes
@@ -88,6 +88,7 @@ def plan(
                                    fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
         limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
+        refuse_on_demand(provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus])
         steps, chosen, notes = _steps(chosen, needed)
         told = None if callable(steps) else steps
         found = search(
@@ -351,6 +352,7 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
     if not 0 <= ps <= 16:
         raise DeclarationError("A cluster has up to 16 parameter servers", where="--ps")
     home = zone[0] if zone else default_zone([group.accelerator for group in groups])
+    refuse_on_demand(model, None, (group.accelerator for group in groups))
     for group in groups:
         check_zone(group.zone or home, group.accelerator)
     placed = tuple(

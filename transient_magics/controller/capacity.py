@@ -9,7 +9,8 @@ The rules:
 - zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
   far as advice on Spot capacity does not change it (`ranking.ranked`);
 - any other refusal lets the place in the cluster wait: two seconds at first, five minutes at most;
-- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice.
+- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice,
+  unless its GPU is sold as Spot only.
 
 Waits are spread by a quarter either way, by the VM's name rather than by chance, so that a controller which takes over
 waits for the same moments.
@@ -21,7 +22,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..catalog import region
+from ..catalog import accelerator, region
 from ..journal import VmState, events
 from ..spec import ClusterSpec, price_kind
 from .ranking import ranked
@@ -71,23 +72,21 @@ class Capacity:
                 trail.append(vm)
                 self._learn(vm, rows)
 
-    def offer(
-        self, role: str, slot: int, accelerator: str, zones: tuple[str, ...], provisioning_model: str
-    ) -> Offer | None:
+    def offer(self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str) -> Offer | None:
         """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
         trail = self._places.get((role, slot), [])
         others = [vm for vm in trail if vm.cause not in _CLOSED]
         if others and self._now < others[-1].ended_at + _wait(_DELAYED, len(others), others[-1].name):
             return None
         models = (provisioning_model,)
-        if self._falls_back(trail) and provisioning_model != "standard":
+        if self._falls_back(trail, gpu) and provisioning_model != "standard":
             models = ("standard", provisioning_model)
-        kind = price_kind(role, accelerator)
+        kind = price_kind(role, gpu)
         hinted = [zone for zone in self._hints.get(kind, ()) if zone in zones]
         for model in models:
             order = zones
             if model != "standard":
-                order = ranked(self._spec, accelerator, zones, self._advice.get(accelerator), self._now)
+                order = ranked(self._spec, gpu, zones, self._advice.get(gpu), self._now)
             for zone in dict.fromkeys([*hinted, *order]):
                 if self._now >= self._open_at.get((kind, model, zone), 0.0):
                     return Offer(zone, model)
@@ -112,7 +111,9 @@ class Capacity:
         if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
             self._hints[kind] = vm.hints
 
-    def _falls_back(self, trail: list[VmState]) -> bool:
+    def _falls_back(self, trail: list[VmState], gpu: str) -> bool:
+        if gpu and accelerator(gpu).spot_only:
+            return False
         since = next((vm.requested_at for vm in trail if vm.cause in _CLOSED), None)
         seconds = self._spec.fallback_seconds
         return seconds is not None and since is not None and self._now - since >= seconds

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..catalog import never_on_demand
 from ..errors import PlanError
 from .choices import Choice, Lifetimes, immortal
 from .simulate import Outcome, simulate
@@ -158,6 +159,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
             "Unequal GPUs are as fast as the sum of their speeds. With --batching dynamic the slower ones take fewer "
             "examples a step, so that their gradients come no later than others'."
         )
+    said += filter(None, [never_on_demand(group.accelerator for group in choice.placed)])
     for group in choice.placed:
         estimate = choice.step(workload, group)
         if not estimate.measured:

@@ -15,7 +15,7 @@ from itertools import accumulate, combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from ..catalog import has_gpu, region, zones_with
+from ..catalog import has_gpu, never_on_demand, region, zones_with
 from ..errors import DeclarationError
 from ..spec import WorkerGroup
 from .choices import Choice
@@ -131,6 +131,8 @@ class Sketches:
         single = counts.sum(axis=1, keepdims=True) == 1
         hours[np.where(single, self._servers > self._servers.min(), self._servers == 0)] = np.inf
         each = np.repeat(hours[..., np.newaxis], len(self._models), axis=2)
+        if never_on_demand(kinds):
+            each[..., [model == "standard" for model in self._models]] = np.inf
         return _Block(kinds, zone, counts, each, each * hourly)
 
 
@@ -152,11 +154,13 @@ def _slack(hours: _Array, dollars: _Array) -> _Array:
     lowest = np.minimum.accumulate(dollars[order])
     least = np.append(np.inf, lowest[:-1])
     front = order[dollars[order] * _ALIKE < least]
+    found = np.full(len(hours), np.inf)
+    if not front.size:
+        return found
     best_hours, best_dollars = hours[front], dollars[front]
     # Of those that are faster by the whole tolerance the slowest is the cheapest: it alone can rule a cluster out.
     faster = np.searchsorted(best_hours, hours / _NEAR) - 1
     near = np.isfinite(hours) & ((faster < 0) | (dollars <= _NEAR * best_dollars[faster]))
-    found = np.full(len(hours), np.inf)
     beaten = np.minimum(hours[near, np.newaxis] / best_hours, dollars[near, np.newaxis] / best_dollars)
     found[near] = beaten.max(axis=1)
     return found

@@ -1,0 +1,69 @@
+"""Which GPU trains with what: the table in code, the wheel and the lock that it speaks of, and what docs/ says."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from transient_magics.catalog import ACCELERATORS, gpu_stack, stack_refusal
+
+ROOT = Path(__file__).parents[2]
+GPUS = {name: entry for name, entry in ACCELERATORS.items() if name != "cpu" and not entry.withdrawn}
+
+
+def built_with() -> dict[str, object]:
+    """What TensorFlow's wheel says of its build, without starting TensorFlow."""
+    found = importlib.util.find_spec("tensorflow")
+    assert found
+    assert found.origin
+    text = (Path(found.origin).parent / "python/platform/build_info.py").read_text()
+    (pairs,) = re.findall(r"OrderedDict\((\[.*\])\)", text)
+    return dict(ast.literal_eval(pairs))
+
+
+def locked() -> dict[str, Version]:
+    text = (ROOT / "locks/cuda.txt").read_text()
+    return {name: Version(version) for name, version in re.findall(r"^([a-z0-9-]+)==([^\s;]+)", text, re.MULTILINE)}
+
+
+def test_the_table_says_what_the_wheel_was_built_with() -> None:
+    build = built_with()
+    assert build["cuda_compute_capabilities"] == [
+        *(f"sm_{each.replace('.', '')}" for each in gpu_stack.BINARIES), f"compute_{gpu_stack.PTX.replace('.', '')}"
+    ]  # fmt: skip
+    assert str(build["cuda_version"]).startswith(f"{gpu_stack.TENSORFLOW_CUDA}.")
+    assert str(locked()["nvidia-cuda-runtime-cu12"]).startswith(f"{gpu_stack.TENSORFLOW_CUDA}.")
+    assert str(locked()["nvidia-cudnn-cu12"]).startswith(f"{gpu_stack.CUDNN}.")
+
+
+def test_the_lock_has_all_that_tensorflow_asks_for_and_no_cudnn_that_gave_up_old_gpus() -> None:
+    found = [each for each in map(Requirement, requires("tensorflow") or ()) if each.marker]
+    wanted = {
+        each.name: each.specifier for each in found if each.marker and each.marker.evaluate({"extra": "and-cuda"})
+    }
+    there = locked()
+    assert wanted.keys() == there.keys()
+    assert not [name for name, versions in wanted.items() if there[name] not in versions]
+    assert there["nvidia-cudnn-cu12"] < Version("9.11")
+
+
+def test_all_that_can_be_rented_is_served_but_the_h100() -> None:
+    assert [name for name in GPUS if stack_refusal(name)] == ["h100"]
+    assert stack_refusal("cpu") == ""
+
+
+def test_the_docs_say_the_same() -> None:
+    text = (ROOT / "docs/gpus.md").read_text()
+    rows = [
+        f"| {name} | {entry.compute_capability} | {gpu_stack.kernels(name)} | {gpu_stack.least_driver(name)} | "
+        f"{'no' if stack_refusal(name) else 'yes'} |"
+        for name, entry in GPUS.items()
+    ]
+    assert [line for line in text.splitlines() if line.startswith("| ")][1:] == rows
+    assert f"branch {gpu_stack.DRIVER}, CUDA {gpu_stack.DRIVER_CUDA}" in text
