@@ -39,7 +39,9 @@ def image_script(*, with_gpu: bool) -> str:
 
 def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
     """The script of a VM that trains and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
-    return _template("account.sh.j2").render(user=USER, sudoers=sudoers, with_gpu=with_gpu)
+    return _template("account.sh.j2").render(
+        user=USER, sudoers=sudoers, with_gpu=with_gpu, namespace=NAMESPACE, told_as="boot"
+    )
 
 
 def controller_script() -> str:
