@@ -30,6 +30,9 @@ CHOICES = st.fixed_dictionaries(
 @given(CHOICES)
 def test_the_line_typed_declares_what_was_offered(choices):
     shown = offer(choices)
+    if choices.get("model") == "standard" and any(ACCELERATORS[each["gpu"]].spot_only for each in choices["groups"]):
+        assert "as Spot only" in shown["error"]
+        return
     assert not shown["error"]
     words = arguments.split(shown["line"].removeprefix(MAGIC))
     typed = Declaration(**arguments.parse("cluster", words).values)
