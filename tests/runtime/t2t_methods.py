@@ -15,12 +15,15 @@ from transient_magics.runtime.t2t import bridges
 
 tf = bridges.cross()
 
-from tensor2tensor.data_generators import multi_problem, problem  # noqa: E402
+from tensor2tensor.data_generators import multi_problem, multi_problem_v2, problem  # noqa: E402
+from tensor2tensor.layers import modalities  # noqa: E402
 from tensor2tensor.models import basic  # noqa: E402
 from tensor2tensor.utils import learning_rate, optimize, t2t_model  # noqa: E402
 
 from transient_magics.runtime.graph import accumulate  # noqa: E402
-from transient_magics.runtime.graph.training import applied  # noqa: E402
+from transient_magics.runtime.graph.training import applied, pushed  # noqa: E402
+from transient_magics.runtime.placement import placed  # noqa: E402
+from transient_magics.runtime.t2t import graph as t2t_graph  # noqa: E402
 from transient_magics.runtime.t2t import optimizer, refused, registry  # noqa: E402
 from transient_magics.runtime.trainable import Objective  # noqa: E402
 
@@ -75,6 +78,28 @@ class Mixed(multi_problem.MultiProblem):
     name = "mixed"
 
 
+class MixedAnew(multi_problem_v2.MultiProblemV2):
+    name = "mixed_anew"
+
+
+class Unmeasured(Numbers):
+    def hparams(self, defaults: Any, model_hparams: Any) -> None:
+        defaults.modality, defaults.vocab_size = {"targets": modalities.ModalityType.IDENTITY}, {"targets": None}
+
+    def eval_metrics(self) -> list[Any]:
+        return []
+
+
+class Reader(Plain):
+    """Its loss tells whether it was evaluated with the targets before it, or went on from what it wrote itself."""
+
+    def __call__(self, features: Any) -> Any:
+        return features["targets"], {"training": tf.constant(1.0)}
+
+    def eval_autoregressive(self, features: Any = None, decode_length: int = 50) -> Any:
+        return features["targets"], {"training": tf.constant(2.0)}
+
+
 def said(work: Callable[[], Any]) -> str:
     """What it was refused with; empty: it was not."""
     try:
@@ -102,6 +127,7 @@ def refusals() -> dict[str, str]:
         "estimator_model_fn": check(Estimated),
         "input_fn": check(of=Fed),
         "MultiProblem": check(of=Mixed),
+        "MultiProblemV2": check(of=MixedAnew),
         "warm_start_from_second": check(warm_start_from_second="/somewhere"),
         "scaler": check(mixed_precision_optimizer_loss_scaler="linear"),
         "adafactor": check(optimizer="adafactor", spec=sharded),
@@ -195,6 +221,71 @@ def scaled(damped: bool) -> dict[str, Any]:
         return {"gradient": gradient, "steps": [list(map(float, each)) for each in found]}
 
 
+def scaled_rounds() -> dict[str, Any]:
+    """Synchronous steps in mixed precision: a worker and the chief, each with a graph and a session of its own.
+
+    Rounds of two pushes: of one that is not finite, of two, of none, and of none when the scale is about to grow.
+    """
+    target = tf.train.Server.create_local_server().target
+    with tf.Graph().as_default(), tf.Session(target) as session:
+        factor = tf.placeholder_with_default(1.0, [])
+        objective, accumulators = halves(factor)
+        push = pushed(objective, accumulators, "fp32")
+        with tf.Graph().as_default(), tf.Session(target) as chief:
+            objective, ends = halves(tf.constant(1.0))
+            ends.build_update(objective)
+            scale, good, _ = [each for each in tf.global_variables() if "loss_scale" in each.name]
+            looked, soon = [scale, *(variable[0] for _, variable in objective.pairs)], good.assign(1999.0)
+            chief.run(tf.global_variables_initializer())
+            ends.open(chief)
+            steps, found = [], []
+            for factors in ((1.0, float("inf")), (float("nan"), float("inf")), (1.0, 3.0), (2.0, 2.0)):
+                number = session.run(accumulators.position)[0]
+                for value in factors:
+                    session.run(push, {factor: value, accumulators.round: number})
+                steps.append(int(chief.run(ends.update, {ends.round: number, ends.needed: 2})))
+                found.append(list(map(float, chief.run(looked))))
+                if len(found) == 3:
+                    chief.run(soon)
+    return {"steps": steps, "found": found, "looked at": looked_at()}
+
+
+def looked_at() -> bool:
+    """Whether the chief has each mean looked at on the parameter server that holds it, of two."""
+    with tf.Graph().as_default() as graph, placed("/job:ps/task:0", 2, 1):
+        objective, accumulators = halves(tf.constant(1.0))
+        accumulators.build_update(objective)
+        looks = [each for each in graph.get_operations() if each.type == "IsFinite" and each.inputs[0].shape.rank]
+        homes = sorted(variable.device for _, variable in objective.pairs)
+        assert homes == ["/job:ps/task:0", "/job:ps/task:1"], homes
+        return sorted(each.device for each in looks) == homes
+
+
+def halves(factor: Any) -> tuple[Objective, accumulate.Accumulators]:
+    """Two variables at 0 with gradients of 1e-8 times `factor`, too small for float16; the rate is a half."""
+    given = hparams(activation_dtype="float16", optimizer="sgd", clip_grad_norm=0.0)
+    step = tf.train.get_or_create_global_step()
+    parts = [tf.get_variable(name, [4], initializer=tf.zeros_initializer()) for name in ("a", "b")]
+    small = [tf.reduce_sum(tf.cast(tf.cast(part, tf.float16) * 1e-4, tf.float32) * 1e-4) for part in parts]
+    asked = optimizer.Asked(tf.add_n(small) * factor, tf.constant(0.5), given, parts)
+    total, made, pairs = optimizer.gradients(asked, asked.rate)
+    objective = Objective(total, pairs, made, lambda given: given, lambda by: made, tf.constant(1.0))
+    return objective, accumulate.Accumulators(parts, step)
+
+
+def evaluated() -> list[float]:
+    """The loss of an evaluation with the targets, and of one that reads what it wrote itself."""
+
+    def of(alone: bool) -> float:
+        given = hparams(eval_run_autoregressive=alone)
+        given.problem = Unmeasured()
+        definition = registry.Definition(Reader, given, given.problem)
+        with tf.Graph().as_default(), tf.Session() as session:
+            return float(session.run(t2t_graph.evaluation_graph(definition, {"targets": tf.zeros([2, 1, 1, 1])}).loss))
+
+    return [of(alone=False), of(alone=True)]
+
+
 def shuffled() -> list[int]:
     """batch_shuffle_size as a run has it: not named, named with its default, named."""
 
@@ -207,6 +298,7 @@ def shuffled() -> list[int]:
 if __name__ == "__main__":
     both = {"twice": said(lambda: asked(Twice)), "averaged": said(lambda: asked(Averaged))}
     optimized = {"plain": asked(Plain), "halved": asked(Halved), **both, "flow": flow_prior()}
-    scales = [scaled(damped=False), scaled(damped=True)]
+    scales = {"scaled": [scaled(damped=False), scaled(damped=True)], "rounds": scaled_rounds()}
     noises = {"noise": noise(), "sparse noise": sparse_noise()}
-    print(json.dumps({"refused": refusals(), **optimized, "scaled": scales, **noises, "shuffled": shuffled()}))
+    others = {"shuffled": shuffled(), "evaluated": evaluated()}
+    print(json.dumps({"refused": refusals(), **optimized, **scales, **noises, **others}))

@@ -25,6 +25,7 @@ def test_what_would_never_be_called_or_read_is_refused_by_name(tried: dict[str, 
     assert "Estimated.estimator_model_fn would never be called" in said.pop("estimator_model_fn")
     assert "Fed.input_fn would never be called" in said.pop("input_fn")
     assert "mixed mixes several problems" in said.pop("MultiProblem")
+    assert "mixed_anew mixes several problems" in said.pop("MultiProblemV2")
     assert "/somewhere" in said["warm_start_from_second"]
     assert "warm_start_from_second" in said.pop("warm_start_from_second")
     assert "--ps-shards" in said.pop("adafactor")
@@ -60,6 +61,21 @@ def test_float16_has_its_loss_scaled(tried: dict[str, Any]) -> None:
         )
         assert weights[0] == weights[1] == weights[2] == 1.0, "gradients that are not finite are not applied"
         assert weights[2] > weights[3] > weights[4]
+
+
+def test_synchronous_steps_in_float16_share_one_scale(tried: dict[str, Any]) -> None:
+    rounds = tried["rounds"]
+    scales, *weights = zip(*rounds["found"], strict=True)
+    assert scales == (2**15, 2**14, 2**14, 2**15), "a round counts once, of however many pushes it is"
+    for each in weights:
+        assert each[:2] == (0, 0), "one gradient that is not finite, and nothing is applied"
+        assert each[2:] == (pytest.approx(-1e-8, rel=1e-2), pytest.approx(-2e-8, rel=1e-2)), "the mean, at a half"
+    assert rounds["steps"] == [1, 2, 3, 4]
+    assert rounds["looked at"], "the gradients of other parameter servers do not travel to the chief's"
+
+
+def test_an_evaluation_goes_on_from_what_it_wrote_where_the_hparams_say_so(tried: dict[str, Any]) -> None:
+    assert tried["evaluated"] == [1.0, 2.0]
 
 
 def test_the_users_batch_shuffle_size_counts(tried: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ class LossScaled:
         """An operation that applies them if they are finite, and follows the scale."""
         tf = tensorflow()
         values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient, _ in pairs]
-        finite = tf.reduce_all([tf.reduce_all(tf.is_finite(value)) for value in values])
+        finite = tf.reduce_all([_finite(tf, value) for value in values])
         applied = tf.cond(finite, lambda: tf.group(self._made.apply_gradients(pairs)), tf.no_op)
         with tf.control_dependencies([applied]):
             return tf.group(*self._followed(tf, finite))
@@ -62,6 +62,12 @@ class LossScaled:
                 self._applied.assign(tf.where(anew, 0.0, applied), read_value=False),
                 self._refused.assign(tf.where(anew, 0.0, refused), read_value=False),
             ]
+
+
+def _finite(tf: Any, value: Any) -> Any:
+    """Looked at where the gradient is: in a synchronous step on the parameter server that holds the mean."""
+    with tf.device(value.device):
+        return tf.reduce_all(tf.is_finite(value))
 
 
 def _over(tf: Any, gradient: Any, scale: Any) -> Any:
