@@ -19,7 +19,7 @@ batch_size = {BATCH}
 class Marked(layers.Layer):
     def call(self, inputs):
         there = ops.cast(ops.round(inputs) != 0, inputs.dtype)
-        self.add_loss(0.01 * ops.mean(inputs ** 2))
+        self.add_loss(ops.cast(0.01 * ops.mean(inputs ** 2), "float32"))
         return inputs * (1 + there) + ops.cast(ops.round(inputs) == 1, inputs.dtype)
 
 def same(truth, guess):
@@ -76,7 +76,7 @@ def draw(number: int) -> Drawn:
         lines.append('keras.config.set_dtype_policy("mixed_bfloat16")')
     lines += [
         _data(dice, inputs, truths, weighted),
-        *_model(dice, inputs, truths, noisy),
+        *_model(dice, inputs, truths, noisy, narrow),
         _compiled(dice, truths, weighted),
     ]
     return Drawn(HEAD + "\n" + "\n".join(lines) + "\n", noisy, narrow)
@@ -86,7 +86,8 @@ def _data(dice: random.Random, inputs: list[str], truths: list[str], weighted: b
     ordered = dice.random() < 0.5
     features = [f"{INPUTS[name][2]}.astype('{INPUTS[name][1]}')" for name in inputs]
     labels = [TRUTHS[name][0] for name in truths]
-    parts = [_together(features, inputs, ordered), _together(labels, truths, ordered)]
+    # Keras cannot spread one weight over labels that have names: it looks for it by their number.
+    parts = [_together(features, inputs, ordered), _together(labels, truths, ordered or weighted)]
     parts += ["draw.uniform(0, 2, count).astype('float32')"] if weighted else []
     return (
         "def input_fn(mode):\n"
@@ -104,7 +105,7 @@ def _together(values: list[str], names: list[str], ordered: bool) -> str:
     return "{" + ", ".join(f"'{name}': {value}" for name, value in zip(names, values, strict=True)) + "}"
 
 
-def _model(dice: random.Random, inputs: list[str], truths: list[str], noisy: bool) -> list[str]:
+def _model(dice: random.Random, inputs: list[str], truths: list[str], noisy: bool, narrow: bool) -> list[str]:
     lines, ends = [], []
     for name in inputs:
         shape, kind, _ = INPUTS[name]
@@ -113,7 +114,7 @@ def _model(dice: random.Random, inputs: list[str], truths: list[str], noisy: boo
         ends.append(f"x_{name}")
     lines.append(f"x = layers.concatenate([{', '.join(ends)}])" if len(ends) > 1 else f"x = {ends[0]}")
     for _ in range(dice.choice((0, 1, 2))):
-        lines.append(f"x = {_between(dice)}(x)")
+        lines.append(f"x = {_between(dice, narrow)}(x)")
     if noisy:
         lines.append(
             f"x = {dice.choice(('layers.Dropout(0.4)', 'layers.GaussianNoise(0.5)', 'layers.AlphaDropout(0.3)'))}(x)"
@@ -153,10 +154,11 @@ def _branch(dice: random.Random, name: str) -> str:
     return f"{steps}(layers.Masking(0.0)(series))"
 
 
-def _between(dice: random.Random) -> str:
+def _between(dice: random.Random, narrow: bool) -> str:
+    wide = ", dtype='float32'" if narrow else ""  # Keras adds no loss in bfloat16 to those in float32: it fails
     return dice.choice((
         f"layers.Dense(6, {dice.choice(ACTIVATIONS)}, kernel_regularizer={dice.choice(REGULARIZERS)})",
-        f"layers.Dense(5, 'tanh', activity_regularizer={dice.choice(REGULARIZERS)})",
+        f"layers.Dense(5, 'tanh', activity_regularizer={dice.choice(REGULARIZERS)}{wide})",
         "layers.LayerNormalization()", "layers.BatchNormalization(momentum=0.7)", "layers.UnitNormalization()",
         "Marked()", "layers.PReLU()",
     ))  # fmt: skip

@@ -1,20 +1,20 @@
-"""A run computes what Keras computes: some of the random models of benchmarks/bench_parity.py, and known traps.
-
-One process for the random models, one for the others.
-"""
+"""A run computes what Keras computes: some of the random models of benchmarks/bench_parity.py, and known traps."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
-BENCHMARKS = PROJECT / "benchmarks"
+BENCHMARKS = programs.PROJECT / "benchmarks"
+RANDOM = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import bench_parity
+bench_parity.main()
+"""
 TRAPS = """
 import pathlib, sys, tempfile
 sys.path.insert(0, sys.argv[1])
@@ -125,22 +125,37 @@ def model_fn(features, labels, mode):
         _all_batches(made.tf, session, built, batch, 0)
         assert abs(session.run(built.values["threes"]) - 0.1) < 1e-6
 
+def repeated_words():
+    # A word that a batch uses three times, clipped by what all three add up to.
+    cell = '''
+def input_fn(mode):
+    return np.array([[0, 1, 1, 1]] * 8), np.ones((8, 2), "f")
+model = keras.Sequential([keras.Input((4,), dtype="int32"), layers.Embedding(3, 2), layers.GlobalAveragePooling1D()])
+model.compile(keras.optimizers.SGD(1.0, CLIP), "mse")
+'''
+    for clip in ("clipvalue=0.1", "clipnorm=0.1", "global_clipnorm=0.1"):
+        made = ours(cell.replace("CLIP", clip))
+        batch = {"inputs": np.array([[0, 1, 1, 1]] * 8), "labels": np.ones((8, 2), "f")}
+        (before,), (gradient,) = made.weights(), made.gradients_of(batch)
+        made.step(batch)
+        (after,) = made.weights()
+        assert np.linalg.norm(gradient) > 0.2
+        clipped = np.clip(gradient, -0.1, 0.1) if "value" in clip else 0.1 * gradient / np.linalg.norm(gradient)
+        np.testing.assert_allclose(before - after, clipped, rtol=1e-4, err_msg=clip)
+
 masked_loss()
 metric_of_a_batch()
 sets_in_batches()
 model_fn_metrics()
+repeated_words()
 """
 
 
 def test_random_models_compute_in_a_run_what_they_compute_in_keras() -> None:
-    program = [sys.executable, str(BENCHMARKS / "bench_parity.py"), "--models", "6"]
-    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert "models compared" in done.stdout
+    # Two inputs, weights and batch normalisation; random numbers; bfloat16; words, added losses and outputs by name.
+    said = programs.run(RANDOM, BENCHMARKS, "--only", 0, 4, 5, 63, 97, own=True)
+    assert "models compared" in said
 
 
 def test_known_traps_are_none() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TRAPS, str(BENCHMARKS)], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    programs.run(TRAPS, BENCHMARKS, own=True)

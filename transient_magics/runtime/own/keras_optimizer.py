@@ -3,6 +3,9 @@
 Those update a variable on its parameter server with one operation, which is what lets workers apply gradients at the
 same time; Keras's own would read, compute and assign, and lose what others did in between. Only optimizers that compute
 the same both ways are taken.
+
+Where a batch uses a row of an embedding several times, its gradient is the sum, as in Keras on JAX and PyTorch. Keras
+on TensorFlow squares and clips the parts of that sum one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 from ...errors import DeclarationError
 from ..graph_mode import tensorflow
 
+_CLIPPED = ("clipnorm", "global_clipnorm", "clipvalue")
 _UNUSED = ("weight_decay", "use_ema", "amsgrad", "loss_scale_factor", "gradient_accumulation_steps")
 
 
@@ -51,6 +55,8 @@ class KerasOptimizer:
     def _clip(self, gradients: list[Any]) -> list[Any]:
         """As Keras does it: one of the three at most."""
         tf, config = tensorflow(), self._config
+        if any(config.get(name) for name in _CLIPPED):
+            gradients = [_summed(tf, gradient) for gradient in gradients]
         if limit := config.get("clipnorm"):
             return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
         if limit := config.get("global_clipnorm"):
@@ -58,6 +64,15 @@ class KerasOptimizer:
         if limit := config.get("clipvalue"):
             return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
         return gradients
+
+
+def _summed(tf: Any, gradient: Any) -> Any:
+    """Of an embedding, one gradient for each row, as it is clipped behind a synchronous step, where all are dense."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _sgd(rate: Any, config: Mapping[str, Any]) -> Any:
