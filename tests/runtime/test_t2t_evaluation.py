@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import bench_t2t_evaluation
+bench_t2t_evaluation.main()
+"""
+
 
 def test_metrics_and_means_of_checkpoints_are_tensor2tensors() -> None:
-    command = [sys.executable, "benchmarks/bench_t2t_evaluation.py", "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, cwd=PROJECT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    figures = {name: float(value) for name, value in re.findall(r"^(.+?)  +(\d+\.\d+)", done.stdout, re.MULTILINE)}
+    said = programs.run(PROGRAM, programs.PROJECT / "benchmarks", "--quick")
+    figures = {name: float(value) for name, value in re.findall(r"^(.+?)  +(\d+\.\d+)", said, re.MULTILINE)}
     for model in ("transformer", "resnet"):
         assert figures[f"{model}: metrics"] >= 4
         assert figures[f"{model}: largest deviation from Tensor2Tensor's"] < 10, "in millionths"
