@@ -23,7 +23,7 @@ from transient_magics import client, emulator, places
 from transient_magics.journal import ClusterState, Event, events
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
-PACE = 0.15  # seconds per step: three workers leave the two cores some air
+PACE = 0.3  # seconds per step: three workers leave the two cores some air
 PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
