@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from ..cloud import ComputeEngine
 from ..errors import CloudError
-from ..journal import MOST_FAILED_BOOTS, ClusterState, VmState, events
-from ..spec import ClusterSpec
+from ..journal import MOST_FAILED_BOOTS, VmState, events
 from .access import Access
 from .machines import boot_patience, instance_name
 from .record import Recorder
@@ -86,14 +85,14 @@ class Boots:
 
     async def _follow(self, name: str) -> None:
         # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
-        heard, patience = time.monotonic(), boot_patience(self._spec, self._state.vms[name])
+        heard, patience = time.monotonic(), boot_patience(self._recorder.spec, self._recorder.state.vms[name])
         while True:
             await asyncio.sleep(_EVERY)
-            vm = self._state.vms[name]
+            vm = self._recorder.state.vms[name]
             if vm.state != "booting":
                 return
             try:
-                word = await told(self._access.engine, vm.zone, instance_name(self._spec, name), BOOT)
+                word = await told(self._access.engine, vm.zone, instance_name(self._recorder.spec, name), BOOT)
             except CloudError as error:
                 log.warning("boot of %s: %s", name, error)
                 continue  # also Compute Engine's silence says nothing about the VM
@@ -109,17 +108,8 @@ class Boots:
                 return
 
     async def _failed(self, vm: VmState, reason: str) -> None:
-        lines = await last_lines(self._access.engine, vm.zone, instance_name(self._spec, vm.name))
+        lines = await last_lines(self._access.engine, vm.zone, instance_name(self._recorder.spec, vm.name))
         self._recorder.record(events.VmBootFailed(vm=vm.name, reason=reason, lines=lines))
-
-    @property
-    def _state(self) -> ClusterState:
-        return self._recorder.state
-
-    @property
-    def _spec(self) -> ClusterSpec:
-        assert self._state.spec
-        return self._state.spec
 
 
 def _plain(text: str, most: int) -> str:

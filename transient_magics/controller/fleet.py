@@ -75,8 +75,7 @@ class Fleet:
 
     @property
     def _spec(self) -> ClusterSpec:
-        assert self._state.spec
-        return self._state.spec
+        return self._recorder.spec
 
     def link(self, vm: str) -> Link | None:
         """The link of a VM that runs."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ..errors import JournalError
 from ..journal import ClusterState, Event, Journal, events, fold
+from ..spec import ClusterSpec
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,12 @@ class Recorder:
         self._journal = journal
         self._kept: collections.deque[Event] = collections.deque()
         self._troubles = {_EARLIER: state.trouble}
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """What was declared: the first event of every journal."""
+        assert self.state.spec
+        return self.state.spec
 
     @property
     def trouble(self) -> str:

@@ -124,8 +124,8 @@ class Worker:
     def _watchdog(self, asleep: float) -> None:
         """No step for long while the parameter servers answer: end, and be started again under a new number.
 
-        `asleep`: seconds since the last look. Far more than asked for and this process itself was held up, and could
-        not step either.
+        `asleep`: seconds since the last look. Where they are far more than asked for, this process itself was held up
+        and could not step either.
         """
         training = self._training
         if training is None or training.stop.is_set():

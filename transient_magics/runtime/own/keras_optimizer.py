@@ -4,8 +4,8 @@ Those update a variable on its parameter server with one operation, which is wha
 same time; Keras's own would read, compute and assign, and lose what others did in between. Only optimizers that compute
 the same both ways are taken.
 
-Where a batch uses a row of an embedding several times, its gradient is the sum, as in Keras on JAX and PyTorch. Keras
-on TensorFlow squares and clips the parts of that sum one by one.
+Where a batch uses a row of an embedding several times, its gradient is the sum here, whichever optimizer and mode.
+Keras on TensorFlow squares and clips the parts of that sum one by one.
 """
 
 from __future__ import annotations
