@@ -4,8 +4,9 @@ Both get the same data in the same order and begin with the same values. Compare
 the gradients of a batch, and what `evaluate` says, before the first step and behind the twentieth; of models that draw
 random numbers the mean loss of 200 draws. Deviations are relative to the largest value of their kind.
 
-Keras is given the gradients of embeddings as they are on JAX and PyTorch, and in a run: a row that a batch uses several
-times has one, the sum. On TensorFlow its optimizers square and clip the parts of such a sum one by one.
+In one thing this is not plain Keras: it is given the gradients of embeddings as a run makes them, where a row that a
+batch uses several times has one, the sum. By itself Keras on TensorFlow squares and clips the parts one by one, and
+models with such rows deviate by far more than the goals.
 """
 
 from __future__ import annotations
