@@ -69,6 +69,24 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
     assert ENDED in page
 
 
+def test_a_picture_that_comes_between_two_cells_is_stored() -> None:
+    first = (
+        "import threading; from transient_magics.panels.show import publisher\n"
+        "say = publisher(get_ipython(), 'panel', between_cells=False)\n"
+        "say({'text/plain': 'old'}, update=False); asked = threading.Event(); said = threading.Event()\n"
+        "def late(): asked.wait(); say({'text/plain': 'new'}, update=True); said.set()\n"
+        "threading.Thread(target=late).start(); threading.Timer(1, asked.set).start()"
+    )
+    notebook = notebook_of(first, "said.wait()")
+    runner = runner_of(notebook)
+    with runner.setup_kernel():
+        runner.execute_cell(notebook.cells[0], 0)
+        time.sleep(2)  # nobody listens to the kernel meanwhile
+        runner.execute_cell(notebook.cells[1], 1)
+    (shown,) = notebook.cells[0].outputs
+    assert shown.data["text/plain"] == "new"
+
+
 @pytest.mark.story
 def test_a_mistake_fails_the_cell_with_one_line(home: Path) -> None:
     from nbclient.exceptions import CellExecutionError

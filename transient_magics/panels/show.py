@@ -32,6 +32,8 @@ _CELL, _JUPYTERLAB = "cellId", "recordTiming"
 """What a page says when it asks for a cell, and what only JupyterLab says."""
 _DISPLAYS: dict[tuple[str, float, str | None], Display] = {}
 _SHOWN: dict[tuple[str, str | None], object] = {}
+_UNHEARD: dict[str, dict[str, Any]] = {}
+"""By display_id, what may have come between two cells."""
 
 
 def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None, forecasts: Forecasts = ending) -> None:
@@ -44,7 +46,9 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None,
         return
     display = _display(cluster, run, feed, forecasts)
     asked = _asked_with(shell)
-    display.show(publisher(shell, display.display_id), page=_CELL in asked, in_place=_JUPYTERLAB in asked)
+    page = _CELL in asked
+    publish = publisher(shell, display.display_id, between_cells=page)
+    display.show(publish, page=page, in_place=_JUPYTERLAB in asked)
 
 
 def show_instead(cluster: Followed, publish: Publish, *, in_place: bool) -> None:
@@ -53,20 +57,37 @@ def show_instead(cluster: Followed, publish: Publish, *, in_place: bool) -> None
     display.show(lambda data, update: publish(data, update=True), page=True, in_place=in_place)
 
 
-def publisher(shell: Any, display_id: str) -> Publish:
-    """Publishes MIME bundles under a display_id: the first time into the cell that runs now, then as updates of it."""
+def publisher(shell: Any, display_id: str, *, between_cells: bool = True) -> Publish:
+    """Publishes MIME bundles under a display_id: the first time into the cell that runs now, then as updates of it.
+
+    Programs that run notebooks (nbclient, papermill) hear only what belongs to the cell that runs now. Where
+    nobody listens `between_cells`, the last update is sent once more when the next cell begins.
+    """
+    if not between_cells:
+        shell.events.register("pre_run_cell", _say_again)
 
     def publish(data: dict[str, Any], *, update: bool) -> None:
-        transient = {"display_id": display_id}
-        send = partial(shell.display_pub.publish, data=data, metadata={}, transient=transient, update=update)
+        _UNHEARD.pop(display_id, None)
+        if not update:
+            _send(shell, display_id, data, update=False)
+            return
         # In a context of its own, an update belongs to whichever cell runs now and not to the one that showed the
-        # panel, which is over: nbclient and papermill would drop it.
-        if update:
-            contextvars.Context().run(send)
-        else:
-            send()
+        # panel, which is over.
+        contextvars.Context().run(partial(_send, shell, display_id, data, update=True))
+        if not between_cells:
+            _UNHEARD[display_id] = data
 
     return publish
+
+
+def _say_again(*_: object) -> None:
+    for display_id in list(_UNHEARD):
+        if data := _UNHEARD.pop(display_id, None):
+            _send(current_shell(), display_id, data, update=True)
+
+
+def _send(shell: Any, display_id: str, data: dict[str, Any], *, update: bool) -> None:
+    shell.display_pub.publish(data=data, metadata={}, transient={"display_id": display_id}, update=update)
 
 
 def show_live(
