@@ -72,7 +72,11 @@ class StockoutError(CloudError):
 
 
 class QuotaError(CloudError):
-    """The project's quota does not allow it. Ask for more, or fewer machines."""
+    """The project's quota does not allow it (`everywhere`: that of all regions). Ask for more, or fewer machines."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", everywhere: bool = False) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.everywhere = everywhere
 
 
 class RateLimitError(CloudError):

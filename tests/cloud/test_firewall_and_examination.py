@@ -86,7 +86,8 @@ async def test_who_may_not_make_rules_is_told(api: Api, engine: ComputeEngine) -
 
 def everything_is_there(api: Api, **quotas: tuple[float, float]) -> None:
     listed = [{"metric": metric, "usage": usage, "limit": limit} for metric, (usage, limit) in quotas.items()]
-    api.on("GET", "", {"name": PROJECT})
+    everywhere = [{"metric": f"{kind}_ALL_REGIONS", "usage": 1, "limit": 10} for kind in ("GPUS", "CPUS")]
+    api.on("GET", "", {"name": PROJECT, "quotas": everywhere})
     api.on("GET", f"zones/{ZONE}", {"name": ZONE, "status": "UP"})
     api.on("GET", f"zones/{ZONE}/machineTypes/n1-standard-4", {"name": "n1-standard-4"})
     api.on("GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", {"name": "nvidia-tesla-k80"})
@@ -99,8 +100,10 @@ async def test_what_can_be_made_is_found_good(api: Api, engine: ComputeEngine, w
     everything_is_there(api, PREEMPTIBLE_NVIDIA_K80_GPUS=(0, 4), CPUS=(0, 24), PREEMPTIBLE_CPUS=(0, 0))
     findings = await engine.examine([wanted, replace(wanted, name="c1-worker-2")])
     assert [each.subject for each in findings if not each.good] == []
-    assert "PREEMPTIBLE_NVIDIA_K80_GPUS 4 free, 2 wanted" in findings[-1].said
-    assert "CPUS 24 free, 8 wanted" in findings[-1].said
+    said = {each.subject: each.said for each in findings}
+    assert "PREEMPTIBLE_NVIDIA_K80_GPUS 4 free, 2 wanted" in said["quotas in us-central1"]
+    assert "; CPUS 24 free, 8 wanted" in said["quotas in us-central1"]
+    assert "GPUS_ALL_REGIONS 9 free, 2 wanted" in said["quotas of the project"]
 
 
 async def test_what_is_missing_is_said_question_by_question(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:

@@ -35,7 +35,8 @@ from ..catalog import (
 )
 from ..controller import declared
 from ..controller.pricing import with_home, worker_prices
-from ..errors import ClusterError, DeclarationError
+from ..emulator.project.program import ask as ask_project
+from ..errors import ClusterError, DeclarationError, UnreachableError
 from ..journal import ClusterState, kept, read, replay
 from ..spec import (
     CONTROLLER,
@@ -190,14 +191,25 @@ def declare(declaration: Declaration) -> Cluster:
 def preview(declaration: Declaration) -> Preview:
     """What `declare` would create; with a project, Compute Engine is asked whether it could (some seconds).
 
+    So is the emulator while its own project lacks something, as a new one does.
+
     Raises DeclarationError, and CloudError where the question itself failed.
     """
     spec = specify(declaration)
-    if spec.emulated:
+    if spec.emulated and not _project_lacks():
         return Preview(spec)
     answer = ask("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
     findings = tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"])
     return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
+
+
+def _project_lacks() -> bool:
+    """Whether this user's emulator runs, with a project that is not whole."""
+    url = emulator.running()
+    try:
+        return bool(url and ask_project(url)["lacks"])
+    except UnreachableError:
+        return False  # it has just ended
 
 
 def specify(declaration: Declaration) -> ClusterSpec:

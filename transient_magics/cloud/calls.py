@@ -97,6 +97,11 @@ class Calls(Attempts):
             raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
         return self._clients
 
+    @property
+    def endpoint(self) -> str | None:
+        """The URL of the emulator that is asked; None: Google."""
+        return self._endpoint
+
     async def open(self) -> None:
         """Import Google's clients, find credentials, build them. Again: anew, for calls that begin from then on."""
         async with self.explaining(f"project {self._project}"):

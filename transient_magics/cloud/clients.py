@@ -20,12 +20,13 @@ class Clients:
         from requests.adapters import HTTPAdapter
 
         self.billing: Session  # for the price list, which has no client among those that we have
+        self.asking: Session  # nor have the services that know rights and policies
         given: dict[str, Any] = {}
         if endpoint:
             # The universe is fixed too, or an environment variable could make the credentials look foreign.
             given["client_options"] = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
             given["credentials"] = AnonymousCredentials()
-            self.billing = Session()
+            self.billing, self.asking = Session(), Session()
         else:
             import google.auth
             from google.auth.transport.requests import AuthorizedSession
@@ -33,6 +34,8 @@ class Clients:
             given["credentials"], _ = google.auth.default(scopes=["https://www.googleapis.com/auth/compute"])
             reading, _ = google.auth.default(scopes=[BILLING_SCOPE])
             self.billing = AuthorizedSession(reading, max_refresh_attempts=1)
+            whole, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+            self.asking = AuthorizedSession(whole, max_refresh_attempts=1)
         self.instances = compute_v1.InstancesClient(**given)
         self.operations = compute_v1.ZoneOperationsClient(**given)
         self.global_operations = compute_v1.GlobalOperationsClient(**given)
@@ -43,6 +46,8 @@ class Clients:
         self.accelerator_types = compute_v1.AcceleratorTypesClient(**given)
         self.images = compute_v1.ImagesClient(**given)
         self.networks = compute_v1.NetworksClient(**given)
+        self.subnetworks = compute_v1.SubnetworksClient(**given)
+        self.routers = compute_v1.RoutersClient(**given)
         self.firewalls = compute_v1.FirewallsClient(**given)
         self.advice: Any = None
         if hasattr(compute_v1, "AdviceClient"):  # releases of Google's library before 2026 have none
@@ -55,13 +60,16 @@ class Clients:
             session.mount("https://", pool)
             if endpoint:
                 session.trust_env = False
-        self.billing.trust_env = not endpoint
+        for session in (self.billing, self.asking):
+            session.trust_env = not endpoint
 
     def close(self) -> None:
         """Give the connections back."""
         for client in self._all():
             client.transport.close()
         self.billing.close()
+        self.asking.close()
 
     def _all(self) -> tuple[Any, ...]:
-        return tuple(each for each in vars(self).values() if each is not None and each is not self.billing)
+        sessions = self.billing, self.asking
+        return tuple(each for each in vars(self).values() if each is not None and each not in sessions)

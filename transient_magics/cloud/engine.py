@@ -23,7 +23,7 @@ from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, 
 from .advice import CapacityAdvice, Shape
 from .bulk import BulkInsert
 from .calls import PLAIN, Calls, limit, until
-from .examine import Examination, Finding
+from .examine import Examination, Finding, bad
 from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
@@ -78,9 +78,15 @@ class ComputeEngine:
 
     async def check(self) -> None:
         """See that the project can be used; the error says what to type if not."""
+        await self._described()
+
+    async def _described(self) -> compute_v1.Project:
+        """The project as Compute Engine describes it, with what it counts for all regions. Raises CloudError."""
         projects = self._calls.clients.projects
         try:
-            await self._calls.call(self._whole, lambda: projects.get(project=self.project, **PLAIN), patience=10.0)
+            return await self._calls.call(
+                self._whole, lambda: projects.get(project=self.project, **PLAIN), patience=10.0
+            )
         except GoneError as error:
             what = f"There is no project {self.project}, or the credentials may not see it"
             raise AccessError(what, fix="Type `gcloud projects list` to see the projects you have.") from error
@@ -89,14 +95,18 @@ class ComputeEngine:
         """Whose credentials are used, an e-mail address mostly; nothing with an emulator. Raises CloudError."""
         return "" if self.endpoint else await self._calls.call("Google's sign-in", principal)
 
-    async def examine(self, requests: Sequence[VmRequest]) -> list[Finding]:
-        """Whether the project could have these VMs, question by question; nothing is made."""
+    async def examine(self, requests: Sequence[VmRequest], *, firewall: bool = True, bucket: str = "") -> list[Finding]:
+        """Whether the project could have these VMs, question by question; nothing is made.
+
+        `firewall`: with rules of the cluster's own; `bucket`: the name of its bucket, if it has one.
+        """
         try:
-            await self.check()
+            whole = await self._described()
         except CloudError as error:
-            return [Finding(self._whole, False, str(error))]
+            return [bad(self._whole, error)]
         good = Finding(self._whole, True, "can be used, and Compute Engine's API is enabled")
-        return [good, *await Examination(self._calls, self.project, requests).findings()]
+        questions = Examination(self._calls, whole, self.project, requests, firewall=firewall, bucket=bucket)
+        return [good, *await questions.findings()]
 
     async def zones_with(self, shape: Shape) -> frozenset[str]:
         """The zones that have the GPU of `shape`, or its machine type if it has no GPU attached."""

@@ -1,63 +1,167 @@
 """Before anything is made: whether a project can have these VMs, and what to type if not.
 
-Every question is asked of Compute Engine itself (its zones, machine types, GPUs, image, network, quotas), all at once.
-What the API of Compute Engine cannot tell (rights of a service account, organization policies, whether a zone has
-capacity now) is not guessed.
+All questions are asked of Google itself, all at once: Compute Engine knows its zones, machine types, GPUs, images,
+networks and quotas, Cloud Resource Manager and IAM know rights and organization policies. What nobody may ask here is
+`not told`, and is not guessed; neither is whether a zone has capacity now.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import CloudError, GoneError
+from ..errors import AccessError, CloudError, GoneError
+from . import mending, permissions, policies, quotas
+from .asking import IAM, ask
 from .calls import PLAIN, Calls
-from .failures import REQUIRES_OS_LOGIN
+from .failures import across_projects
 from .images import FAMILY
 from .translation import IMAGE
 from .values import VmRequest
+from .ways_out import place_of, way_out
 
-_SHARED_CORE = ("e2-micro", "e2-small", "e2-medium")
-_BAKED_GB = 50  # of an image whose size nobody asked for
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer to one question: its `subject`, whether it is `good`, and what there is to say about it."""
+    """The answer to one question: its `subject`, whether it is `good`, and what there is to say about it.
+
+    `said` is the whole text; `fix` the part of it that says what to do, where there is something to be done. One that
+    is not `told` could not be answered: it is good, as nothing that is known forbids it, and its fix is how to be told.
+    """
 
     subject: str
     good: bool
     said: str
+    fix: str = ""
+    told: bool = True
+
+
+def bad(subject: str, error: CloudError) -> Finding:
+    """The finding that an error is."""
+    return Finding(subject, False, str(error), error.fix)
+
+
+class _NotTold(Exception):
+    """Nobody may be asked that here: why (a clause), and what to type to be told."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why, fix)
+        self.why, self.fix = why, fix
+
+
+_Answer = str | list[Finding]
 
 
 class Examination:
-    """The questions about the VMs that `requests` ask for."""
+    """The questions about the VMs that `requests` ask for, in a project that Compute Engine describes as `whole`."""
 
-    def __init__(self, calls: Calls, project: str, requests: Sequence[VmRequest]) -> None:
-        self._calls, self._project, self._requests = calls, project, requests
+    def __init__(
+        self, calls: Calls, whole: compute_v1.Project, project: str, requests: Sequence[VmRequest],
+        *, firewall: bool, bucket: str,
+    ) -> None:  # fmt: skip
+        """`firewall`: whether there will be firewall rules; `bucket`: the name of the bucket, or nothing."""
+        self._calls, self._whole, self._project, self._requests = calls, whole, project, requests
+        self._firewall, self._bucket = firewall, bucket
 
     async def findings(self) -> list[Finding]:
         """All answers, in the order in which a reader would ask. Never raises CloudError."""
-        questions: list[tuple[str, Callable[[], Awaitable[str]]]] = []
-        for zone in dict.fromkeys(each.zone for each in self._requests):
-            questions.append((f"zone {zone}", lambda zone=zone: self._zone(zone)))
-        for image in dict.fromkeys(each.image or IMAGE for each in self._requests):
-            questions.append(("image", lambda image=image: self._image(image)))
-        for network in dict.fromkeys(each.network or "default" for each in self._requests):
-            questions.append((f"network {network}", lambda network=network: self._network(network)))
-        questions.append(("OS Login", self._os_login))
-        for region in dict.fromkeys(each.zone.rpartition("-")[0] for each in self._requests):
-            questions.append((f"quotas in {region}", lambda region=region: self._quotas(region)))
-        return list(await asyncio.gather(*(self._ask(subject, question) for subject, question in questions)))
+        requests, asked = self._requests, list[tuple[str, Callable[[], Awaitable[_Answer]]]]()
+        asked.append((f"rights in {self._project}", self._rights))
+        for account in dict.fromkeys(each.service_account for each in requests if each.service_account):
+            asked.append((f"service account {account}", lambda account=account: self._account(account)))
+        for zone in dict.fromkeys(each.zone for each in requests):
+            asked.append((f"zone {zone}", lambda zone=zone: self._zone(zone)))
+        for image in dict.fromkeys(each.image or IMAGE for each in requests):
+            asked.append(("image", lambda image=image: self._image(image)))
+        for network in dict.fromkeys(each.network or "default" for each in requests):
+            asked.append((f"network {network}", lambda network=network: self._network(network)))
+        regions = {region: [each for each in requests if _region(each) == region] for region in map(_region, requests)}
+        for region, here in regions.items():
+            if inside := [each for each in here if not each.external_ip]:
+                asked.append((f"way out in {region}", lambda r=region, i=inside: self._way_out(r, i)))
+        asked.append(("OS Login", self._os_login))
+        asked.append(("organization policies", self._policies))
+        for region in regions:
+            asked.append((f"quotas in {region}", lambda region=region: self._quotas(region, regions[region])))
+        asked.append(("quotas of the project", self._quotas_everywhere))
+        answers = await asyncio.gather(*(self._ask(subject, question) for subject, question in asked))
+        return [finding for found in answers for finding in found]
 
-    async def _ask(self, subject: str, question: Callable[[], Awaitable[str]]) -> Finding:
+    async def _ask(self, subject: str, question: Callable[[], Awaitable[_Answer]]) -> list[Finding]:
         try:
-            return Finding(subject, True, await question())
+            answer = await question()
+        except _NotTold as unknown:
+            return [Finding(subject, True, f"not told: {unknown.why}. {unknown.fix}", unknown.fix, told=False)]
         except CloudError as error:
-            return Finding(subject, False, str(error))
+            return [bad(subject, error)]
+        return [Finding(subject, True, answer)] if isinstance(answer, str) else answer
+
+    async def _rights(self) -> str:
+        wanted = permissions.needed(self._requests, firewall=self._firewall, bucket=self._bucket)
+        try:
+            missing = await permissions.lacking(self._calls, self._project, wanted, self._bucket)
+        except CloudError as error:
+            raise _unasked(error) from error
+        # A network of another project is used by a right on it, which that project gives.
+        shared = all(place_of(each.network, self._project)[0] != self._project for each in self._requests)
+        if shared := shared and bool(self._requests):
+            missing = [each for each in missing if not each.startswith(("compute.subnetworks.", "compute.networks."))]
+        if not missing:
+            return f"all {len(wanted)} permissions that this takes"
+        roles = dict.fromkeys(mending.role_of(each) for each in missing)
+        raise AccessError(
+            f"The credentials in use lack {_some(missing)}",
+            fix="Ask the project's owner for " + " and ".join(
+                f"{mending.NAMES[role]} (`{mending.grant(role, self._project)}`)" for role in roles
+            ) + ".",
+        )  # fmt: skip
+
+    async def _account(self, named: str) -> str:
+        """Whether the credentials may give this service account to a VM."""
+        account = named if named != "default" else self._whole.default_service_account
+        if not account:
+            fix = "Make one by the commands of docs/accounts.md, and name it with --service-account."
+            raise CloudError(f"Compute Engine has no service account of its own in project {self._project}", fix=fix)
+        path = f"/v1/projects/-/serviceAccounts/{account}:testIamPermissions"
+        try:
+            answer = await ask(self._calls, self._project, IAM, path, {"permissions": [mending.ACT_AS]})
+        except GoneError as error:
+            fix = "Make it by the commands of docs/accounts.md, or name another."
+            raise CloudError(f"There is no service account {account}", fix=fix) from error
+        except CloudError as error:
+            raise _unasked(error) from error
+        if mending.ACT_AS in answer.get("permissions", ()):
+            return "may be given to the controller's VM"
+        raise AccessError(
+            f"The credentials in use may not give a VM the service account {account} ({mending.ACT_AS})",
+            fix=f"Type `{mending.let_use(account, self._project)}`, or declare without --service-account.",
+        )
+
+    async def _policies(self) -> _Answer:
+        wanted = policies.Wanted(self._project, self._requests, bool(self._bucket))
+        try:
+            found = await policies.forbidden(self._calls, wanted)
+        except CloudError as error:
+            raise _unasked(error, self._project, "roles/orgpolicy.policyViewer") from error
+        if not found:
+            return "none that we know of forbids it"
+        return [
+            bad(
+                f"organization policy {each.constraint}", AccessError(f"It stands in the way: {each.why}", fix=each.fix)
+            )
+            for each in found
+        ]
+
+    async def _way_out(self, region: str, inside: Sequence[VmRequest]) -> str:
+        try:
+            return await way_out(self._calls, self._project, region, inside)
+        except AccessError as error:
+            raise _NotTold(error.what, error.fix) from error
 
     async def _zone(self, name: str) -> str:
         zone = await self._get(self._calls.clients.zones, zone=name)
@@ -76,12 +180,11 @@ class Examination:
         return f"has {', '.join(sorted(machines | cards))}"
 
     async def _image(self, text: str) -> str:
-        parts = text.split("/")
-        project = parts[parts.index("projects") + 1] if "projects" in parts else self._project
-        images, name = self._calls.clients.images, parts[-1]
+        project, name = place_of(text, self._project)
+        images = self._calls.clients.images
         fix = "Name one that `gcloud compute images list` shows."
         try:
-            if "family" in parts:
+            if "family" in text.split("/"):
                 found: Any = await self._calls.call(
                     text, lambda: images.get_from_family(project=project, family=name, **PLAIN)
                 )
@@ -93,51 +196,39 @@ class Examination:
         return f"{found.name} of project {project}{carries}"
 
     async def _network(self, text: str) -> str:
-        networks, name = self._calls.clients.networks, text.rsplit("/", 1)[-1]
-        parts = text.split("/")
-        project = parts[parts.index("projects") + 1] if "projects" in parts else self._project
+        networks, (project, name) = self._calls.clients.networks, place_of(text, self._project)
+        if self._firewall and project != self._project:
+            raise across_projects(project, name)
         try:
-            await self._calls.call(text, lambda: networks.get(project=project, network=name, **PLAIN))
+            network = await self._calls.call(text, lambda: networks.get(project=project, network=name, **PLAIN))
         except GoneError as error:
             fix = "Name another with --network, or type `gcloud compute networks create default`."
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
+        custom = "auto_create_subnetworks" in network and not network.auto_create_subnetworks
+        if custom and any(not each.subnet for each in self._requests if (each.network or "default") == text):
+            fix = "Name one with --subnet: `gcloud compute networks subnets list` shows them."
+            raise CloudError(f"Network {name} makes no subnetworks by itself, and none is named", fix=fix)
         return "is there"
 
     async def _os_login(self) -> str:
         """Whether VMs take the cluster's own SSH key: with OS Login they would not."""
-        projects = self._calls.clients.projects
-        project = await self._calls.call(
-            f"project {self._project}", lambda: projects.get(project=self._project, **PLAIN)
-        )
-        common = {item.key: item.value for item in project.common_instance_metadata.items}
+        common = {item.key: item.value for item in self._whole.common_instance_metadata.items}
         if common.get("enable-oslogin", "").lower() not in ("true", "1", "yes"):
             return "is off in the project, so VMs take the cluster's own key"
         # A VM's own metadata goes before the project's.
         return (
             "is on in the project; these VMs turn it off for themselves, which will be refused if an organization "
-            f"policy demands it (`gcloud org-policies describe {REQUIRES_OS_LOGIN} --effective --project "
+            f"policy demands it (`gcloud org-policies describe {policies.OS_LOGIN} --effective --project "
             f"{self._project}` tells)"
         )
 
-    async def _quotas(self, name: str) -> str:
-        """Compare what is left of each quota with what is wanted."""
+    async def _quotas(self, name: str, here: Sequence[VmRequest]) -> str:
         region = await self._get(self._calls.clients.regions, region=name)
-        here = [each for each in self._requests if each.zone.rpartition("-")[0] == name]
-        left = {quota.metric: (quota.limit - quota.usage, quota.limit) for quota in region.quotas}
-        said = []
-        for metrics, wanted in needs(here).items():
-            known = [(left[metric], metric) for metric in metrics if metric in left]
-            if not known:
-                continue
-            (free, limit), metric = max(known)
-            if free < wanted:
-                page = f"https://console.cloud.google.com/iam-admin/quotas?project={self._project}"
-                raise CloudError(
-                    f"The quota {metric} in {name} has {free:g} of {limit:g} left, and {wanted:g} are wanted",
-                    fix=f"Declare fewer, choose another region, or ask for more at {page}.",
-                )
-            said.append(f"{metric} {free:g} free, {wanted:g} wanted")
-        return "; ".join(said) or "none that we know of applies"
+        return quotas.compare(region.quotas, quotas.needs(here), f"in {name}", self._project)
+
+    async def _quotas_everywhere(self) -> str:
+        wanted = quotas.needs_everywhere(self._requests)
+        return quotas.compare(self._whole.quotas, wanted, f"of project {self._project}", self._project)
 
     async def _there(self, otherwise: str, client: Any, **what: str) -> None:
         try:
@@ -150,31 +241,17 @@ class Examination:
         return await self._calls.call(next(reversed(what.values())), lambda: client.get(**whole))
 
 
-def needs(requests: Sequence[VmRequest]) -> dict[tuple[str, ...], float]:
-    """How much of which quota of a region these VMs take; of several metrics the one with most left counts.
-
-    Transient VMs use the preemptible quotas where a project has some, else the ordinary ones.
-    """
-    wanted: Counter[tuple[str, ...]] = Counter()
-    for each in requests:
-        transient = each.provisioning_model != "standard"
-        if each.accelerator:
-            name = each.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
-            metric = f"NVIDIA_{name}_GPUS"
-            wanted[(f"PREEMPTIBLE_{metric}", metric) if transient else (metric,)] += each.accelerator_count or 1
-        if (cores := vcpus(each.machine_type)) and each.machine_type.startswith(("n1-", "e2-")):  # they share a quota
-            wanted[("PREEMPTIBLE_CPUS", "CPUS") if transient else ("CPUS",)] += cores
-        if each.external_ip:
-            wanted["IN_USE_ADDRESSES",] += 1
-        wanted["SSD_TOTAL_GB",] += each.disk_gb or _BAKED_GB
-        wanted["INSTANCES",] += 1
-    return {metrics: float(count) for metrics, count in wanted.items()}
+def _unasked(error: CloudError, project: str = "", role: str = "") -> _NotTold:
+    """What a question that failed leaves: not an answer. `role`: the one that allows to ask it."""
+    denied = isinstance(error, AccessError) and "is not enabled" not in error.what
+    fix = f"Type `{mending.grant(role, project)}` to be told." if denied and role else error.fix
+    return _NotTold(error.what, fix)
 
 
-def vcpus(machine_type: str) -> int:
-    """vCPUs of `n1-standard-4` (4), `n1-custom-4-16384` (4), `e2-small` (2); 0 where the name does not tell."""
-    if machine_type in _SHARED_CORE:
-        return 2
-    parts = machine_type.split("-")
-    number = parts[2] if len(parts) > 2 else ""
-    return int(number) if number.isdigit() else 0
+def _some(missing: Sequence[str]) -> str:
+    shown = ", ".join(missing[:3])
+    return f"{shown} and {len(missing) - 3} more permissions" if len(missing) > 3 else shown
+
+
+def _region(request: VmRequest) -> str:
+    return request.zone.rpartition("-")[0]

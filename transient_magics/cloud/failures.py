@@ -23,6 +23,7 @@ from ..errors import (
     StockoutError,
     UnreachableError,
 )
+from .mending import ACT_AS, NAMES, enable, grant, let_use, role_of
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
@@ -33,9 +34,12 @@ _RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "R
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
 _GONE = ("notFound", "RESOURCE_NOT_FOUND")
 _EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
-REQUIRES_OS_LOGIN = "compute.requireOsLogin"
-_POLICY = re.compile(r"constraints?/(compute\.[A-Za-z.]*[A-Za-z])")
+_ACCOUNT_DENIED = ("SERVICE_ACCOUNT_ACCESS_DENIED", "serviceAccountAccessDenied")
+_ACCOUNT = re.compile(r"service account '?\"?([^\s'\"]+@[^\s'\"]+[a-z])")
+_PERMISSION = re.compile(r"[a-z]+(?:\.[A-Za-z]+){2}")
+_POLICY = re.compile(r"constraints?/([a-z]+\.[A-Za-z.]*[A-Za-z])")
 _SERVICE = re.compile(r"/apis/api/([a-z]+\.googleapis\.com)/")
+_REQUEST = re.compile(r"^[A-Z]+ https?://\S+: ")
 _LOGIN = "Type `gcloud auth application-default login` in a terminal and try again."
 
 
@@ -118,24 +122,30 @@ def _by_code(
         limit = re.search(r"Limit: (.+?)\.?$", said) if name else None
         page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
         remedy = f"Declare fewer VMs, or ask for more at {page}."
-        return QuotaError(f"{what}: limit {limit[1]}" if limit else what, where=where, fix=remedy)
+        told = f"{what}: limit {limit[1]}" if limit else what
+        return QuotaError(told, where=where, fix=remedy, everywhere=name.endswith("_ALL_REGIONS"))
     if code in _RATE or status == 429:
         return RateLimitError(f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute.")
-    if policy := _POLICY.search(message):
-        return _forbidden_by_policy(policy[1], said, where, project)
+    if policy := policy_in(message):
+        return forbidden_by_policy(policy, said, where, project)
     if code in _DISABLED or "it is disabled" in message:
         service = (_SERVICE.search(message) or ["", "compute.googleapis.com"])[1]
-        command = f"gcloud services enable {service} --project {project}"
+        command = enable(service, project)
         name = "Compute Engine API" if service.startswith("compute.") else f"API {service}"
         what = f"The {name} is not enabled in project {project}"
         return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
     if status == 401:
         return CredentialsError("Google did not accept the credentials", where=where, fix=_LOGIN)
+    if code in _ACCOUNT_DENIED or "iam.serviceAccountUser" in message or ACT_AS in message:
+        return _account_denied(said, where, project)
+    if "Cross project referencing is not allowed" in message:
+        return across_projects("another project", "", where)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
-        role = "Compute Instance Admin (roles/compute.instanceAdmin.v1)"
-        if "compute.firewalls" in message:
-            role = "Compute Security Admin (roles/compute.securityAdmin)"
-        remedy = f"Ask the project's owner for the role {role}, or use other credentials"
+        asked = _PERMISSION.search(message)
+        role = (role_of(asked[0]) if asked else "") or "roles/compute.instanceAdmin.v1"
+        remedy = (
+            f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), or use other credentials"
+        )
         fix = f"{remedy}: `gcloud auth application-default login`."
         return AccessError(f"The credentials in use do not allow this: {said}", where=where, fix=fix)
     if status == 404 or code in _GONE:
@@ -149,7 +159,37 @@ def _by_code(
     return CloudError(f"Compute Engine refused ({code or status}): {said}", where=where)
 
 
-def _forbidden_by_policy(policy: str, said: str, where: str, project: str) -> CloudError:
+def _account_denied(said: str, where: str, project: str) -> CloudError:
+    """The error for a VM whose service account the credentials may not use."""
+    found = _ACCOUNT.search(said)
+    account = found[1] if found else "ACCOUNT"
+    return AccessError(
+        f"The credentials in use may not give a VM this service account: {said}",
+        where=where,
+        fix=f"Ask the project's owner for the role Service Account User on it (`{let_use(account, project)}`), or make "
+        f"one for this by `gcloud iam service-accounts create transient-magics --project {project}` and what "
+        "docs/accounts.md says, and declare with --service-account transient-magics.",
+    )
+
+
+def across_projects(owner: str, network: str, where: str = "") -> CloudError:
+    """The error for firewall rules on a network of another project (Shared VPC): rules are made in their network's."""
+    name = f"network {network} is of {owner}" if network else f"the network is of {owner}"
+    return CloudError(
+        f"A cluster makes its firewall rules in its own project, and {name} (Shared VPC), which refuses them",
+        where=where,
+        fix="Declare with --no-firewall, and have the Compute Security Admin there make rules for these VMs' subnet: "
+        "TCP between them let in, port 22 from 35.235.240.0/20 or from where --ssh-from says, all else denied.",
+    )
+
+
+def policy_in(message: str) -> str:
+    """The constraint of an organization policy that a message names (`compute.requireOsLogin`), or nothing."""
+    found = _POLICY.search(message)
+    return found[1] if found else ""
+
+
+def forbidden_by_policy(policy: str, said: str, where: str, project: str) -> CloudError:
     """The error for an organization policy that a request violates."""
     what = f"The organization policy {policy} of project {project} forbids it: {said}"
     fix = f"Use another project, or ask the organization's administrator to except this one from {policy}."
@@ -157,6 +197,10 @@ def _forbidden_by_policy(policy: str, said: str, where: str, project: str) -> Cl
         fix = f"The VMs take SSH keys from their metadata, which OS Login would ignore. {fix}"
     if policy.endswith("vmExternalIpAccess"):
         fix = f"Declare the cluster with --no-external-ip. {fix}"
+    if policy.endswith("requireShieldedVm"):
+        fix = f"It demands Secure Boot, which refuses the driver of GPUs. {fix}"
+    if policy.endswith("resourceLocations"):
+        fix = f"Name an allowed --zone. {fix}"
     return AccessError(what, where=where, fix=fix)
 
 
@@ -174,4 +218,5 @@ def _quoted(message: str) -> str:
 
 
 def _first_line(message: object) -> str:
-    return " ".join(str(message).split("\n", 1)[0].split()).rstrip(".")
+    line = " ".join(str(message).split("\n", 1)[0].split()).rstrip(".")
+    return _REQUEST.sub("", line)  # Google's library puts the request before what Google said

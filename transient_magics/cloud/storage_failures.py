@@ -46,6 +46,8 @@ def _said(message: str) -> str:
 
 
 def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
+    if policy := failures.policy_in(said):
+        return failures.forbidden_by_policy(policy, said, where, project)
     if status == 403 and ("disabled" in said or "has not been used" in said):
         command = f"gcloud services enable storage.googleapis.com --project {project}"
         what = f"The Cloud Storage API is not enabled in project {project}"

@@ -1,7 +1,7 @@
 """`python -m transient_magics.controller.preflight < spec.json`: could this cluster be made? Nothing is made.
 
-Prints one JSON object: `{"findings": [{subject, good, said}], "spec": the declaration}`, with the zones that Compute
-Engine has. What is examined is what the controller would ask for first.
+Prints one JSON object: `{"findings": [{subject, good, said, fix, told}], "spec": the declaration}`, with the zones that
+Compute Engine has. What is examined is what the controller would ask for first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
                     known.append(await choose(spec, access.engine))
             except CloudError as error:  # the examination meets the same, and says it question by question
                 log.warning("%s", error)
-            findings = await access.engine.examine(first_requests(spec, *known))
+            bucket = (spec.bucket or "").partition("/")[0]
+            findings = await access.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
             if all(each.good for each in findings) and (why := await taken(spec, access.engine)):
                 findings.append(Finding(f"name {spec.name}", False, why))
             if all(each.good for each in findings):

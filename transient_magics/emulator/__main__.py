@@ -30,8 +30,11 @@ _PREDECESSOR_SECONDS = 10
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Parse the command line and serve. Returns the exit code."""
-    options = _parser().parse_args(argv)
+    """Parse the command line and serve, or steer one that serves. Returns the exit code."""
+    given = sys.argv[1:] if argv is None else argv
+    if given[:1] == ["project"]:
+        return _steer(given[1:])
+    options = _parser().parse_args(given)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # What these two tell is that clients left in the middle of something.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
@@ -50,10 +53,21 @@ def run(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _steer(argv: list[str]) -> int:
+    from .project.program import run
+
+    try:
+        return run(argv)
+    except TransientError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transient emulator",
         description="Emulate the part of Compute Engine that transient_magics uses, on this machine.",
+        epilog="`transient emulator project` shows and changes what the project of a running one lacks.",
     )
     parser.add_argument(
         "--port", type=int, help="port on 127.0.0.1 (default: the one it had before, else any free one)"
@@ -67,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep", action="store_true", help="leave VMs running when told to end; the next one adopts them"
     )
+    parser.add_argument(
+        "--fresh-project", action="store_true",
+        help="begin with a project that lacks what a new Google project lacks: APIs, roles, quotas, Cloud NAT; with "
+        "policies that are on (`transient emulator project` mends it step by step)",
+    )  # fmt: skip
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     return parser
 
@@ -86,7 +105,7 @@ def _prepare_and_serve(options: argparse.Namespace) -> None:
     tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
     settings = Settings(
         state=str(state), relay=str(sockets / f"relay-{tag}.sock"), homes=str(sockets), owner=os.getuid(),
-        isolation=allowed.value, keep=options.keep,
+        isolation=allowed.value, keep=options.keep, fresh=options.fresh_project,
         linger=_setting(options.linger, before, "linger", 0.0), boot=_setting(options.boot, before, "boot", 1.5),
         notice=_setting(options.notice, before, "notice", 30.0),
         listening=_listen(options.port, before.get("url", "")), lock=lock, tables=_open_tables(),

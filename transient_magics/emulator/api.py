@@ -27,8 +27,11 @@ from .images import Images
 from .instances import Record
 from .networks import Networks
 from .operations import Operations
+from .project import policies, refusals
+from .project.state import Project
 from .reserved_addresses import Addresses
 from .rest import BASE, Answer, Route, answering, body
+from .routers import Routers
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,9 +63,10 @@ async def errors(
 class Api:
     """All routes, to be added to an application."""
 
-    def __init__(self, state: Path, fleet: Fleet, operations: Operations, own_network: bool) -> None:
-        self._fleet, self._operations = fleet, operations
-        self._networks = Networks(state, operations)
+    def __init__(self, state: Path, fleet: Fleet, operations: Operations, project: Project, own_network: bool) -> None:
+        self._fleet, self._operations, self._project = fleet, operations, project
+        self._networks = Networks(state, operations, project)
+        self._routers = Routers(state, operations, self._networks, project)
         self._networks.instances = lambda project: [each.resource for each in fleet.records(project)]
         rules = self._networks.firewalls
         self.firewall = Firewall(
@@ -72,16 +76,17 @@ class Api:
         self._images = Images(state, operations)
         self._disks = Disks(state, operations, fleet, self._images)
         self._addresses = Addresses(state, operations)
-        self._creation = Creation(fleet, self._networks, self._images, self._disks)
+        self._creation = Creation(fleet, self._networks, self._images, self._disks, project)
         self._bulk = Bulk(state, operations, fleet, self._creation)
-        self._tables = TablesApi(fleet, self._networks, self._images, self._disks, self._addresses)
+        self._tables = TablesApi(fleet, self._networks, self._images, self._disks, self._addresses, project)
         fleet.prepare = self._disks.prepare
+        fleet.forbidden = refusals.of(project)
 
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
         parts = (
             self._bulk, Changes(self._fleet, self._operations, self._disks), self._tables, self._disks, self._images,
-            self._networks, self._networks.subnetworks, self._networks.firewalls, self._addresses,
+            self._networks, self._networks.subnetworks, self._networks.firewalls, self._addresses, self._routers,
             Advice(self._fleet.weather),
         )  # fmt: skip
         for method, path, handler in [*self.routes(), *(route for part in parts for route in part.routes())]:
@@ -185,6 +190,7 @@ class Api:
 
     def _guest_attributes(self, request: web.Request) -> Answer:
         record = self._record(request)
+        policies.check_guest_attributes(self._project, record.project)
         query, key = request.query.get("queryPath", ""), request.query.get("variableKey", "")
         namespace, _, wanted = (query or key).partition("/")
         items = [

@@ -12,6 +12,8 @@ from .disks import Disks
 from .fleet import Fleet
 from .images import Images
 from .networks import Networks
+from .project import quotas
+from .project.state import Project
 from .reserved_addresses import Addresses
 from .rest import BASE, Answer, Route, all_regions, all_zones
 
@@ -21,8 +23,10 @@ _Table = Callable[[str, str], list[dict[str, Any]]]
 class TablesApi:
     """All routes, to be added to an application."""
 
-    def __init__(self, fleet: Fleet, networks: Networks, images: Images, disks: Disks, addresses: Addresses) -> None:
-        self._fleet, self._networks, self._images = fleet, networks, images
+    def __init__(
+        self, fleet: Fleet, networks: Networks, images: Images, disks: Disks, addresses: Addresses, project: Project
+    ) -> None:
+        self._fleet, self._networks, self._images, self._lacking = fleet, networks, images, project
         self._disks, self._addresses = disks, addresses
 
     def routes(self) -> list[Route]:
@@ -89,7 +93,7 @@ class TablesApi:
         project = _project(request)
         used = usage.of_region(region, self._disks.everywhere(project), self._addresses.everywhere(project))
         shown = usage.shown(tables.region(project, region, self._resources(request)), used)
-        return self._fleet.weather.limits(shown)
+        return self._fleet.weather.limits(quotas.limited(self._lacking, shown, self._resources(request)))
 
     def _get_project(self, request: web.Request) -> Answer:
         name, networks = _project(request), self._networks
@@ -99,7 +103,8 @@ class TablesApi:
             firewalls=networks.firewalls.everywhere(name), images=self._images.everywhere(name),
             static_addresses=[pair for pair in self._addresses.everywhere(name) if pair[0] == "global"],
         )  # fmt: skip
-        return usage.shown(tables.project(name, self._resources(request)), used)
+        shown = usage.shown(tables.project(name, self._resources(request)), used)
+        return quotas.limited(self._lacking, shown, self._resources(request))
 
 
 def _project(request: web.Request) -> str:

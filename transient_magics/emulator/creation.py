@@ -14,6 +14,8 @@ from .fleet import Fleet
 from .images import Images
 from .instances import new_record
 from .networks import Networks
+from .project import policies
+from .project.state import Project
 from .resources import Resource, in_use
 
 _DEFAULT_GB = 10
@@ -22,13 +24,15 @@ _DEFAULT_GB = 10
 class Creation:
     """The one way into the fleet."""
 
-    def __init__(self, fleet: Fleet, networks: Networks, images: Images, disks: Disks) -> None:
+    def __init__(self, fleet: Fleet, networks: Networks, images: Images, disks: Disks, project: Project) -> None:
         self._fleet, self._networks, self._images, self._disks = fleet, networks, images, disks
+        self._project = project
 
     def check(self, project: str, zone: str, body: dict[str, Any]) -> dict[str, Any]:
         """The request with all that it refers to resolved. ApiError where something does not exist or is taken."""
         name = wire.check_name(body.get("name"))
         checked = {key: value for key, value in body.items() if value is not None}
+        policies.check_instance(self._project, project, zone, checked)
         if body.get("networkInterfaces"):
             checked["networkInterfaces"] = self._networks.check_interfaces(project, zone, body["networkInterfaces"])
         checked["disks"] = [

@@ -22,6 +22,7 @@ from .isolation import Isolation
 from .metadata_server import Beside
 from .operations import Operations
 from .store import Store, remove_folder
+from .weather.capacity import Refusal
 from .weather.links import Links
 from .weather.revoker import Revoker
 from .weather.weather import Weather
@@ -58,6 +59,8 @@ class Fleet:
         self._latest = 1
         self.prepare: Callable[[Record], Awaitable[None]] = _nothing
         """What is to be done with a VM's disks before it boots."""
+        self.forbidden: Callable[[Record, list[Record]], Refusal | None] = lambda record, present: None
+        """How the request for a VM will fail because of what its project lacks, beside VMs that are there."""
 
     # What there is.
 
@@ -223,7 +226,8 @@ class Fleet:
 
     def _refuse(self, record: Record) -> None:
         """Note that this VM cannot be had, where that shows only later. ApiError where it shows at once."""
-        refusal = self.weather.refusal(record, [each for each in self.records(record.project) if not each.refusal])
+        present = [each for each in self.records(record.project) if not each.refusal]
+        refusal = self.forbidden(record, present) or self.weather.refusal(record, present)
         record.refusal = None
         if refusal:
             record.refusal = {"error": refusal.error, "http": refusal.http, "at": time.time() + refusal.delay}

@@ -16,6 +16,8 @@ from typing import Any
 
 from . import tables, wire
 from .operations import Operations
+from .project import state as lacking
+from .project.state import Project
 from .resources import Resource, Resources
 
 _RANGE, _GATEWAY = "10.128.0.0/20", "10.128.0.1"
@@ -29,8 +31,10 @@ class Networks(Resources):
     kind, collection, noun = "compute#network", "networks", "network"
     mutable = frozenset({"routingConfig", "networkFirewallPolicyEnforcementOrder"})
 
-    def __init__(self, state: Path, operations: Operations) -> None:
+    def __init__(self, state: Path, operations: Operations, project: Project) -> None:
         super().__init__(state, operations)
+        self.google_access = lambda: not project.lacks(lacking.GOOGLE_ACCESS)
+        """Whether automatic subnetworks have Private Google Access."""
         self.subnetworks = Subnetworks(state, operations, self)
         self.firewalls = Firewalls(state, operations, self)
         self.instances: Callable[[str], Iterable[Resource]] = lambda project: ()
@@ -108,7 +112,7 @@ class Subnetworks(Resources):
 
     def standing(self, project: str, scope: str) -> Iterable[Resource]:
         return [
-            _automatic(project, scope, each)
+            _automatic(project, scope, each) | {"privateIpGoogleAccess": self._networks.google_access()}
             for _, each in self._networks.everywhere(project)
             if each["autoCreateSubnetworks"]
         ]

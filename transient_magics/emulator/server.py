@@ -27,10 +27,13 @@ from .guard import Guard
 from .isolation import Isolation
 from .machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX, hardware_address
 from .operations import Operations
+from .project.api import ProjectApi
+from .project.permissions import Door
+from .project.state import BUCKETS, Project
 from .relay import Relay
 from .rest import LARGEST_BODY
 from .settings import Settings
-from .storage import Endpoint, tokens
+from .storage import Endpoint, rights, tokens
 from .store import Store, write_atomically
 from .weather.api import WeatherApi
 from .weather.faults import Faults
@@ -57,7 +60,8 @@ class _Emulator:
         self._active, self._serving, self._requests = time.monotonic(), 0, 0
         self._expected_until = self._active + _EXPECTED_SECONDS
         guard = Guard(settings.tables, settings.owner)
-        self._storage = Endpoint(self._state / "storage")
+        self._project = Project(self._state, fresh=settings.fresh)
+        self._storage = Endpoint(self._state / "storage", self._project)
         self._operations = Operations(Store(self._state / "operations"))
         weather = Weather(self._state, settings.boot, self._isolation is not Isolation.NONE)
         self._fleet = Fleet(
@@ -69,14 +73,23 @@ class _Emulator:
         self._relay = Relay(Path(settings.relay), self._fleet.reach)
         faults = Faults(lambda: weather.settings)
         self._application = web.Application(
-            middlewares=[errors, guard.middleware, self._note_activity, self._storage_first, faults.middleware],
+            middlewares=[
+                errors,
+                guard.middleware,
+                self._note_activity,
+                self._storage_first,
+                faults.middleware,
+                Door(self._project).middleware,
+            ],
             client_max_size=LARGEST_BODY,
         )
         self._application.router.add_get("/emulator/v1", self._about)
         self._application.router.add_post(tokens.PATH, self._storage.exchange)
-        self._api = Api(self._state, self._fleet, self._operations, self._isolation is not Isolation.NONE)
+        own_network = self._isolation is not Isolation.NONE
+        self._api = Api(self._state, self._fleet, self._operations, self._project, own_network)
         self._api.add_to(self._application)
         WeatherApi(weather, self._fleet.records).add_to(self._application)
+        ProjectApi(self._project).add_to(self._application)
         self._runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
         listening = socket.socket(fileno=settings.listening)
         listening.setblocking(False)
@@ -154,7 +167,9 @@ class _Emulator:
 
     @web.middleware
     async def _storage_first(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        return await (self._storage.answer(request) if self._storage.serves(request) else handler(request))
+        if not self._storage.serves(request):
+            return await handler(request)
+        return await self._storage.answer(request, rights.REFUSED if self._project.lacks(BUCKETS) else rights.ALL)
 
     def _changed(self) -> None:
         """A VM has come, gone or changed."""

@@ -22,6 +22,7 @@ class Settings:
     boot: float = 1.5
     notice: float = 30.0
     keep: bool = False
+    fresh: bool = False
     listening: int = -1
     lock: int = -1
     tables: list[int] = field(default_factory=list)

@@ -63,6 +63,8 @@ DISK_TYPES = {
     "pd-ssd": ("SSD Persistent Disk", "10GB-65536GB"), "local-ssd": ("Local SSD", "375GB-375GB"),
 }  # fmt: skip
 _LIMIT = 5000.0
+_GPU_QUOTAS = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB")
+_CPU_FAMILIES = ("a2", "c2", "n2")  # of those here: E2 and N1 share a quota, newer ones have quotas of another kind
 
 
 def zone(project: str, name: str) -> dict[str, Any]:
@@ -215,20 +217,33 @@ def _image(project: str, family: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def cpu_metric(machine: str) -> str:
+    """The quota of a region that the vCPUs of a machine type count against, if it has one that is told."""
+    family = machine.partition("-")[0]
+    return "CPUS" if family in ("n1", "e2", "f1", "g1", "custom") else f"{family.upper()}_CPUS"
+
+
+def gpu_metric(accelerator: str) -> str:
+    """The quota of a region that GPUs of this kind count against, if it has one that is told."""
+    kind = accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
+    return f"NVIDIA_{'H100' if kind == 'H100_80GB' else kind}_GPUS"
+
+
 def _usage(instances: list[dict[str, Any]]) -> dict[str, float]:
-    kinds = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB")
     usage = dict.fromkeys(["INSTANCES", "CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES", "DISKS_TOTAL_GB"], 0.0)
-    usage |= {f"{prefix}NVIDIA_{kind}_GPUS": 0.0 for kind in kinds for prefix in ("", "PREEMPTIBLE_")}
+    usage |= {f"{family.upper()}_CPUS": 0.0 for family in _CPU_FAMILIES}
+    usage |= {f"{prefix}NVIDIA_{kind}_GPUS": 0.0 for kind in _GPU_QUOTAS for prefix in ("", "PREEMPTIBLE_")}
+    usage["PREEMPTIBLE_NVIDIA_H100_GPUS"] = 0.0
     for each in instances:
         if each["status"] == "TERMINATED":
             continue
         prefix = "PREEMPTIBLE_" if each["scheduling"]["preemptible"] else ""
         usage["INSTANCES"] += 1
         machine = machine_type("any", wire.last(each["zone"]), wire.last(each["machineType"]))
-        usage[f"{prefix}CPUS"] += machine["guestCpus"]
+        if (metric := "PREEMPTIBLE_CPUS" if prefix else cpu_metric(machine["name"])) in usage:
+            usage[metric] += machine["guestCpus"]
         for accelerator in each.get("guestAccelerators", ()):
-            kind = wire.last(accelerator["acceleratorType"]).removeprefix("nvidia-").removeprefix("tesla-").upper()
-            metric = f"{prefix}NVIDIA_{kind.replace('-', '_')}_GPUS"
-            if metric in usage:  # Newer GPUs have quotas of another kind.
+            metric = f"{prefix}{gpu_metric(wire.last(accelerator['acceleratorType']))}"
+            if metric in usage:
                 usage[metric] += accelerator["acceleratorCount"]
     return usage

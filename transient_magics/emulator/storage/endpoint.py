@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from aiohttp import web
 
 from .. import batches, wire
+from ..project import policies
+from ..project.state import Project
 from . import downloads, in_parts, rights, tokens
 from .in_parts import PartUploads
 from .rights import Rights
@@ -33,9 +35,9 @@ _MOST = 8 << 20  # bytes of JSON
 class Endpoint:
     """Cloud Storage with its files in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, project: Project) -> None:
         self._shelf = Shelf(folder)
-        self._service = Service(self._shelf)
+        self._service = Service(self._shelf, lambda location: policies.check_bucket(project, location))
         self._uploads = Uploads(self._shelf, folder)
         self._parts = PartUploads(self._shelf, folder)
         self._tokens = Tokens(folder)

@@ -70,6 +70,8 @@ class Rights:
 
 
 ALL, NONE = Rights(), Rights(())
+REFUSED = Rights((Rule("", frozenset(), None),))
+"""Of somebody who is known, and has no role."""
 _present: ContextVar[Rights] = ContextVar("rights", default=ALL)
 
 
@@ -81,6 +83,12 @@ def have(rights: Rights) -> None:
 def demand(permission: str, bucket: str, name: str | None = None, prefix: str = "") -> None:
     """See that the present request may do it. ApiError if not."""
     _present.get().demand(permission, bucket, name, prefix)
+
+
+def grants(permission: str, bucket: str) -> bool:
+    """Whether the present request may do it."""
+    rules = _present.get().rules
+    return rules is None or any(rule.allows(permission, bucket, None, "") for rule in rules)
 
 
 def boundary(options: Any) -> tuple[Rule, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,9 @@ class Call:
 class Service:
     """Answers calls."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, shelf: Shelf, check_location: Callable[[str], None]) -> None:
+        """`check_location` raises ApiError for the location of a new bucket that no policy allows."""
+        self._shelf, self._check_location = shelf, check_location
 
     async def answer(self, call: Call) -> Reply:
         """ApiError where it is refused."""
@@ -58,6 +59,7 @@ class Service:
             case "GET", ["b"]:
                 return self._list_buckets(call)
             case "POST", ["b"]:
+                self._check_location(str(call.body.get("location") or "US"))
                 return shown(shelf.make_bucket(_required(query, "project"), call.body), base)
             case "GET", ["b", bucket]:
                 found = shelf.bucket(bucket).resource
@@ -80,7 +82,8 @@ class Service:
             case "GET", ["b", bucket, "iam", "testPermissions"]:
                 shelf.bucket(bucket)
                 asked = [value for key, value in query.items() if key == "permissions"]
-                return {"kind": "storage#testIamPermissionsResponse", "permissions": asked}
+                granted = [each for each in asked if rights.grants(each, bucket)]
+                return {"kind": "storage#testIamPermissionsResponse", "permissions": granted}
             case "GET", ["b", bucket, "o"]:
                 return self._list_objects(bucket, call)
             case "GET", ["b", bucket, "o", name]:
@@ -236,7 +239,7 @@ def concatenated(sources: list[Path], target: Path) -> Digest:
 
 def _demand_of_bucket(method: str, path: list[str]) -> None:
     """What is done to buckets themselves needs rights on them; the shelf asks for those on objects."""
-    if path[2:3] != ["o"]:
+    if path[2:3] != ["o"] and path[2:] != ["iam", "testPermissions"]:
         verb = {"GET": "list" if len(path) == 1 else "get", "POST": "create", "DELETE": "delete"}.get(method, "update")
         rights.demand(f"storage.buckets.{verb}", "".join(path[1:2]))
 

@@ -1,0 +1,240 @@
+"""A project that is as new as a stranger's: what is said before anything is paid, step by step until it is mended.
+
+Google's own client and the examination meet an emulator whose project lacks everything (`--fresh-project`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_api import ZONE
+
+from tests.conftest import Emulate
+from tests.emulator.discovery import document, faults, refusal_faults
+from transient_magics.cloud import ComputeEngine, Finding, VmRequest, request_id, rules
+from transient_magics.cloud.permissions import ALL
+from transient_magics.emulator.project.program import ask
+from transient_magics.emulator.project.state import POLICIES, QUOTAS, STEPS
+from transient_magics.errors import AccessError, CloudError, QuotaError
+from transient_magics.spec import IAP_RANGE
+
+PROJECT = "emulated-project"
+RULES = rules("transient-magics-c1", "", (IAP_RANGE,), "of c1")
+
+
+@pytest.fixture(scope="module")
+def url(emulate: Emulate) -> Iterator[str]:
+    with emulate("--boot", "0.2", "--fresh-project") as url:
+        yield url
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[ComputeEngine]:
+    async with ComputeEngine(PROJECT, url, patience=3.0) as engine:
+        yield engine
+
+
+@pytest.fixture
+def new(wanted: VmRequest) -> VmRequest:
+    """A VM as clusters ask for them: with a T4 and its own keys, and with an account, as a controller's has."""
+    metadata = {"enable-oslogin": "FALSE", "enable-guest-attributes": "TRUE"}
+    card = {"accelerator": "nvidia-tesla-t4", "service_account": "default"}
+    return replace(wanted, metadata=metadata, **card)
+
+
+def post(url: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def found(findings: list[Finding]) -> dict[str, Finding]:
+    return {each.subject: each for each in findings if not (each.good and each.told)}
+
+
+async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
+    url: str, engine: ComputeEngine, new: VmRequest
+) -> None:
+    async def said(**more: Any) -> dict[str, Finding]:
+        return found(await engine.examine([new], bucket="a-bucket-of-mine", **more))
+
+    def mend(*steps: str) -> None:
+        assert not set(steps) & set(ask(url, {"mend": list(steps)})["lacks"])
+
+    async def refused(kind: type[CloudError], match: str) -> None:
+        with pytest.raises(kind, match=match) as told:
+            await engine.insert(replace(new, request_id=request_id(match)))
+        assert told.value.fix
+
+    ask(url, {"fresh": True})
+    (only,) = await engine.examine([new])
+    assert (only.good, only.told) == (False, True)
+    assert "gcloud services enable compute.googleapis.com --project emulated-project" in only.fix
+    await refused(AccessError, "Compute Engine API is not enabled")
+
+    mend("compute.googleapis.com")
+    (only,) = await engine.examine([new])
+    assert "--role roles/compute.instanceAdmin.v1" in only.fix
+    await refused(AccessError, r"Required 'compute\.instances\.create' permission")
+
+    mend("roles/compute.instanceAdmin.v1")
+    first = await said()
+    assert set(first) == {
+        f"rights in {PROJECT}", "service account default", "organization policies", "quotas of the project",
+    }  # fmt: skip
+    assert [name for name, each in first.items() if each.told] == ["quotas of the project"]
+    for name in (f"rights in {PROJECT}", "organization policies"):
+        assert first[name].good
+        assert "gcloud services enable cloudresourcemanager.googleapis.com" in first[name].fix
+    assert (
+        "The quota GPUS_ALL_REGIONS of project emulated-project has 0 of 0 left" in first["quotas of the project"].said
+    )
+    assert "https://console.cloud.google.com/iam-admin/quotas" in first["quotas of the project"].fix
+
+    mend("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
+    rights = (await said())[f"rights in {PROJECT}"]
+    assert not rights.good
+    assert "lack compute.networks.updatePolicy, compute.firewalls.create" in rights.said
+    assert re.findall(r"--role (\S+)`", rights.fix) == ["roles/compute.securityAdmin", "roles/storage.admin"]
+    assert f"rights in {PROJECT}" not in found(await engine.examine([new], firewall=False))
+    with pytest.raises(AccessError, match=r"compute\.firewalls\.create.*roles/compute\.securityAdmin"):
+        await engine.firewall.ensure(RULES)
+    mend("roles/compute.securityAdmin")
+    await engine.firewall.ensure(RULES)
+    assert re.findall(r"--role (\S+)`", (await said())[f"rights in {PROJECT}"].fix) == ["roles/storage.admin"]
+    mend("roles/storage.admin")
+    assert f"rights in {PROJECT}" not in await said()
+
+    policies = (await said())["organization policies"]
+    assert (policies.good, policies.told) == (True, False)
+    assert "--role roles/orgpolicy.policyViewer" in policies.fix
+    mend("roles/orgpolicy.policyViewer")
+    on = {name.rpartition(" ")[2] for name in await said() if name.startswith("organization policy ")}
+    assert on == set(POLICIES)
+    for policy in [each for each in POLICIES if each != "compute.disableGuestAttributesAccess"]:
+        ask(url, {"mend": [each for each in POLICIES if each != policy]})
+        (finding,) = [each for name, each in (await said()).items() if name == f"organization policy {policy}"]
+        assert finding.fix
+        await refused(AccessError, f"The organization policy {policy} of project {PROJECT} forbids it")
+        ask(url, {"lack": list(POLICIES)})
+    mend(*[each for each in POLICIES if each != "compute.disableGuestAttributesAccess"])
+
+    account = (await said())["service account default"]
+    assert "gcloud iam service-accounts add-iam-policy-binding" in account.fix
+    await refused(
+        AccessError, "may not give a VM this service account: The user does not have access to service account"
+    )
+    mend("roles/iam.serviceAccountUser")
+    assert "service account default" not in await said()
+
+    await refused(QuotaError, "GPUS_ALL_REGIONS")
+    mend("GPUS_ALL_REGIONS")
+    assert set(await said()) == {"organization policy compute.disableGuestAttributesAccess"}
+    vm = await engine.insert(replace(new, request_id=request_id("at last")))
+    with pytest.raises(AccessError, match=r"policy compute\.disableGuestAttributesAccess"):
+        await engine.host_keys(ZONE, vm.name)
+    mend("compute.disableGuestAttributesAccess")
+    assert await engine.host_keys(ZONE, vm.name)
+    more = (await said())["quotas in us-central1"]
+    assert more.said.startswith("The quota NVIDIA_T4_GPUS in us-central1 has 0 of 1 left, and 1 are wanted")
+    mend("PREEMPTIBLE_NVIDIA_T4_GPUS", "PREEMPTIBLE_CPUS")
+    assert await said() == {}, "Spot VMs have quotas of their own, once there are any"
+    await engine.delete(ZONE, vm.name, {})
+
+
+async def test_vms_without_an_external_address_need_a_way_out(
+    url: str, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    ask(url, {"whole": True})
+    inside = replace(wanted, external_ip=False)
+    baked = replace(inside, image="family/debian-12")
+    assert "way out in us-central1" not in found(await engine.examine([inside]))
+    ask(url, {"lack": ["nat", "private-google-access"]})
+    way = found(await engine.examine([inside]))["way out in us-central1"]
+    assert "gcloud compute routers nats create" in way.fix
+    way = found(await engine.examine([baked]))["way out in us-central1"]
+    assert "gcloud compute networks subnets update default --region us-central1" in way.fix
+    ask(url, {"mend": ["private-google-access"]})
+    assert "way out in us-central1" not in found(await engine.examine([baked]))
+    assert "way out in us-central1" in found(await engine.examine([inside]))
+    ask(url, {"mend": ["nat"]})
+    assert "way out in us-central1" not in found(await engine.examine([inside]))
+
+
+def test_what_services_beside_compute_engine_say_has_the_form_of_theirs(url: str) -> None:
+    ask(url, {"whole": True})
+    project = f"/v1/projects/{PROJECT}"
+    tested = {"permissions": list(ALL)}
+    assert faults("TestIamPermissionsRequest", tested, "cloudresourcemanager") == []
+    assert post(url, f"{project}:testIamPermissions", tested) == (200, tested)
+    status, account = post(url, "/v1/projects/-/serviceAccounts/a@b.c:testIamPermissions", tested)
+    assert (status, faults("TestIamPermissionsResponse", account, "iam")) == (200, [])
+    for state in ("whole", "fresh"):
+        ask(url, {state: True})
+        ask(url, {"mend": ["cloudresourcemanager.googleapis.com", "roles/orgpolicy.policyViewer"]})
+        for name in (*POLICIES, "storage.retentionPolicySeconds"):
+            status, policy = post(url, f"{project}:getEffectiveOrgPolicy", {"constraint": f"constraints/{name}"})
+            assert (status, faults("OrgPolicy", policy, "cloudresourcemanager")) == (200, [])
+    assert set(QUOTAS) <= set(document()["schemas"]["Quota"]["properties"]["metric"]["enum"])
+    ask(url, {"fresh": True})
+    status, refusal = post(url, f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances", {})
+    assert (status, refusal_faults(403, {"error": refusal["error"]})) == (403, [])
+    assert refusal["error"]["details"][0]["reason"] == "SERVICE_DISABLED"
+
+
+def test_routers_are_told_as_compute_engine_does(url: str) -> None:
+    ask(url, {"whole": True})
+    with urllib.request.urlopen(f"{url}/compute/v1/projects/{PROJECT}/aggregated/routers") as answer:
+        assert faults("RouterAggregatedList", json.load(answer)) == []
+
+
+def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -> None:
+    def typed(*words: str) -> tuple[int, str]:
+        command = [
+            sys.executable,
+            "-m",
+            "transient_magics.emulator",
+            "project",
+            *words,
+            "--state",
+            str(tmp_path / "state"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def started(*options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(tmp_path / "state"), *options]
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert program.stdout
+        assert program.stdout.readline().startswith("ready ")
+        return program
+
+    assert typed()[0] == 1
+    program = started()
+    try:
+        assert typed() == (0, "The emulated project lacks nothing.\n")
+        assert "roles that nobody has: roles/compute.instanceAdmin.v1" in typed("fresh")[1]
+        code, told = typed("mend", "role/compute.securityAdmin")
+        assert (code, "roles/compute.securityAdmin" in told) == (1, True), "the nearest is named"
+    finally:
+        program.terminate()
+        assert program.wait(60) == 0
+    program = started()
+    try:
+        every = [each for each in STEPS if each != "nat"]
+        assert "network: nat\n" in typed("mend", *every)[1]
+    finally:
+        program.terminate()
+        assert program.wait(60) == 0

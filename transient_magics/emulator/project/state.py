@@ -1,0 +1,139 @@
+"""Which steps a project still has to take, kept across kill -9: the one set that everything else here asks.
+
+A step is called what Google calls the thing: an API (`compute.googleapis.com`), a role, a constraint of an organization
+policy, the metric of a quota. All projects of an emulator lack the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import DeclarationError
+from ...spec.grammar import nearest
+from ..store import write_atomically
+
+_LOG = logging.getLogger(__name__)
+
+COMPUTE, RESOURCE_MANAGER, IAM = "compute.googleapis.com", "cloudresourcemanager.googleapis.com", "iam.googleapis.com"
+INSTANCES, SECURITY, IMAGES = (
+    "roles/compute.instanceAdmin.v1",
+    "roles/compute.securityAdmin",
+    "roles/compute.storageAdmin",
+)
+BUCKETS, ACT_AS, POLICY_VIEWER = "roles/storage.admin", "roles/iam.serviceAccountUser", "roles/orgpolicy.policyViewer"
+NAT, GOOGLE_ACCESS = "nat", "private-google-access"
+
+SERVICES: dict[str, str] = {
+    COMPUTE: "the Compute Engine API",
+    RESOURCE_MANAGER: "the Cloud Resource Manager API",
+    IAM: "the Identity and Access Management API",
+}
+ROLES: dict[str, str] = {
+    INSTANCES: "Compute Instance Admin (v1): VMs",
+    SECURITY: "Compute Security Admin: firewall rules",
+    IMAGES: "Compute Storage Admin: images",
+    BUCKETS: "Storage Admin: buckets and objects",
+    ACT_AS: "Service Account User: VMs that have a service account",
+    POLICY_VIEWER: "Organization Policy Viewer: to be told the policies",
+}
+POLICIES: dict[str, dict[str, Any]] = {
+    "compute.requireOsLogin": {"booleanPolicy": {"enforced": True}},
+    "compute.vmExternalIpAccess": {"listPolicy": {"allValues": "DENY"}},
+    "compute.disableGuestAttributesAccess": {"booleanPolicy": {"enforced": True}},
+    "compute.requireShieldedVm": {"booleanPolicy": {"enforced": True}},
+    "compute.trustedImageProjects": {"listPolicy": {"allowedValues": ["projects/cos-cloud"]}},
+    "gcp.resourceLocations": {"listPolicy": {"allowedValues": ["in:europe-locations"]}},
+}
+"""Each as Cloud Resource Manager describes it where it is on."""
+_GPUS = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB")
+QUOTAS: dict[str, float] = {
+    "GPUS_ALL_REGIONS": 0.0,
+    "CPUS_ALL_REGIONS": 12.0,
+    "CPUS": 8.0,
+    "IN_USE_ADDRESSES": 4.0,
+    **{f"NVIDIA_{kind}_GPUS": 1.0 for kind in _GPUS},
+    "PREEMPTIBLE_CPUS": 0.0,
+    **{f"PREEMPTIBLE_NVIDIA_{kind}_GPUS": 0.0 for kind in (*_GPUS, "H100")},
+}
+"""The limits of a new project, as seen on free trials; that of GPUs in a region is a guess."""
+NETWORK: dict[str, str] = {
+    NAT: "Cloud NAT, the way out of VMs without an external address",
+    GOOGLE_ACCESS: "Private Google Access of the subnetworks",
+}
+STEPS: dict[str, str] = {
+    **SERVICES,
+    **ROLES,
+    **dict.fromkeys(POLICIES, "an organization policy that is on"),
+    **{name: f"a quota, {limit:g} in new projects" for name, limit in QUOTAS.items()},
+    **NETWORK,
+}
+"""Every step by its name, in the order in which their refusals show, and what it is about."""
+
+
+class Project:
+    """What is lacking."""
+
+    def __init__(self, state: Path, *, fresh: bool = False) -> None:
+        self._path = state / "project.json"
+        self._lacks = frozenset(STEPS) if fresh else self._load()
+        if fresh:
+            self._save()
+
+    @property
+    def whole(self) -> bool:
+        """Whether it lacks nothing."""
+        return not self._lacks
+
+    def lacks(self, step: str) -> bool:
+        """Whether this step has still to be taken."""
+        return step in self._lacks
+
+    def lacking(self, steps: Iterable[str]) -> list[str]:
+        """Those of `steps` that have still to be taken."""
+        return [step for step in steps if step in self._lacks]
+
+    def change(self, given: Mapping[str, Any]) -> None:
+        """Do one thing: `fresh` or `whole` (true), `mend` or `lack` (lists of steps). Raises DeclarationError."""
+        match dict(given):
+            case {"fresh": True, **rest} if not rest:
+                self._lacks = frozenset(STEPS)
+            case {"whole": True, **rest} if not rest:
+                self._lacks = frozenset()
+            case {"mend": list(steps), **rest} if not rest:
+                self._lacks -= _known(steps)
+            case {"lack": list(steps), **rest} if not rest:
+                self._lacks |= _known(steps)
+            case _:
+                fix = 'Say {"fresh": true}, {"whole": true}, {"mend": [STEP]} or {"lack": [STEP]}.'
+                raise DeclarationError("That is nothing to be done to a project", fix=fix)
+        self._save()
+
+    def to_json(self) -> dict[str, Any]:
+        """What it lacks, in order, and all steps that there are."""
+        return {"lacks": self.lacking(STEPS), "steps": STEPS}
+
+    def _save(self) -> None:
+        write_atomically(self._path, json.dumps({"lacks": self.lacking(STEPS)}))
+
+    def _load(self) -> frozenset[str]:
+        try:
+            return frozenset(json.loads(self._path.read_text())["lacks"]) & frozenset(STEPS)
+        except FileNotFoundError:
+            return frozenset()
+        except (ValueError, KeyError, TypeError):
+            _LOG.exception("%s cannot be read; the project lacks nothing", self._path)
+            return frozenset()
+
+
+def _known(steps: Iterable[Any]) -> frozenset[str]:
+    found: set[str] = set()
+    for step in steps:
+        name = str(step).strip().removeprefix("constraints/")
+        if name not in STEPS:
+            raise DeclarationError(f"'{step}' is nothing that a project here can lack", fix=nearest(name, STEPS))
+        found.add(name)
+    return frozenset(found)
