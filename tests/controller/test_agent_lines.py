@@ -13,8 +13,11 @@ from typing import Any, cast
 
 import pytest
 
+from transient_magics.client.text import event_words
 from transient_magics.controller.access import Access
+from transient_magics.controller.boots import Boots
 from transient_magics.controller.cluster import Controller
+from transient_magics.controller.core import DeleteVm, Situation, decide
 from transient_magics.controller.fleet import Fleet
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
@@ -30,6 +33,10 @@ SPEC = ClusterSpec(
     transfer_prices={AWAY: 0.01},
 )  # fmt: skip
 SECOND = 10**9
+WORKER: dict[str, Any] = {
+    "vm": "worker-0", "role": "worker", "slot": 0, "zone": AWAY, "accelerator": "k80", "machine_type": "n1-standard-4",
+    "provisioning_model": "spot", "hourly": 1.0, "on_demand_hourly": 3.0,
+}  # fmt: skip
 
 
 @contextmanager
@@ -52,12 +59,7 @@ def cluster(tmp_path: Path) -> Path:
     (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
-        journal.append(
-            events.VmRequested(
-                vm="worker-0", role="worker", slot=0, zone=AWAY, accelerator="k80", machine_type="n1-standard-4",
-                provisioning_model="spot", hourly=1.0, on_demand_hourly=3.0, time=SECOND,
-            )
-        )  # fmt: skip
+        journal.append(events.VmRequested(**WORKER, time=SECOND))
         journal.append(events.VmRunning(vm="worker-0", address="10.0.0.1", time=100 * SECOND))
         journal.append(events.VmReady(vm="worker-0", time=110 * SECOND))
     return tmp_path
@@ -112,3 +114,31 @@ def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> 
             line = {"kind": "process.gave_up", "time": 1, "run": run, "role": "worker", "name": "worker-0"}
             tell(controller, {**line, "said": "Killed"})
     assert asked == [("worker-0", "worker", "Killed"), ("worker-0", "its worker keeps ending: Killed")]
+
+
+def test_a_worker_without_its_gpu_is_told_once_and_after_two_of_them_no_more_are_bought(cluster: Path) -> None:
+    line = {"kind": "process.unfit", "time": 1, "run": "run-1", "role": "worker", "name": "worker-0"}
+    reason = "TensorFlow does not see its GPU (k80): the NVIDIA driver is not loaded"
+    for _ in range(2):  # each controller reads it again
+        with in_charge(cluster) as controller:
+            tell(controller, {**line, "reason": reason})
+            (deleted, *_) = decide(Situation(200.0, controller._state))
+            assert deleted == DeleteVm("worker-0", reason)
+    (told,) = [event for event in read(cluster / "journal.jsonl") if event.kind == "vm.unfit"]
+    assert event_words(told) == f"worker-0 is of no use: {reason}"
+    with in_charge(cluster) as controller:
+        record = controller._recorder.record
+        record(events.VmDeleted(vm="worker-0", reason=reason))
+        (asked,) = [each for each in decide(Situation(200.0, controller._state)) if each.role == "worker"]
+        assert asked.vm == "worker-1"
+        record(events.VmRequested(**{**WORKER, "vm": "worker-1"}))
+        record(events.VmRunning(vm="worker-1", address="10.0.0.2"))
+        record(events.VmReady(vm="worker-1"))  # that it boots is no news
+        record(events.VmUnfit(vm="worker-1", reason=reason))
+        record(events.VmDeleted(vm="worker-1", reason=reason))
+        assert "worker" not in {each.role for each in decide(Situation(200.0, controller._state))}
+        trouble = Boots(controller._recorder, cast(Access, None), cast(Tasks, None)).trouble
+        assert trouble == (
+            f"worker (k80): 2 VMs in a row were of no use, the last one: {reason}; no more are asked for until the "
+            "cluster is resized"
+        )

@@ -255,10 +255,15 @@ def _has_host_key(cloud: Cloud, name: str) -> bool:
     return True
 
 
-async def test_a_vm_is_told_the_pace_of_its_gpu(sky: Cloud) -> None:
+async def test_a_vm_is_told_the_pace_of_its_gpu_and_that_it_is_but_a_name(sky: Cloud) -> None:
     sky.create("w0")
     async with await sky.ssh("w0") as connection:
         google = {"Metadata-Flavor": "Google"}
+        card = "instance/attributes/emulator-gpu"
+        assert await ask_metadata(connection, card, "GET", "", google) == (200, "named")
+        await asyncio.to_thread(weather, sky, gpu_driver="fails")
+        assert (await ask_metadata(connection, card, "GET", "", google))[0] == 404
+        await asyncio.to_thread(weather, sky, gpu_driver="works")
         path = "instance/attributes/emulator-pace"
         status, pace, etag = await ask_with_etag(connection, path, "GET", "", google)
         assert (status, pace) == (200, "0 0")

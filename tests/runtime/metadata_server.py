@@ -54,7 +54,9 @@ class MetadataServer:
             asked = urlsplit(head.split()[1])
             query = parse_qs(asked.query)
             assert "Metadata-Flavor: Google" in head
-            if self.busy:
+            if asked.path.endswith("/emulator-gpu"):  # as on Google: the GPU is to be a real one
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nMetadata-Flavor: Google\r\n\r\n")
+            elif self.busy:
                 self.busy -= 1
                 writer.write(
                     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nMetadata-Flavor: Google\r\n\r\n"

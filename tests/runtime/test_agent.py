@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.machine_room import MachineRoom, free_ports, until
+from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
 from transient_magics.runtime.agent import Agent
+from transient_magics.runtime.gpu import likely_reason
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
 
@@ -157,6 +158,47 @@ def test_what_is_left_of_an_earlier_run_ends_when_another_one_is_assigned(room: 
     assert not waiting(room)
     runs = lambda: [process["run"] for process in room.say("vm", {"do": "ping"})["processes"]]  # noqa: E731
     assert until(runs, "its successor") == ["run-2"]
+
+
+@pytest.mark.training
+def test_a_worker_without_the_gpu_that_its_vm_was_rented_for_trains_on_no_cpu(room: MachineRoom):
+    room.start_agent("vm")
+    declared = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", "pace_seconds": None}
+    room.put("vm", {**DECLARATION, **declared}, (PROJECT / "templates" / "digits.py").read_text())
+    room.say("vm", {**worker(free_ports(1)), "gpu": "t4"})
+    (said,) = until(lambda: room.reports("vm", "process.unfit"), "that it is unfit")
+    assert (said["run"], said["role"], said["name"]) == ("run-1", "worker", "worker-1")
+    assert said["reason"].startswith("TensorFlow does not see its GPU (t4): ")
+    (ended,) = room.reports("vm", "process.exited")
+    assert said["reason"] in ended["tail"]
+    assert room.pids("vm") == {}, "nor is it started again"
+
+
+SMI = "#!/bin/sh\necho '{}'\nexit {}\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "smi", "said"),
+    [
+        (False, SMI.format("GPU 0: Tesla T4", 0), "the NVIDIA driver is not loaded"),
+        (True, None, "nvidia-smi cannot be run (No such file or directory)"),
+        (
+            True,
+            SMI.format("Failed to initialize NVML: Driver/library version mismatch", 18),
+            "nvidia-smi says: Failed to",
+        ),
+        (True, SMI.format("No devices found", 0), "nvidia-smi says: No devices found"),
+        (True, SMI.format("GPU 0: Tesla T4 (UUID: GPU-0)", 0), "nvidia-smi sees it, but CUDA's driver library cannot"),
+    ],
+)
+def test_the_likely_reason_is_what_the_driver_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: bool, smi: str | None, said: str
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if smi:
+        (tmp_path / "nvidia-smi").write_text(smi)
+        (tmp_path / "nvidia-smi").chmod(0o700)
+    assert likely_reason(tmp_path if driver else tmp_path / "none").startswith(said)
 
 
 def test_a_frozen_process_is_ended_too(room: MachineRoom):

@@ -321,6 +321,8 @@ def _weather() -> tuple[Option, ...]:
               metavar="SHARE"),
         flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019; fails: they never answer", str,
               choices=("2s", "published", "fails"), metavar="TIME|HOW"),
+        flag("--gpu-driver", "works; fails: VMs answer, and TensorFlow does not see their GPUs", str,
+              choices=("works", "fails"), metavar="HOW"),
         flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU; or how many times as fast "
               "as a K80: k80=1,p100=2", str, choices=("equal", "published"), metavar="HOW|GPU=TIMES,..."),
         flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,

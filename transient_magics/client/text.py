@@ -102,6 +102,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     if vm.state == "leaving":
         left = leaves_at(vm) - now
         return f"leaving in {left:.0f} s" if left > 0 else "leaving"
+    if vm.state == "ready" and vm.failure:
+        return f"of no use: {vm.failure}"
     if vm.state == "booting" and (vm.failure or vm.step):
         return f"did not boot, {vm.failure}" if vm.failure else f"booting, {vm.step}"
     if vm.state in ("revoked", "deleted", "refused"):
@@ -369,6 +371,8 @@ def event_words(event: Event) -> str:
         case events.VmBootFailed():
             lines = f"\n{event.lines}" if event.lines else ""
             return f"{event.vm} did not boot, {event.reason}{lines}"
+        case events.VmUnfit():
+            return f"{event.vm} is of no use: {event.reason}"
         case events.VmReady():
             return f"{event.vm} is ready"
         case events.VmPreemptionAsked():

@@ -71,16 +71,17 @@ class Boots:
     def trouble(self) -> str:
         """Which VMs are not asked for any more, in one sentence, or nothing."""
         state = self._recorder.state
-        given_up = [key for key, times in state.failed_boots.items() if times >= MOST_FAILED_BOOTS]
+        given_up = state.given_up
         if not given_up:
             return ""
         last = next(
             (vm for vm in reversed(state.vms.values()) if vm.failure and vm.boots_as in given_up),
             None,
         )
+        what = "were of no use" if last and last.ready_at else "did not boot"
         return (
-            f"{' and '.join(sorted(given_up))}: {MOST_FAILED_BOOTS} VMs in a row did not boot"
-            f"{f', the last one {last.failure}' if last else ''}; no more are asked for until the cluster is resized"
+            f"{' and '.join(sorted(given_up))}: {MOST_FAILED_BOOTS} VMs in a row {what}"
+            f"{f', the last one: {last.failure}' if last else ''}; no more are asked for until the cluster is resized"
         )
 
     async def _follow(self, name: str) -> None:

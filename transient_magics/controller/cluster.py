@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, VmState, events, read, replay
-from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, TrafficCounted
+from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import live_prices
@@ -288,6 +288,9 @@ class Controller:
                     log.warning("%s: its process keeps ending: %s", vm, line.said)
                     if training.give_up(vm, line.role, line.said) and self._fleet:
                         self._fleet.delete(state, f"its worker keeps ending: {line.said}")
+            case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
+                if state.living and not state.failure:
+                    self._recorder.record(events.VmUnfit(vm=vm, reason=line.reason))
             case _:
                 log.info("%s: %s", vm, line)
 

@@ -7,7 +7,7 @@ that was not, and every decision can be replayed from the journal in a test. The
 - limits on hours and cost end it, idleness sends the workers home and then everything;
 - each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
   the controller's own among them where it is to run on one;
-- but none where VMs of its kind failed to boot one after another: they would be paid for nothing;
+- but none where VMs of its kind failed to boot one after another, or were unfit: they would be paid for nothing;
 - VMs in places that are no longer declared are deleted, and those that will never answer.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..catalog import region
-from ..journal import MOST_FAILED_BOOTS, ClusterState, bill, boot_key
+from ..journal import ClusterState, bill, boot_key
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, render_duration
 from .capacity import Capacity
 
@@ -175,7 +175,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         fits = [vm for vm in before if vm.accelerator == place.accelerator]
         if any(vm.living and vm.state != "leaving" for vm in fits):
             continue
-        if state.failed_boots.get(boot_key(place.role, place.accelerator), 0) >= MOST_FAILED_BOOTS:
+        if boot_key(place.role, place.accelerator) in state.given_up:
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:

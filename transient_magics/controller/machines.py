@@ -102,7 +102,7 @@ def vm_request(
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
     gpu = accelerator(event.accelerator) if event.accelerator else None
-    with_gpu, image = _has_gpu(event.accelerator), _image(spec, event.accelerator)
+    with_gpu, image = has_gpu(event.accelerator), _image(spec, event.accelerator)
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
     return VmRequest(
@@ -143,16 +143,17 @@ def boot_patience(spec: ClusterSpec, vm: VmState) -> float:
     """
     if _image(spec, vm.accelerator):
         return _BAKED_SECONDS
-    return _GPU_SECONDS if _has_gpu(vm.accelerator) else _INSTALL_SECONDS
+    return _GPU_SECONDS if has_gpu(vm.accelerator) else _INSTALL_SECONDS
 
 
-def _has_gpu(name: str) -> bool:
+def has_gpu(name: str) -> bool:
+    """Whether what the catalog calls `name` is a GPU."""
     return bool(name and accelerator(name).compute_engine_name)
 
 
 def _image(spec: ClusterSpec, accelerator_name: str) -> str:
     """The image that VMs with this GPU boot from; empty: plain Debian."""
-    return spec.image or "" if spec.image_for_gpus or not _has_gpu(accelerator_name) else ""
+    return spec.image or "" if spec.image_for_gpus or not has_gpu(accelerator_name) else ""
 
 
 def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:

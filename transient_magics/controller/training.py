@@ -31,6 +31,7 @@ from .bucket_token import TokenKeeper, reaches
 from .checking import check, check_there, possible_here
 from .foreign import Refusals
 from .link import Link, Work
+from .machines import has_gpu
 from .packages import gather
 from .results import Results, thin_metrics
 from .seat import here
@@ -141,7 +142,8 @@ class Training:
         self._chief_known.set()
         for vm in ready:
             if vm.role == WORKER and vm.state == "ready":
-                role = {"role": "worker", "name": vm.name, "address": vm.address}
+                gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
+                role = {"role": "worker", "name": vm.name, "address": vm.address, "gpu": gpu}
                 self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=False)))
 
     async def conduct(self) -> None:

@@ -189,6 +189,14 @@ class VmReady(Event):
     vm: Name
 
 
+@_event("vm.unfit")
+class VmUnfit(Event):
+    """The VM answers, but cannot do what it was rented for, as train on its GPU. `reason` is a clause."""
+
+    vm: Name
+    reason: str
+
+
 @_event("vm.preemption_asked")
 class VmPreemptionAsked(Event):
     """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no revocation of its own."""

@@ -22,7 +22,7 @@ MOST_LOST = 1_000_000
 """So many events may be missing before the next one: numbers that others choose must leave room for ours."""
 RECENT = 60
 MOST_FAILED_BOOTS = 2
-"""VMs of one kind that fail to boot in a row; more of them would be paid for nothing."""
+"""VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
 SERIES = 720
 MARKS = 120
 
@@ -57,7 +57,7 @@ class VmState:
     step: str = ""
     """What its start-up script does, as long as it does not answer."""
     failure: str = ""
-    """Why it will not answer, a clause."""
+    """Why it will not answer, or is of no use, a clause."""
     noticed_at: float = 0.0
     """When its preemption was announced."""
     ended_at: float = 0.0
@@ -146,6 +146,8 @@ class ClusterState:
     runs: dict[str, RunState] = field(default_factory=dict)
     failed_boots: Mapping[str, int] = field(default_factory=dict)
     """By `boot_key`: how many VMs in a row did not boot."""
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    """By `boot_key`: how many VMs in a row answered and were of no use."""
     revocations: int = 0
     seat: str = ""
     """The VM on which the controller in charge runs; empty: the machine on which the cluster was declared."""
@@ -167,6 +169,12 @@ class ClusterState:
     def living(self) -> list[VmState]:
         """VMs that were asked for and are not gone."""
         return [vm for vm in self.vms.values() if vm.living]
+
+    @property
+    def given_up(self) -> frozenset[str]:
+        """The `boot_key`s of VMs that are asked for no more: one after the other failed."""
+        counted = (*self.failed_boots.items(), *self.unfit.items())
+        return frozenset(key for key, times in counted if times >= MOST_FAILED_BOOTS)
 
     @property
     def idle_since(self) -> float:
@@ -289,7 +297,7 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
 
 @_rule(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
-    return _changed(state, spec=ClusterSpec.from_dict(event.spec), failed_boots={})
+    return _changed(state, spec=ClusterSpec.from_dict(event.spec), failed_boots={}, unfit={})
 
 
 @_rule(e.ClusterZonesFound)
@@ -394,6 +402,15 @@ def _(state: ClusterState, event: e.VmBootFailed) -> ClusterState:
     return _changed(_with_vm(state, event.vm, failure=event.reason), failed_boots=failed)
 
 
+@_rule(e.VmUnfit)
+def _(state: ClusterState, event: e.VmUnfit) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or not vm.living or vm.failure:
+        return state
+    unfit = {**state.unfit, vm.boots_as: state.unfit.get(vm.boots_as, 0) + 1}
+    return _changed(_with_vm(state, event.vm, failure=event.reason), unfit=unfit)
+
+
 @_rule(e.VmReady)
 def _(state: ClusterState, event: e.VmReady) -> ClusterState:
     vm = state.vms.get(event.vm)
@@ -434,7 +451,9 @@ def _(state: ClusterState, event: e.VmDeleted) -> ClusterState:
 
 @_rule(e.WorkerJoined)
 def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
-    run = state.runs.get(event.run)
+    run, vm = state.runs.get(event.run), state.vms.get(event.worker)
+    if vm and vm.boots_as in state.unfit:
+        state = _changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
     worker = WorkerState(event.worker, event.number, event.at)
     return _with_run(state, event.run, workers={**(run.workers if run else {}), event.worker: worker})
 

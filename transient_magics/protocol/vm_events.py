@@ -229,6 +229,14 @@ class ProcessGaveUp(OfProcess):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProcessUnfit(OfProcess):
+    """It ended because this VM cannot do what it was rented for, and is not started again; `reason` is a clause."""
+
+    kind = "process.unfit"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrafficCounted(AgentLine):
     """What the VM has sent and received since it started, in bytes."""
 
@@ -253,8 +261,10 @@ _OF_CHIEF: dict[str, type[Event]] = {
 }  # fmt: skip
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
-    for each in (AgentStarted, ProcessStarted, ProcessExited, ProcessGaveUp, TrafficCounted, PreemptionNoticed)
-}
+    for each in (
+        AgentStarted, ProcessStarted, ProcessExited, ProcessGaveUp, ProcessUnfit, TrafficCounted, PreemptionNoticed,
+    )
+}  # fmt: skip
 
 
 def told(event: Event) -> dict[str, Any]:

@@ -23,6 +23,8 @@ FAILED = 65
 """The run cannot go on and train.failed says why; it is not started again."""
 STUCK = 75
 """A worker's watchdog ended it; it is started again and gets a new number."""
+UNFIT = 69
+"""This VM cannot do what it was rented for, as the last line of the log says; the role is not started again here."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Assignment:
     ps: tuple[str, ...]
     chief: str
     index: int = 0
+    gpu: str = ""
+    """A worker's GPU; empty: none is to be looked for."""
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Assignment:
@@ -47,7 +51,8 @@ class Assignment:
                 raise ValueError("ps must be a list of addresses")
             if not all(isinstance(value, str) and value for value in (address, chief, *ps)):
                 raise ValueError("address, chief and ps must be text")
-            return cls(run, role, name, address, tuple(ps), chief, int(message.get("index", 0)))
+            index, gpu = int(message.get("index", 0)), str(message.get("gpu", ""))
+            return cls(run, role, name, address, tuple(ps), chief, index, gpu)
         except (KeyError, TypeError, ValueError) as error:
             detail = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise TrainingError(f"not an assignment: {detail}") from error

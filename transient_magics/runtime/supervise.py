@@ -3,7 +3,7 @@
 Each role has a pid file with its assignment, its pid and the kernel's start time of that pid, so that an agent
 started after the old one was killed finds the processes that still run and goes on watching them (a pidfd tells when
 any process ends, ours or not). What goes in are assignments, what comes out are `process.started`, `process.exited`
-and, when a role has ended too often to be started again, `process.gave_up`.
+and, when a role is not started again, `process.gave_up` (it has ended too often) or `process.unfit` (not on this VM).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted
+from ..protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted, ProcessUnfit
 from .folder import RunFolder, write_atomically
-from .protocol import DONE, FAILED, Assignment
+from .protocol import DONE, FAILED, UNFIT, Assignment
 from .role import exit_file
 from .standby import Standby, log_file, spawn
 
@@ -132,11 +132,14 @@ class RoleProcess:
             if code in (DONE, FAILED) or not self.wanted:
                 self._forget()
                 return
+            if code == UNFIT:
+                self._report(ProcessUnfit(**described, reason=_last_line(tail)))
+                self._forget()
+                return
             if time.monotonic() - started > _LONG_ENOUGH:
                 self._failures = 0
             if self._failures >= len(_PAUSES):
-                said = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "without a word")
-                self._report(ProcessGaveUp(**described, said=said[:_SAID]))
+                self._report(ProcessGaveUp(**described, said=_last_line(tail)[:_SAID]))
                 self._forget()
                 return
             pause = _PAUSES[self._failures]
@@ -213,6 +216,10 @@ def start_time(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "without a word")
 
 
 def _tail(log: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -19,8 +20,9 @@ from typing import NoReturn
 
 from ..errors import CellError, DeclarationError
 from . import data_files
+from .gpu import GpuUnseenError
 from .meter import Stopwatch
-from .protocol import DONE, FAILED, STUCK, host_and_port
+from .protocol import DONE, FAILED, STUCK, UNFIT, host_and_port
 from .role import Role, log
 from .usercode import told
 from .worker_link import CHIEF_GONE, ChiefLink
@@ -83,6 +85,7 @@ class Worker:
             training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)
             copying.graphs.wait(_GRAPH_WITHIN)
             training.define()
+            training.listen()
             copying.wait()
             self._link.numbered.wait()
             self._watch.lap("data")
@@ -115,6 +118,10 @@ class Worker:
         self._role.end(STUCK if reason == CHIEF_GONE else DONE)  # it may come back: so does this worker
 
     def _fail(self) -> NoReturn:
+        if isinstance(self._failure, GpuUnseenError):
+            print(self._failure.what, file=sys.stderr)
+            self._link.leave("lost")
+            self._role.end(UNFIT)
         error = told(self._failure or RuntimeError("training ended"), self._role.spec.line_offset)
         fatal = isinstance(error, (CellError, DeclarationError))
         self._link.trouble(error.what if isinstance(error, CellError) else str(error), fatal)

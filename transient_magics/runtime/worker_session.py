@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import TrainingError
-from . import placement
+from . import gpu, placement
 from .batching import MiniBatch
 from .checkpoints import Checkpoints, Saved
 from .delivery import deliver
@@ -56,14 +56,20 @@ class Training:
         """Import TensorFlow and what the run names, and run the cell, as far as its graph needs it."""
         self._maker.define()
 
-    def build(self, number: int) -> None:
-        """Start this worker's server and make its graph under `number`."""
-        tf = tensorflow()
-        address = f"{self._assignment.address}:{_free_port()}"
+    def listen(self) -> None:
+        """Start this worker's server. Raises GpuUnseenError where it has not the GPU that it should have."""
+        self._address = f"{self._assignment.address}:{_free_port()}"
         config = placement.plain_config(self._spec.threads)
         # A one-task cluster of a throw-away job: who else there is comes with the session, not with the server.
-        self._server = tf.train.Server({"boot": [address]}, job_name="boot", task_index=0, config=config)
-        self._config = placement.worker_config(self._assignment.ps, number, address, self._spec.threads)
+        self._server = tensorflow().train.Server(
+            {"boot": [self._address]}, job_name="boot", task_index=0, config=config
+        )
+        if self._assignment.gpu:
+            gpu.insist(self._assignment.gpu, self._server, self._spec.threads)
+
+    def build(self, number: int) -> None:
+        """Make this worker's graph under `number`."""
+        self._config = placement.worker_config(self._assignment.ps, number, self._address, self._spec.threads)
         self._number = number
         self._use(self._maker.make(number))
 

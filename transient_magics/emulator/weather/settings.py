@@ -141,6 +141,7 @@ class Settings:
     credentials: Expired | None = None
     creation_preemptions: float = 0.0
     boot: float | str | None = None
+    gpu_driver: str = "works"
     gpu_speed: str | GpuSpeeds = "equal"
     link: Link | None = None
     seed: int = 0
@@ -163,7 +164,8 @@ class Settings:
             "credentials": self.credentials and str(self.credentials),
             "creation_preemptions": self.creation_preemptions,
             "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
-            "gpu_speed": str(self.gpu_speed), "link": self.link and str(self.link), "seed": self.seed,
+            "gpu_driver": self.gpu_driver, "gpu_speed": str(self.gpu_speed),
+            "link": self.link and str(self.link), "seed": self.seed,
         }  # fmt: skip
 
     def to_store(self) -> dict[str, Any]:
@@ -320,6 +322,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "credentials": _credentials,
     "creation_preemptions": reading.share("--creation-preemptions"),
     "boot": _boot,
+    "gpu_driver": reading.choice("--gpu-driver", "works", "fails"),
     "gpu_speed": _gpu_speed,
     "link": _link,
     "seed": _seed,

@@ -32,7 +32,7 @@ from .startup import Startup
 
 _LOG = logging.getLogger(__name__)
 _PROCESS = ("revocations", "waves", "seed")
-PACE_ATTRIBUTE = "emulator-pace"
+PACE_ATTRIBUTE, GPU_ATTRIBUTE = "emulator-pace", "emulator-gpu"
 
 
 class Weather:
@@ -165,10 +165,10 @@ class Weather:
         return chance.uniform(seed, *key, "moment")
 
     def attributes(self, record: Record) -> dict[str, str]:
-        """What the VM's metadata server adds to its attributes: the pace of its steps.
+        """What the VM's metadata server adds to its attributes: the pace of its steps, and that its GPU is but a name.
 
-        Two numbers: the seconds of a step on its GPU, as published or set, and these relative to a K80's. `0 0` is no
-        pace.
+        The pace is two numbers: the seconds of a step on its GPU, as published or set, and these relative to a K80's.
+        `0 0` is no pace. Nothing is said of the GPU where its driver fails: then it is looked for, and not there.
         """
         name, speeds = gpu_of(record), self.settings.gpu_speed
         seconds = slowest = catalog.ACCELERATORS["k80"].relative_step_seconds
@@ -177,7 +177,8 @@ class Weather:
             seconds = slowest / times if slowest and times else None
         else:
             seconds = catalog.ACCELERATORS[name].relative_step_seconds if speeds == "published" else None
-        return {PACE_ATTRIBUTE: f"{seconds:g} {seconds / slowest:.4f}" if seconds and slowest else "0 0"}
+        pace = f"{seconds:g} {seconds / slowest:.4f}" if seconds and slowest else "0 0"
+        return {PACE_ATTRIBUTE: pace, **({GPU_ATTRIBUTE: "named"} if self.settings.gpu_driver == "works" else {})}
 
     def limits(self, region: dict[str, Any]) -> dict[str, Any]:
         """A region's resource with the quotas that are set."""

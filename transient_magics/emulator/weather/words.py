@@ -45,6 +45,8 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
         lines.append("VMs start, but their start-up script fails, so that they never answer.")
     elif isinstance(weather.boot, float):
         lines.append(f"VMs take {weather.boot:g} s to start.")
+    if weather.gpu_driver == "fails":
+        lines.append("TensorFlow does not see the GPUs of VMs.")
     if weather.gpu_speed == "published":
         lines.append(
             "Steps take as long as measured for ResNet-32: K80 0.219 s, P100 0.082 s, V100 0.064 s; with --pace in "
