@@ -78,6 +78,8 @@ async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     (programs / "transient-python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (programs / "transient-python").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(link_module, "BOOTED", tmp_path / "booted")
+    (tmp_path / "booted").touch()
     acceptor, host_key = await ssh_server.serve(home, generate_key(tmp_path / "key"))
     yield Machine(Vm(home, tmp_path / "key", acceptor.get_port(), host_key))
     acceptor.close()
@@ -90,6 +92,26 @@ async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 def files(metrics: bytes) -> Mapping[str, bytes | Path]:
     return {"run.json": json.dumps(DECLARATION).encode(), "metrics.jsonl": metrics, "include/a.py": b""}
+
+
+async def test_what_a_vm_can_do_counts_when_its_start_up_has_ended_and_a_reboot_until_then_is_borne(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_LOOK_SECONDS", 0.02)
+    booted = machine.vm.key.parent / "booted"
+    booted.unlink()  # its image has a transient-python, and the script has not looked at the GPU yet
+    async with machine.linked() as link:
+        for times in (1, 2):
+            await until(lambda times=times: len(machine.connections) == times)
+            await until((machine.vm.home / "transient" / "code").exists)
+            await asyncio.sleep(0.3)
+            assert not link.answering
+            assert not (machine.vm.home / "transient" / "agent.pid").exists()
+            if times == 1:
+                await machine.connections[0].close()
+        booted.touch()
+        await until(lambda: link.answering)
+    assert len(machine.connections) == 2
 
 
 async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine: Machine) -> None:

@@ -7,15 +7,16 @@ move text and files: nothing here can change the machine.
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from transient_magics.controller.startup import account_script, startup_script
+from transient_magics.controller.startup import account_script, controller_script, startup_script
 
 TOOLS = ("bash", "cat", "chmod", "grep", "mkdir", "mv", "rm", "sed", "sh", "touch")
-PLACES = ("/etc/", "/opt/transient", "/sys/bus", "/usr/local/bin/transient", "/var/lib/transient")
+PLACES = ("/etc/", "/opt/transient", "/run/transient", "/sys/bus", "/usr/local/bin/transient", "/var/lib/transient")
 KERNEL, LATEST = "6.1.0-22-cloud-amd64", "6.1.0-56-cloud-amd64"
 SOURCES = """\
 Types: deb deb-src
@@ -78,6 +79,7 @@ class Vm:
             "etc/apt/sources.list.d",
             "sys/bus/pci/devices",
             "opt",
+            "run",
             "var/lib",
             "usr/local/bin",
         ):
@@ -107,6 +109,8 @@ class Vm:
 
     def boot(self, script: str) -> subprocess.CompletedProcess[str]:
         (self.root / "calls").write_text("")
+        shutil.rmtree(self.root / "run")
+        (self.root / "run").mkdir()
         for place in PLACES:
             script = script.replace(place, f"{self.root}{place}")
         environment = {"PATH": f"{self.root}/bin:{self.root}/usr/local/bin", "ROOT": str(self.root)}
@@ -122,7 +126,7 @@ class Vm:
 
     @property
     def ready(self) -> bool:
-        return (self.root / "usr/local/bin/transient-python").exists()
+        return (self.root / "run/transient-booted").exists()
 
 
 @pytest.fixture
@@ -186,10 +190,10 @@ def test_so_it_is_when_the_image_has_the_driver(vm: Vm) -> None:
     assert vm.boot(script).returncode == 0
     vm.card()
     ended = vm.boot(script)
-    assert (ended.returncode, last_step(ended)) == (1, "loading the NVIDIA driver")
+    assert (ended.returncode, last_step(ended), vm.ready) == (1, "loading the NVIDIA driver", False)
     for module in ("nvidia", "nvidia-uvm"):  # NVIDIA's own names, as in images of others
         (vm.root / "modules" / module).touch()
-    assert vm.boot(script).returncode == 0
+    assert (vm.boot(script).returncode, vm.ready) == (0, True)
     (vm.root / "modules" / "nvidia").unlink()
     assert vm.boot(account_script(with_gpu=False)).returncode == 0, "nobody asked for it"
 
@@ -199,6 +203,15 @@ def test_locks_mirrors_and_networks_that_are_away_for_a_moment_are_waited_for(vm
     ended = vm.boot(with_gpu)
     assert (ended.returncode, vm.ready) == (0, True), ended.stderr
     assert [call.split()[1] for call in vm.called("sleep")] == ["5", "15", "30", "5", "15", "30", "60", "5", "15"]
+
+
+def test_so_are_they_where_a_controller_alone_is_installed(vm: Vm) -> None:
+    vm.fails(update=3, download=4, pip=2, mask=1)
+    ended = vm.boot(controller_script())
+    assert (ended.returncode, vm.ready) == (0, True), ended.stderr
+    assert len(vm.called("sleep")) == 9
+    assert all("DPkg::Lock::Timeout=" in call for call in vm.called("apt-get"))
+    assert not vm.called("nvidia")
 
 
 def test_and_not_for_ever(vm: Vm, with_gpu: str) -> None:
@@ -228,6 +241,15 @@ def test_a_kernel_whose_headers_debian_no_longer_keeps_makes_room_for_the_latest
     assert vm.boot(with_gpu).returncode == 0
     assert vm.called("apt-get", f"linux-headers-{LATEST}", "nvidia-kernel-dkms")
     assert (vm.ready, vm.called("systemctl reboot")) == (True, [])
+
+
+def test_a_boot_that_ends_for_its_new_kernel_has_not_failed(vm: Vm, with_gpu: str) -> None:
+    vm.kernel(KERNEL, headers=(LATEST,))
+    (vm.root / "bin/systemctl").write_text('#!/bin/sh\n[ "$1" != reboot ] || kill -TERM "$PPID"\n')
+    ended = vm.boot(with_gpu)
+    assert ended.returncode == -signal.SIGTERM
+    assert "step: installing the latest kernel" in ended.stderr, "no word of a VM without metadata is told"
+    assert "failed: " not in ended.stderr
 
 
 def test_a_base_that_keeps_booting_its_old_kernel_is_not_booted_for_ever(vm: Vm, with_gpu: str) -> None:

@@ -24,6 +24,7 @@ from ..protocol.checks import parsed_object
 from ..protocol.vm_events import AgentLine, from_agent
 from ..remote import Connection, Reader, Writer, push_bundle
 from .foreign import Refusals
+from .startup import BOOTED
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
 _DISMISS_SECONDS = 10.0
+_LOOK_SECONDS = 2.0
 _MOST_LINES = 64 * 2**20  # bytes
 
 
@@ -219,6 +221,7 @@ class Link:
     async def _await_python(self) -> None:
         """Until the connection is lost: the VM's start-up has installed what a controller needs when that is there."""
         assert self._connection
+        await _until_booted(self._connection)
         await self._connection.run("command -v transient-python")
         self._agent_answers.set()
         self._hooks.ready(self.vm)
@@ -303,6 +306,7 @@ class Link:
                     await asyncio.sleep(0.1)
 
     async def _start_agent(self, connection: Connection) -> None:
+        await _until_booted(connection)
         digest = await push_bundle(connection)
         command = (
             f'PYTHONPATH="$HOME/transient/code/{digest}" exec transient-python -m transient_magics.runtime.agent '
@@ -335,6 +339,20 @@ class Link:
         if not answer.get("ok"):
             raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
         return answer
+
+
+async def _until_booted(connection: Connection) -> None:
+    """Until the VM's start-up script has ended well: on an image that has all of it, the script still looks at the GPU.
+
+    An emulated VM, which is told where its metadata are, has no such script.
+    """
+    while True:
+        try:
+            await connection.run(f'[ -n "${{GCE_METADATA_HOST:-}}" ] || [ -e {BOOTED} ]')
+        except CommandError:
+            await asyncio.sleep(_LOOK_SECONDS)
+        else:
+            return
 
 
 async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:

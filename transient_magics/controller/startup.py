@@ -22,6 +22,8 @@ _CUDA_LOCK = "cuda.txt"
 _CONTROLLER_LOCK = "controller.txt"
 NAMESPACE = "transient-magics"
 """Of the guest attributes in which start-up scripts tell how far they are."""
+BOOTED = "/run/transient-booted"
+"""On a VM whose start-up script has ended well, until it boots again."""
 _SUDOERS = "/etc/sudoers.d"
 USER, CONTROLLER_USER = "transient", "transient-controller"
 """The accounts on VMs: users' code runs under the first one."""
@@ -40,14 +42,16 @@ def image_script(*, with_gpu: bool) -> str:
 def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
     """The script of a VM that trains and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
     return _template("account.sh.j2").render(
-        user=USER, sudoers=sudoers, with_gpu=with_gpu, namespace=NAMESPACE, told_as="boot"
+        user=USER, sudoers=sudoers, with_gpu=with_gpu, namespace=NAMESPACE, told_as="boot", booted=BOOTED
     )
 
 
 def controller_script() -> str:
     """The script of the VM that a controller has for itself. Idempotent, like the others."""
     requirements = _shipped("locks", _CONTROLLER_LOCK).read_text().strip()
-    return _template("controller.sh.j2").render(requirements=requirements, namespace=NAMESPACE, told_as="boot")
+    return _template("controller.sh.j2").render(
+        requirements=requirements, namespace=NAMESPACE, told_as="boot", booted=BOOTED
+    )
 
 
 def lock_hash(*, with_gpu: bool) -> str:
@@ -85,6 +89,7 @@ def _rendered(template: str, with_gpu: bool, told_as: str) -> str:
         with_gpu=with_gpu,
         namespace=NAMESPACE,
         told_as=told_as,
+        booted=BOOTED,
         stack=f"{lock_hash(with_gpu=with_gpu)}-{'gpu' if with_gpu else 'cpu'}",
         requirements=requirements,
         tensor2tensor=tensor2tensor,
