@@ -87,6 +87,10 @@ class AccessError(CloudError):
     """The credentials do not allow it, or the API is not enabled."""
 
 
+class PolicyError(AccessError):
+    """A policy of the project's organization forbids it."""
+
+
 class CredentialsError(AccessError):
     """There are no credentials, or Google does not accept them (any more). A login mends it."""
 
@@ -101,6 +105,10 @@ class AlreadyExistsError(CloudError):
 
 class ChangedError(CloudError):
     """Somebody else was faster: the resource is not what it was when it was read."""
+
+
+class NotReadyError(CloudError):
+    """What the request is about is being made, changed or ended just now. In a moment it may be had."""
 
 
 class UnreachableError(CloudError):

@@ -195,11 +195,15 @@ async def test_deleting_what_is_not_there_is_success(api: Api, engine: ComputeEn
 
 
 async def test_delete_returns_when_the_vm_is_gone(api: Api, engine: ComputeEngine) -> None:
-    api.on("DELETE", f"{INSTANCES}/4711", operation())
-    api.on("POST", WAIT, operation())
+    busy = f"The resource 'projects/{PROJECT}/{WORKER}' is not ready"
+    failed = {"errors": [{"code": "RESOURCE_NOT_READY", "message": busy}]}
+    api.on("DELETE", f"{INSTANCES}/4711", refusal(400, "resourceNotReady", busy), operation())
+    api.on("POST", WAIT, operation(error=failed, httpErrorStatusCode=400), operation())
     api.on("GET", WORKER, instance("c1-worker-1", status="STOPPING"), instance("c1-worker-1", id="4712"))
     await engine.delete(ZONE, "c1-worker-1", {"cluster": "c1"})
     assert len(api.asked("GET", WORKER)) == 2, "the next VM of that name is another one"
+    first, again, anew = (query["requestId"] for query, _ in api.asked("DELETE", f"{INSTANCES}/4711"))
+    assert first == again != anew, "an operation that failed is not asked for its answer again"
 
 
 async def test_list_asks_for_labels_in_every_zone_and_page(api: Api, engine: ComputeEngine) -> None:

@@ -18,8 +18,10 @@ GLOBAL_WAIT = "global/operations/operation-1/wait"
 
 
 async def test_a_cluster_is_closed_to_all_but_its_members_and_ssh(api: Api, engine: ComputeEngine) -> None:
-    api.on("POST", "global/firewalls", operation(status="RUNNING"))
-    api.on("POST", GLOBAL_WAIT, operation())
+    busy = refusal(400, "resourceNotReady", f"The resource 'projects/{PROJECT}/global/networks/default' is not ready")
+    api.on("POST", "global/firewalls", busy, operation(status="RUNNING"))
+    failed = {"errors": [{"code": "RESOURCE_NOT_READY", "message": "The network is not ready"}]}
+    api.on("POST", GLOBAL_WAIT, operation(error=failed), operation())
     await engine.firewall.ensure(RULES)
     assert not [fault for _, body in api.asked("POST", "global/firewalls") for fault in faults("Firewall", body)]
     made = {body["name"].rpartition("-")[2]: body for _, body in api.asked("POST", "global/firewalls")}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import stamina
 
-from ..errors import CloudError
+from ..errors import CloudError, NotReadyError
 from . import failures
 from .clients import Clients
 
@@ -102,6 +102,11 @@ class Calls(Attempts):
         """The URL of the emulator that is asked; None: Google."""
         return self._endpoint
 
+    @property
+    def host(self) -> str:
+        """Where Compute Engine is."""
+        return self._endpoint or "https://compute.googleapis.com"
+
     async def open(self) -> None:
         """Import Google's clients, find credentials, build them. Again: anew, for calls that begin from then on."""
         async with self.explaining(f"project {self._project}"):
@@ -137,6 +142,18 @@ class Calls(Attempts):
             return state if state is not None and state.status == compute_v1.Operation.Status.DONE else None
 
         return await until(done)
+
+    async def settled(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Carry out a change, and again where its operation found that something else goes on with the resource.
+
+        A request that is refused for that is tried again by `call` already. Each attempt needs an identity of its own.
+        """
+        attempts = stamina.retry_context(
+            NotReadyError, attempts=6, timeout=self._patience, wait_initial=0.5, wait_max=10.0, wait_jitter=0.5
+        )
+        async for attempt in attempts:
+            with attempt:
+                await change()
 
     def failure(self, operation: compute_v1.Operation, where: str) -> CloudError | None:
         """Our error for an operation that ended badly."""

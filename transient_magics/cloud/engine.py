@@ -198,11 +198,15 @@ class ComputeEngine:
         if not labels.items() <= vm.labels.items():
             log.warning("%s is not deleted: its labels say that it is another's", _place(zone, name))
             return
-        # By its id: the name may be another's by the time that the request arrives.
-        message = compute_v1.DeleteInstanceRequest(
-            project=self.project, zone=zone, instance=vm.id, request_id=str(uuid.uuid4())
-        )
         instances, where = self._calls.clients.instances, _place(zone, name)
+
+        async def delete() -> None:
+            # By its id: the name may be another's by the time that the request arrives.
+            message = compute_v1.DeleteInstanceRequest(
+                project=self.project, zone=zone, instance=vm.id, request_id=str(uuid.uuid4())
+            )
+            operation = await self._calls.call(where, lambda: instances.delete_unary(message, **PLAIN))
+            await self._finish(zone, name, operation)
 
         async def gone() -> bool | None:
             left = await self.get(zone, name)
@@ -210,8 +214,7 @@ class ComputeEngine:
 
         async with limit(timeout, f"{name} was not deleted", where):
             try:
-                operation = await self._calls.call(where, lambda: instances.delete_unary(message, **PLAIN))
-                await self._finish(zone, name, operation)
+                await self._calls.settled(delete)
             except GoneError:
                 return
             await until(gone)

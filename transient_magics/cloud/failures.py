@@ -18,6 +18,7 @@ from ..errors import (
     CloudError,
     CredentialsError,
     GoneError,
+    NotReadyError,
     QuotaError,
     RateLimitError,
     StockoutError,
@@ -32,6 +33,7 @@ _STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT",
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 _RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED")
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
+_NOT_READY = ("resourceNotReady", "RESOURCE_NOT_READY")
 _GONE = ("notFound", "RESOURCE_NOT_FOUND")
 _EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 _ACCOUNT_DENIED = ("SERVICE_ACCOUNT_ACCESS_DENIED", "serviceAccountAccessDenied")
@@ -44,14 +46,15 @@ _LOGIN = "Type `gcloud auth application-default login` in a terminal and try aga
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may well succeed in a moment: overload, a rate limit, a connection that broke."""
+    """Whether the same request may well succeed in a moment: overload, a rate limit, a connection that broke, or what
+    it is about is being changed just now."""
     import requests.exceptions
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError, TransportError
 
     if isinstance(error, GoogleAPICallError):
-        status = int(error.code or 0)
-        return status == 429 or status >= 500 or (status == 403 and _reason(error) in _RATE)
+        status, reason = int(error.code or 0), _reason(error)
+        return status == 429 or status >= 500 or (status == 403 and reason in _RATE) or reason in _NOT_READY
     broken = requests.exceptions.ConnectionError, requests.exceptions.Timeout, requests.exceptions.ChunkedEncodingError
     if isinstance(error, requests.exceptions.SSLError):
         return False
@@ -126,6 +129,8 @@ def _by_code(
         return QuotaError(told, where=where, fix=remedy, everywhere=name.endswith("_ALL_REGIONS"))
     if code in _RATE or status == 429:
         return RateLimitError(f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute.")
+    if code in _NOT_READY:
+        return NotReadyError(f"It is being changed just now: {said}", where=where, fix="Try again in a moment.")
     if policy := policy_in(message):
         return forbidden_by_policy(policy, said, where, project)
     if code in _DISABLED or "it is disabled" in message:

@@ -90,11 +90,15 @@ class Firewall:
 
         where, firewalls = _place(rule["name"]), self._calls.clients.firewalls
         resource = compute_v1.Firewall(rule)
-        try:
+
+        async def insert() -> None:
             operation = await self._calls.call(
                 where, lambda: firewalls.insert_unary(project=self._project, firewall_resource=resource, **PLAIN)
             )
             await self._finish(where, operation)
+
+        try:
+            await self._calls.settled(insert)
         except AlreadyExistsError:
             await self._mend(resource)
 
@@ -139,12 +143,16 @@ class Firewall:
     async def _remove(self, name: str, description: str) -> None:
         where, firewalls = _place(name), self._calls.clients.firewalls
         whole = {"project": self._project, "firewall": name, **PLAIN}
+
+        async def delete() -> None:
+            await self._finish(where, await self._calls.call(where, lambda: firewalls.delete_unary(**whole)))
+
         try:
             found = await self._calls.call(where, lambda: firewalls.get(**whole))
             if not same_owner(found.description, description):
                 _log.warning("%s is not deleted: it is not this cluster's", where)
                 return
-            await self._finish(where, await self._calls.call(where, lambda: firewalls.delete_unary(**whole)))
+            await self._calls.settled(delete)
         except GoneError:
             return
 
