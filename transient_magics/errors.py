@@ -87,10 +87,6 @@ class AccessError(CloudError):
     """The credentials do not allow it, or the API is not enabled."""
 
 
-class PolicyError(AccessError):
-    """A policy of the project's organization forbids it."""
-
-
 class CredentialsError(AccessError):
     """There are no credentials, or Google does not accept them (any more). A login mends it."""
 

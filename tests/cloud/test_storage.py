@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from google.api_core.exceptions import Forbidden
+from scripted_api import Api, refusal
 
 from tests.conftest import Emulate
-from transient_magics.cloud import CloudStorage
+from tests.emulator.discovery import faults
+from transient_magics.cloud import CloudStorage, Reach, bounded_token
 from transient_magics.errors import AccessError, AlreadyExistsError, ChangedError, GoneError, UnreachableError
 
 BUCKET = "some-results"
@@ -41,6 +44,27 @@ async def test_a_bucket_is_made_once_and_closed_to_the_public(url: str, storage:
     assert made.location == "US-WEST1"
     assert made.iam_configuration.uniform_bucket_level_access_enabled
     assert made.iam_configuration.public_access_prevention == "enforced"
+    assert made.soft_delete_policy.retention_duration_seconds == 0, "checkpoints that were replaced are billed no more"
+
+
+async def test_where_a_policy_wants_soft_delete_the_bucket_is_made_with_it_and_that_is_said(api: Api) -> None:
+    forbidden = "'0' violates constraint 'constraints/storage.softDeletePolicySeconds'"
+    made = {
+        "name": "of-ours", "softDeletePolicy": {"retentionDurationSeconds": "604800"},
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"},
+    }  # fmt: skip
+    api.on("GET", "storage/v1/b", {"items": []})
+    api.on("POST", "storage/v1/b", refusal(412, "conditionNotMet", forbidden), made)
+    async with CloudStorage("a-project", api.url, patience=3) as storage:
+        said = await storage.ensure_bucket("of-ours", "us-central1", own=True)
+        assert "billed for 7 more days; `gcloud storage buckets update gs://of-ours --clear-soft-delete`" in said
+        first, second = (body for _, body in api.asked("POST", "storage/v1/b"))
+        assert faults("Bucket", second, "storage") == []
+        assert first["softDeletePolicy"]["retentionDurationSeconds"] == 0
+        assert second == {key: value for key, value in first.items() if key != "softDeletePolicy"}
+        api.on("POST", "storage/v1/b", refusal(412, "conditionNotMet", forbidden.replace("'0'", "'604800'")))
+        with pytest.raises(AccessError, match=r"policy storage\.softDeletePolicySeconds of project a-project forbids"):
+            await storage.ensure_bucket("of-ours", "us-central1", own=True)
 
 
 async def test_a_derived_name_that_somebody_else_took_is_refused(url: str, storage: CloudStorage) -> None:
@@ -63,8 +87,11 @@ async def test_a_bucket_that_was_made_otherwise_is_refused_or_told(url: str, sto
         await storage.ensure_bucket("of-the-user", "us-central1")
     made.iam_configuration.uniform_bucket_level_access_enabled = True
     made.patch()
-    assert "--public-access-prevention" in await storage.ensure_bucket("of-the-user", "us-central1")
+    said = await storage.ensure_bucket("of-the-user", "us-central1")
+    assert "--public-access-prevention" in said
+    assert "--clear-soft-delete" in said
     made.iam_configuration.public_access_prevention = "enforced"
+    made.soft_delete_policy.retention_duration_seconds = 0
     made.patch()
     assert await storage.ensure_bucket("of-the-user", "us-central1") == ""
 
@@ -109,6 +136,23 @@ async def test_what_is_not_there(storage: CloudStorage, tmp_path: Path) -> None:
     with pytest.raises(GoneError) as refused:
         await storage.upload("there-is-no-such-bucket", "file", Path(__file__))
     assert "http" not in str(refused.value)
+
+
+async def test_to_look_for_results_takes_no_more_than_object_admin(url: str, storage: CloudStorage) -> None:
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage as google
+    from google.oauth2.credentials import Credentials
+
+    await storage.write_json(BUCKET, "of-a-run", [1])
+    token = await bounded_token([Reach(f"gs://{BUCKET}", "objectUser")], "a-project", url)
+    options = {"api_endpoint": url}
+    anybody = google.Client("a-project", AnonymousCredentials(), client_options=options)
+    storage._client = google.Client("a-project", Credentials(token.text), client_options=options)
+    assert anybody.get_bucket(BUCKET).name == BUCKET
+    with pytest.raises(Forbidden):
+        storage._client.get_bucket(BUCKET)
+    assert (await storage.read_json(BUCKET, "of-a-run"))[0] == [1]
+    assert await storage.read_json(BUCKET, "nothing") == (None, 0)
 
 
 async def test_a_silent_endpoint_is_given_up(unused_port: int) -> None:

@@ -20,9 +20,11 @@ from typing import Any, Self
 from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
 from . import storage_failures
 from .calls import Attempts
+from .failures import policy_in
 
 _THREADS = 8
 _PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
+_SOFT_DELETE = "storage.softDeletePolicySeconds"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 
 
@@ -68,10 +70,11 @@ class CloudStorage:
     async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> str:
         """See that the bucket is there; make it in `location` (a region) where there is none of that name.
 
-        It is made with uniform access and without any for the public. AccessError for one without uniform access, in
-        which tokens with a boundary are worth nothing; the answer is a sentence about one that may be opened to the
-        public, else empty. `own`: it must be the project's, because its name can be guessed, and whoever made it first
-        would be handed all that is put there. AlreadyExistsError then.
+        It is made with uniform access, without any for the public, and without soft delete, by which checkpoints that
+        a run has replaced would be billed for a week more; where an organization forbids that, with it. AccessError for
+        one without uniform access, in which tokens with a boundary are worth nothing; the answer is what is not as it
+        should be with one that is there, in sentences, else empty. `own`: it must be the project's, because its name
+        can be guessed, and whoever made it first would be handed all that is put there. AlreadyExistsError then.
         """
         where = f"gs://{name}"
 
@@ -82,11 +85,13 @@ class CloudStorage:
             found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
             return next((each for each in found if each.name == name), None)
 
-        def make() -> None:
+        def make(soft_delete: bool) -> Any:
             fresh = self._client.bucket(name)
             fresh.iam_configuration.uniform_bucket_level_access_enabled = True
             fresh.iam_configuration.public_access_prevention = "enforced"
-            self._client.create_bucket(fresh, project=self.project, location=location, **_PLAIN)
+            if not soft_delete:
+                fresh.soft_delete_policy.retention_duration_seconds = 0
+            return self._client.create_bucket(fresh, project=self.project, location=location, **_PLAIN)
 
         found: Any = None
         try:
@@ -101,7 +106,12 @@ class CloudStorage:
         if found:
             return _looked_at(found)
         try:
-            await self._attempts.call(where, make)
+            try:
+                made = await self._attempts.call(where, lambda: make(soft_delete=False))
+            except AccessError as error:
+                if policy_in(error.what) != _SOFT_DELETE:
+                    raise
+                made = await self._attempts.call(where, lambda: make(soft_delete=True))
         except AlreadyExistsError as error:
             # Another controller may have made it at the same moment, or an attempt whose answer was lost.
             if found := await self._attempts.call(where, listed):
@@ -110,7 +120,7 @@ class CloudStorage:
             raise AlreadyExistsError(
                 what, where=f"project {self.project}", fix="Name another with --bucket."
             ) from error
-        return ""
+        return _looked_at(made)
 
     async def upload(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> Stored:
         """Put a file there; `generation` is what it may replace (0: nothing)."""
@@ -140,7 +150,7 @@ class CloudStorage:
         try:
             content = await self._attempts.call(where, lambda: blob.download_as_bytes(checksum="crc32c", **_PLAIN))
         except GoneError:
-            await self._attempts.call(f"gs://{bucket}", lambda: self._client.get_bucket(bucket, **_PLAIN))
+            await self.list(bucket, name, most=1)  # the bucket itself is there; to look at that takes another role
             return None, 0
         try:
             return json.loads(content), int(blob.generation or 0)
@@ -238,12 +248,18 @@ def _looked_at(bucket: Any) -> str:
         what = f"Objects of the bucket {bucket.name} may have rights of their own: no VM can be kept to its place"
         fix = f"Type `{change} --uniform-bucket-level-access`, or name another with --bucket."
         raise AccessError(what, where=f"gs://{bucket.name}", fix=fix)
+    said: list[str] = []
     if access.public_access_prevention != "enforced":
-        return (
+        said.append(
             f"The bucket {bucket.name} could be opened to the public; "
             f"`{change} --public-access-prevention` sees that it never is"
         )
-    return ""
+    if kept := bucket.soft_delete_policy.retention_duration_seconds:
+        said.append(
+            f"What is deleted from the bucket {bucket.name}, as checkpoints that newer ones replace, is billed for "
+            f"{kept / 86400:g} more days; `{change} --clear-soft-delete` ends that, where no policy forbids it"
+        )
+    return ". ".join(said)
 
 
 def _stored(blob: Any) -> Stored:

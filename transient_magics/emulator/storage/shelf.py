@@ -108,8 +108,9 @@ class Shelf:
                 "bucketPolicyOnly": {"enabled": False}, "uniformBucketLevelAccess": {"enabled": False},
                 "publicAccessPrevention": "inherited",
             },
+            "softDeletePolicy": {"retentionDurationSeconds": "604800", "effectiveTime": now},
         }  # fmt: skip
-        resource = _merged(resource, {key: value for key, value in body.items() if key in _BUCKET_FIELDS})
+        resource = _settled(resource, body, now)
         resource["etag"] = _etag(resource)
         (self._objects_folder / name).mkdir(exist_ok=True, mode=0o700)
         _write(self._buckets_folder / f"{name}.json", json.dumps(resource))
@@ -120,11 +121,10 @@ class Shelf:
         """New settings of a bucket: merged into the old ones, or instead of them."""
         bucket = self.bucket(name)
         conditions.check(bucket.resource)
-        given = {key: value for key, value in body.items() if key in _BUCKET_FIELDS}
         before = bucket.resource
         if replace:
             before = {key: value for key, value in before.items() if key not in ("labels", "lifecycle", "cors")}
-        resource = _touched(_merged(before, given))
+        resource = _touched(_settled(before, body, _now()))
         _write(self._buckets_folder / f"{name}.json", json.dumps(resource))
         bucket.resource = resource
         return resource
@@ -320,6 +320,21 @@ def _write(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             scratch.unlink()
         raise
+
+
+def _settled(old: Resource, body: Mapping[str, Any], now: str) -> Resource:
+    """A bucket with what a client may set of it. ApiError 400 for a soft delete that cannot be."""
+    new = {key: value for key, value in body.items() if key in _BUCKET_FIELDS}
+    if "softDeletePolicy" in new:
+        asked = (new["softDeletePolicy"] or {}).get("retentionDurationSeconds") or 0
+        try:
+            seconds = int(asked)
+        except (TypeError, ValueError):
+            seconds = -1
+        if seconds and not 7 * 86400 <= seconds <= 90 * 86400:
+            raise wire.ApiError(400, "invalid", "The soft delete retention is 0, or from 604800 to 7776000 seconds.")
+        new["softDeletePolicy"] = {"retentionDurationSeconds": str(seconds), "effectiveTime": now}
+    return _merged(old, new)
 
 
 def _merged(old: Resource, new: Mapping[str, Any]) -> Resource:
