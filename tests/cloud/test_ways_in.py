@@ -68,10 +68,9 @@ async def test_the_way_is_the_one_that_the_firewall_leaves(
     api.on("GET", f"zones/{ZONE}/instances/{NAME}", instance(NAME))
 
     assert "gcloud says: You may not tunnel" in await refused(access(engine, ssh_from=(IAP_RANGE,)), key)
-    tunnel = (
-        f"start-iap-tunnel https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{NAME} 22"
-    )
-    assert tunnel in gcloud.read_text()
+    asked = gcloud.read_text().splitlines()[0].split()
+    assert asked[:4] == ["compute", "start-iap-tunnel", NAME, "22"]
+    assert {f"--zone={ZONE}", f"--project={PROJECT}", "--listen-on-stdin", "--quiet"} == set(asked[4:])
     gcloud.unlink()
 
     said = await refused(access(engine, ssh_from=("203.0.113.7/32",)), key)

@@ -31,7 +31,10 @@ _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
 _PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
 _TOKEN_PATIENCE = 15.0  # there is another attempt soon
-_IAP = ("gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet")
+# Given all at once, it asks neither its own configuration nor Compute Engine before it dials.
+_IAP = (
+    "gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet",
+)  # fmt: skip
 _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as Google's clients for the emulator
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
@@ -154,8 +157,8 @@ class Access:
         if dialler is None and outside:
             dialler, address = Direct(), outside
         elif dialler is None:
-            place = f"projects/{self._spec.project}/zones/{zone}/instances/{instance}"
-            dialler, address = ProxyCommand(_IAP), f"https://www.googleapis.com/compute/v1/{place}"
+            where = f"--zone={zone}", f"--project={self._spec.project}"
+            dialler, address = ProxyCommand((*_IAP, *where)), instance
         return await connect(dialler, address, user=account(role), key=key, host_keys=keys, name=name, timeout=timeout)
 
     @property
