@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted_api import Api, forever, refusal
+from scripted_api import PROJECT, Api, forever, refusal
 
 from tests.conftest import Emulate
+from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, Shape
 from transient_magics.cloud import advice as advice_module
 from transient_magics.controller.preflight import examine
@@ -20,7 +21,8 @@ from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 V100 = Shape("n1-standard-8", "nvidia-tesla-v100")
 ZONES = ("us-west1-b", "us-west1-a", "us-central1-a")
-PATH = "regions/.*/advice/capacity"
+BETA = f"compute/beta/projects/{PROJECT}"
+PATH = f"({BETA}/)?regions/.*/advice/capacity"
 LINE = PriceLine("n1-standard-8", 1.0, 3.0, "test")
 SPEC = ClusterSpec(
     name="c", groups=(WorkerGroup("v100", 2),), zones=ZONES[:1], prices={"v100": LINE, "parameter-server": LINE},
@@ -75,18 +77,31 @@ async def test_vms_are_said_to_run_as_long_as_the_revocations_let_them(url: str,
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "times"),
     [
-        refusal(404, "notFound", "not found"),
-        refusal(403, "forbidden", "Required permission"),
-        refusal(501, "notImplemented", "not implemented"),
-        refusal(503, "backendError", "unavailable"),
+        (refusal(404, "notFound", "not found"), 2),
+        (refusal(403, "forbidden", "Required permission"), 1),
+        (refusal(501, "notImplemented", "not implemented"), 2),
+        (refusal(503, "backendError", "unavailable"), 1),
     ],
 )
-async def test_an_api_without_advice_is_asked_once(api: Api, engine: ComputeEngine, answer: Any) -> None:
+async def test_an_api_without_advice_is_asked_once(api: Api, engine: ComputeEngine, answer: Any, times: int) -> None:
     api.on("POST", PATH, answer)
     assert await engine.advice.spot(V100, ZONES) == {}
-    assert len(api.asked("POST", PATH)) == 1
+    assert len(api.asked("POST", PATH)) == times, "where it is not served, the other version is asked, too"
+
+
+@pytest.mark.parametrize("serving", ["beta", "v1"])
+async def test_the_version_that_takes_the_question_is_the_only_one_asked_from_then_on(
+    api: Api, engine: ComputeEngine, serving: str
+) -> None:
+    versions = {"beta": f"{BETA}/regions/.*/advice/capacity", "v1": "regions/.*/advice/capacity"}
+    api.on("POST", versions[serving], {"recommendations": [{"scores": {"obtainability": 0.8}}]})
+    assert tuple(await engine.advice.spot(V100, ZONES)) == ZONES
+    counted = {version: len(api.asked("POST", path)) for version, path in versions.items()}
+    assert counted == {"beta": 3 if serving == "beta" else 1, "v1": 0 if serving == "beta" else 3}
+    for _, body in api.asked("POST", versions[serving]):
+        assert faults("CapacityAdviceRequest", body) == []
 
 
 async def test_what_was_preempted_is_the_mean_of_the_last_week(api: Api, engine: ComputeEngine) -> None:
@@ -99,7 +114,8 @@ async def test_what_was_preempted_is_the_mean_of_the_last_week(api: Api, engine:
     api.on("POST", f"{PATH}History", {"preemptionHistory": days}, {})
     found = await engine.advice.spot(V100, ZONES[:2])
     assert [chance.preempted for chance in found.values()] == [pytest.approx(0.2), None]
-    _, body = api.asked("POST", "regions/us-west1/advice/capacityHistory")[0]
+    _, body = api.asked("POST", f"{BETA}/regions/us-west1/advice/capacityHistory")[0]
+    assert faults("CapacityHistoryRequest", body) == []
     assert (body["types"], body["locationPolicy"]) == (["PREEMPTION"], {"location": f"zones/{ZONES[0]}"})
     assert body["instanceProperties"]["scheduling"] == {"provisioningModel": "SPOT"}
     assert body["instanceProperties"]["guestAccelerators"][0]["acceleratorType"] == "nvidia-tesla-v100"
@@ -123,8 +139,8 @@ async def test_an_api_that_is_slow_gives_no_advice(
 
 async def test_a_zone_without_recommendation_is_left_out(api: Api, engine: ComputeEngine) -> None:
     scores = {"obtainability": 0.8, "estimatedUptime": "7200s"}
-    api.on("POST", "regions/us-west1/advice/capacity", {"recommendations": [{"scores": scores}]}, {})
-    api.on("POST", "regions/us-central1/advice/capacity", refusal(400, "invalid", "No zone offers it"))
+    api.on("POST", f"{BETA}/regions/us-west1/advice/capacity", {"recommendations": [{"scores": scores}]}, {})
+    api.on("POST", f"{BETA}/regions/us-central1/advice/capacity", refusal(400, "invalid", "No zone offers it"))
     found = await engine.advice.spot(V100, ZONES)
     assert {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()} == {ZONES[0]: (0.8, 7200.0)}
 

@@ -295,44 +295,45 @@ def test_quotas_count_what_exists(cloud: Cloud, ask: Any) -> None:
     assert (usage["DISKS_TOTAL_GB"], usage["INSTANCES"]) == (25, 1)
 
 
-def test_advice_is_plausible_and_always_the_same(cloud: Cloud, ask: Any) -> None:
-    advice = cloud.client(compute_v1.AdviceClient)
+def test_advice_is_plausible_and_always_the_same(running: Running, ask: Any) -> None:
     gpu = [{"acceleratorType": "nvidia-tesla-v100", "acceleratorCount": 1}]
     selection = {"one": {"machineTypes": ["n1-standard-8"], "guestAccelerators": gpu}}
+    place = "regions/us-central1/advice"
 
-    def capacity(size: int, model: str = "SPOT") -> dict[str, Any]:
-        body = {
+    def beta(path: str, schema: str, body: Any) -> Any:
+        status, content = http_request(running.url, "POST", f"{_BASE.replace('/v1/', '/beta/')}/{path}", body)
+        assert (status, faults(schema, content)) == (200, [])
+        return content
+
+    def asked(size: int, model: str) -> dict[str, Any]:
+        return {
             "size": size, "instanceFlexibilityPolicy": {"instanceSelections": selection},
             "instanceProperties": {"scheduling": {"provisioningModel": model}},
         }  # fmt: skip
-        (found,) = ask("POST", "regions/us-central1/advice/capacity", "CapacityAdviceResponse", body)["recommendations"]
-        return found
+
+    def capacity(size: int, model: str = "SPOT") -> dict[str, Any]:
+        return beta(f"{place}/capacity", "CapacityAdviceResponse", asked(size, model))["recommendations"][0]
 
     few, many, safe = capacity(1), capacity(200), capacity(1, "STANDARD")
     assert few == capacity(1)
     assert many["scores"]["obtainability"] < few["scores"]["obtainability"] < safe["scores"]["obtainability"]
     assert sum(shard["instanceCount"] for shard in many["shards"]) == 200
     assert "estimatedUptime" not in safe["scores"]
-    history = compute_v1.CapacityHistoryRequest(
-        types=["PREEMPTION", "PRICE"],
-        instance_properties=compute_v1.CapacityHistoryRequestInstanceProperties(
-            machine_type="n1-standard-8",
-            scheduling=compute_v1.CapacityHistoryRequestInstancePropertiesScheduling(provisioning_model="SPOT"),
-        ),
-    )
-    found = advice.capacity_history(project=PROJECT, region="us-central1", capacity_history_request_resource=history)
-    assert len(found.preemption_history) == 30
-    assert all(0 <= each.preemption_rate <= 1 for each in found.preemption_history)
-    assert found.price_history[0].list_price.currency_code == "USD"
-    body = {
+    body: dict[str, Any] = {
         "types": ["PRICE", "PREEMPTION"], "locationPolicy": {"location": f"zones/{ZONE}"},
         "instanceProperties": {"machineType": "n1-standard-8", "scheduling": {"provisioningModel": "SPOT"}},
     }  # fmt: skip
-    ask("POST", "regions/us-central1/advice/capacityHistory", "CapacityHistoryResponse", body)
+    found = beta(f"{place}/capacityHistory", "CapacityHistoryResponse", body)
+    assert len(found["preemptionHistory"]) == 30
+    assert all(0 <= each["preemptionRate"] <= 1 for each in found["preemptionHistory"])
+    assert found["priceHistory"][0]["listPrice"]["currencyCode"] == "USD"
+    assert ask("POST", f"{place}/capacityHistory", body=body, expect=400) == "invalid", "version 1 takes no SPOT"
+    assert ask("POST", f"{place}/capacity", body=asked(1, "SPOT"), expect=400) == "invalid"
+    assert ask("POST", f"{place}/capacity", "CapacityAdviceResponse", asked(1, "STANDARD"))["recommendations"] == [safe]
     body["instanceProperties"]["scheduling"]["provisioningModel"] = "STANDARD"
-    assert ask("POST", "regions/us-central1/advice/capacityHistory", body=body, expect=400) == "invalid"
+    assert ask("POST", f"{place}/capacityHistory", body=body, expect=400) == "invalid"
     assert ask("POST", "regions/moon-central1/advice/capacity", body={}, expect=404) == "notFound"
-    assert ask("POST", "regions/us-central1/advice/capacity", body={}, expect=400) == "required"
+    assert ask("POST", f"{place}/capacity", body={}, expect=400) == "required"
 
 
 def test_answers_can_be_cut_down_to_some_fields(running: Running, ask: Any) -> None:

@@ -2,7 +2,8 @@
 many were taken away lately.
 
 Advice is nice to have and nothing more: projects without access to it, an API that lacks it and one that is slow all
-give the same answer, none. The first zone is asked alone, so that a refusal costs one request; nothing is tried twice.
+give the same answer, none. The first zone is asked alone, so that a refusal costs one request (of each version of the
+API); nothing is tried twice. The client of Google's that we have speaks version 1 alone, so these are plain requests.
 What Spot VMs have cost is in the same history, but neither its unit nor whether attached GPUs are part of it is
 documented, so it is not asked for.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, TypeVar
@@ -27,7 +28,11 @@ T = TypeVar("T")
 _SECONDS = 6.0  # for all zones together, and again for their history
 _LATEST = 7  # records of the history, which has one for each day
 _MOST_ZONES = 16
-_ONCE: dict[str, Any] = {"retry": None, "timeout": 5.0}
+_ONCE: dict[str, Any] = {"timeout": 5.0}
+_HOST = "https://compute.googleapis.com"
+_VERSIONS = "beta", "v1"
+"""Of the API, in the order in which they are asked: version 1 has these methods, and refuses SPOT (as of 2026)."""
+_NOT_SERVED = (400, 404, 501)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,11 @@ class CapacityAdvice:
 
     def __init__(self, calls: Calls, project: str) -> None:
         self._calls, self._project = calls, project
+        self._versions: tuple[str, ...] = _VERSIONS
 
     async def spot(self, shape: Shape, zones: Sequence[str], count: int = 1) -> dict[str, Chance]:
         """By zone, what is advised about `count` Spot VMs; empty where there is no advice. Never raises CloudError."""
-        if self._calls.clients.advice is None or not zones:
+        if not zones:
             return {}
         zones = zones[:_MOST_ZONES]
         found = await self._ask(zones, lambda zone: self._chance(shape, zone, count))
@@ -86,50 +92,65 @@ class CapacityAdvice:
 
     async def _chance(self, shape: Shape, zone: str, count: int) -> Chance | None:
         """One attempt. None where Compute Engine recommends nothing."""
-        message = self._message(zone, capacity_advice_request_resource=_question(shape, zone, count))
-        answer = await self._answer(zone, self._calls.clients.advice.capacity, message)
-        scores = [each.scores for each in answer.recommendations]
-        return Chance(scores[0].obtainability, _seconds(scores[0].estimated_uptime)) if scores else None
+        answer = await self._answer(zone, "capacity", _question(shape, zone, count))
+        for each in answer.get("recommendations", ())[:1]:
+            scores = each["scores"]
+            return Chance(float(scores.get("obtainability", 0)), _seconds(scores.get("estimatedUptime", "")))
+        return None
 
     async def _past(self, shape: Shape, zone: str) -> float | None:
         """One attempt at the share that was preempted. None where Compute Engine remembers nothing."""
-        properties: dict[str, Any] = {
-            "machine_type": shape.machine_type,
-            "scheduling": {"provisioning_model": "SPOT"},
-            "guest_accelerators": _attached(shape),
+        properties = {
+            "machineType": shape.machine_type,
+            "scheduling": {"provisioningModel": "SPOT"},
+            "guestAccelerators": _attached(shape),
         }
-        message = self._message(
-            zone,
-            capacity_history_request_resource={
-                "types": ["PREEMPTION"],
-                "instance_properties": properties,
-                "location_policy": {"location": f"zones/{zone}"},
-            },
-        )
-        answer = await self._answer(zone, self._calls.clients.advice.capacity_history, message)
-        records = sorted(answer.preemption_history, key=lambda each: each.interval.end_time)[-_LATEST:]
-        return fmean(each.preemption_rate for each in records) if records else None
+        question = {
+            "types": ["PREEMPTION"],
+            "instanceProperties": properties,
+            "locationPolicy": {"location": f"zones/{zone}"},
+        }
+        answer = await self._answer(zone, "capacityHistory", question)
+        records = sorted(answer.get("preemptionHistory", ()), key=lambda each: each["interval"]["endTime"])[-_LATEST:]
+        return fmean(float(each.get("preemptionRate", 0)) for each in records) if records else None
 
-    def _message(self, zone: str, **resource: dict[str, Any]) -> dict[str, Any]:
-        return {"project": self._project, "region": zone.rpartition("-")[0], **resource}
+    async def _answer(self, zone: str, what: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What the first version of the API says that takes the question; it is the only one asked from then on."""
 
-    async def _answer(self, zone: str, method: Callable[..., Any], message: dict[str, Any]) -> Any:
+        def ask() -> dict[str, Any]:
+            from google.api_core import exceptions
+
+            refusal: Exception | None = None
+            for version in self._versions:
+                place = f"compute/{version}/projects/{self._project}/regions/{zone.rpartition('-')[0]}/advice/{what}"
+                answer = self._calls.clients.asking.post(
+                    f"{self._calls.endpoint or _HOST}/{place}", json=question, **_ONCE
+                )
+                if answer.status_code == 200:
+                    self._versions = (version,)
+                    return answer.json()
+                refusal = refusal or exceptions.from_http_response(answer)
+                if answer.status_code not in _NOT_SERVED:
+                    break
+            assert refusal
+            raise refusal
+
         async with self._calls.explaining(f"zone {zone}"):
-            return await self._calls.threaded(lambda: method(message, **_ONCE))
+            return await self._calls.threaded(ask)
 
 
 def _question(shape: Shape, zone: str, count: int) -> dict[str, Any]:
-    selection = {"machine_types": [shape.machine_type], "guest_accelerators": _attached(shape)}
+    selection = {"machineTypes": [shape.machine_type], "guestAccelerators": _attached(shape)}
     return {
         "size": count,
-        "distribution_policy": {"target_shape": "ANY_SINGLE_ZONE", "zones": [{"zone": f"zones/{zone}"}]},
-        "instance_flexibility_policy": {"instance_selections": {"wanted": selection}},
-        "instance_properties": {"scheduling": {"provisioning_model": "SPOT"}},
+        "distributionPolicy": {"targetShape": "ANY_SINGLE_ZONE", "zones": [{"zone": f"zones/{zone}"}]},
+        "instanceFlexibilityPolicy": {"instanceSelections": {"wanted": selection}},
+        "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
     }
 
 
 def _attached(shape: Shape) -> list[dict[str, Any]]:
-    return [{"accelerator_type": shape.accelerator, "accelerator_count": 1}] if shape.accelerator else []
+    return [{"acceleratorType": shape.accelerator, "acceleratorCount": 1}] if shape.accelerator else []
 
 
 def _seconds(duration: str) -> float:

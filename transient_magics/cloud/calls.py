@@ -102,11 +102,6 @@ class Calls(Attempts):
         """The URL of the emulator that is asked; None: Google."""
         return self._endpoint
 
-    @property
-    def host(self) -> str:
-        """Where Compute Engine is."""
-        return self._endpoint or "https://compute.googleapis.com"
-
     async def open(self) -> None:
         """Import Google's clients, find credentials, build them. Again: anew, for calls that begin from then on."""
         async with self.explaining(f"project {self._project}"):

@@ -20,7 +20,7 @@ class Clients:
         from requests.adapters import HTTPAdapter
 
         self.billing: Session  # for the price list, which has no client among those that we have
-        self.asking: Session  # nor have the services that know rights and policies
+        self.asking: Session  # nor have the services that know rights and policies, and what is not in version 1
         given: dict[str, Any] = {}
         if endpoint:
             # The universe is fixed too, or an environment variable could make the credentials look foreign.
@@ -49,9 +49,6 @@ class Clients:
         self.subnetworks = compute_v1.SubnetworksClient(**given)
         self.routers = compute_v1.RoutersClient(**given)
         self.firewalls = compute_v1.FirewallsClient(**given)
-        self.advice: Any = None
-        if hasattr(compute_v1, "AdviceClient"):  # releases of Google's library before 2026 have none
-            self.advice = compute_v1.AdviceClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
             session = client.transport._session
@@ -72,4 +69,4 @@ class Clients:
 
     def _all(self) -> tuple[Any, ...]:
         sessions = self.billing, self.asking
-        return tuple(each for each in vars(self).values() if each is not None and each not in sessions)
+        return tuple(each for each in vars(self).values() if each not in sessions)

@@ -25,6 +25,7 @@ _SOLD_OUT = 0.02  # the obtainability of what every request for is refused
 _DAYS = 30  # of history
 _PRICE_DAYS = 10  # that a price lasts
 _SPOT_SHARE = 0.35  # of the price on demand, about
+_MODEL = "instanceProperties.scheduling.provisioningModel"
 _MODELS = ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
 
 
@@ -36,8 +37,9 @@ class Advice:
 
     def routes(self) -> list[rest.Route]:
         """What clients can ask for."""
-        base = f"{rest.BASE}/regions/{{region}}/advice"
-        return [("POST", f"{base}/capacity", self._capacity), ("POST", f"{base}/capacityHistory", self._history)]
+        bases = [f"{base}/regions/{{region}}/advice" for base in (rest.BASE, rest.BASE.replace("/v1/", "/beta/"))]
+        asked = {"capacity": self._capacity, "capacityHistory": self._history}
+        return [("POST", f"{base}/{what}", answer) for base in bases for what, answer in asked.items()]
 
     async def _capacity(self, request: web.Request) -> rest.Answer:
         region, body = rest.scope(request).partition("/")[2], await rest.body(request)
@@ -46,7 +48,8 @@ class Advice:
             raise wire.invalid("size", size, "Must be between 1 and 1000.")
         model = ((body.get("instanceProperties") or {}).get("scheduling") or {}).get("provisioningModel") or "STANDARD"
         if model not in _MODELS:
-            raise wire.invalid("instanceProperties.scheduling.provisioningModel", model, "Unknown value.")
+            raise wire.invalid(_MODEL, model, "Unknown value.")
+        _refuse_spot_in_version_1(request, model)
         policy = body.get("distributionPolicy") or {}
         shape = policy.get("targetShape") or "ANY_SINGLE_ZONE"
         zones = [zone for zone in tables.ZONES if catalog.region(zone) == region]
@@ -105,7 +108,8 @@ class Advice:
         project, properties = rest.project(request), body.get("instanceProperties") or {}
         model = (properties.get("scheduling") or {}).get("provisioningModel")
         if model != "SPOT":
-            raise wire.invalid("instanceProperties.scheduling.provisioningModel", model, "Must be SPOT.")
+            raise wire.invalid(_MODEL, model, "Must be SPOT.")
+        _refuse_spot_in_version_1(request, model)
         machine = properties.get("machineType")
         if not machine:
             raise wire.required("instanceProperties.machineType")
@@ -134,6 +138,12 @@ class Advice:
         if "PRICE" in kinds:
             answer["priceHistory"] = _prices(today, _on_demand(made), scarcity, place + machine)
         return answer
+
+
+def _refuse_spot_in_version_1(request: web.Request, model: str) -> None:
+    """As the real one does, though its version 1 has these methods."""
+    if model == "SPOT" and "/beta/" not in request.path:
+        raise wire.invalid(_MODEL, model, "Not supported in this version of the API.")
 
 
 def _prices(today: datetime, on_demand: float, scarcity: float, seed: str) -> list[dict[str, Any]]:

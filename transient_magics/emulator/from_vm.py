@@ -16,7 +16,7 @@ from .metadata_server import RequestFactory
 from .storage import Endpoint, rights, tokens
 from .weather import api as weather
 
-_COMPUTE = "/compute/v1/"
+_COMPUTE = "/compute/"
 _ALL = "cloud-platform"
 _STORAGE = (_ALL, "devstorage.full_control", "devstorage.read_write")
 
