@@ -119,6 +119,26 @@ async def test_what_is_missing_is_said_question_by_question(api: Api, engine: Co
     assert "has 1 of 4 left, and 2 are wanted" in said["quotas in us-central1"]
 
 
+async def test_what_comes_to_its_end_is_told_and_what_has_is_refused(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    everything_is_there(api)
+    zone = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+    status = {"state": "DEPRECATED", "obsolete": "2027-01-31T00:00:00Z", "deleted": "2027-06-30T00:00:00Z"}
+    status["replacement"] = f"{zone}/acceleratorTypes/nvidia-tesla-t4"
+    api.on("GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", {"name": "nvidia-tesla-k80", "deprecated": status})
+
+    async def told() -> tuple[bool, str]:
+        return next((each.good, each.said) for each in await engine.examine([wanted]) if each.subject == f"zone {ZONE}")
+
+    end = "nvidia-tesla-k80 is deprecated and ends on 2027-01-31 and has nvidia-tesla-t4 for its successor"
+    assert await told() == (True, f"has n1-standard-4, nvidia-tesla-k80; {end}")
+    status["state"] = "OBSOLETE"
+    good, said = await told()
+    assert not good
+    assert said.startswith(f"{ZONE} has no nvidia-tesla-k80 any more: nvidia-tesla-k80 is obsolete")
+
+
 async def test_a_project_that_cannot_be_used_ends_the_examination(
     api: Api, engine: ComputeEngine, wanted: VmRequest
 ) -> None:

@@ -18,6 +18,7 @@ from .asking import IAM, ask
 from .calls import PLAIN, Calls
 from .failures import across_projects
 from .images import FAMILY
+from .offers import WITHDRAWN, end_of
 from .translation import IMAGE
 from .values import VmRequest
 from .ways_out import place_of, way_out
@@ -170,14 +171,14 @@ class Examination:
         here = [each for each in self._requests if each.zone == name]
         machines = {each.machine_type for each in here}
         cards = {each.accelerator for each in here if each.accelerator}
-        clients = self._calls.clients
+        clients, ends = self._calls.clients, list[str]()
         for machine in sorted(machines):
-            await self._there(
-                f"{name} has no machine type {machine}", clients.machine_types, zone=name, machine_type=machine
-            )
+            without = f"{name} has no machine type {machine}"
+            ends.append(await self._there(without, clients.machine_types, zone=name, machine_type=machine))
         for card in sorted(cards):
-            await self._there(f"{name} has no {card}", clients.accelerator_types, zone=name, accelerator_type=card)
-        return f"has {', '.join(sorted(machines | cards))}"
+            without = f"{name} has no {card}"
+            ends.append(await self._there(without, clients.accelerator_types, zone=name, accelerator_type=card))
+        return "; ".join([f"has {', '.join(sorted(machines | cards))}", *filter(None, ends)])
 
     async def _image(self, text: str) -> str:
         project, name = place_of(text, self._project)
@@ -230,11 +231,16 @@ class Examination:
         wanted = quotas.needs_everywhere(self._requests)
         return quotas.compare(self._whole.quotas, wanted, f"of project {self._project}", self._project)
 
-    async def _there(self, otherwise: str, client: Any, **what: str) -> None:
+    async def _there(self, otherwise: str, client: Any, **what: str) -> str:
+        """What Compute Engine says of its end, where it is there."""
         try:
-            await self._get(client, **what)
+            found = await self._get(client, **what)
         except GoneError as error:
             raise CloudError(otherwise, fix="`transient catalog GPU` lists the zones that have a GPU.") from error
+        end = end_of(found.name, found.deprecated)
+        if found.deprecated.state in WITHDRAWN:
+            raise CloudError(f"{otherwise} any more: {end}", fix="Declare another.")
+        return end
 
     async def _get(self, client: Any, **what: str) -> Any:
         whole: dict[str, Any] = {"project": self._project, **what, **PLAIN}
