@@ -85,6 +85,28 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float)
 
 
 @pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"max_hours": 121 * 86400.0},
+            "Compute Engine ends VMs after 120 days at most (--max-hours). Write 120d or less",
+        ),
+        (
+            {"max_hours": 300.0},
+            "would end after 5 min, and its VMs take 10 min or more to boot (--max-hours). Raise it",
+        ),
+        ({"max_cost": 0.01}, "(--max-cost). Raise it, or bake an image"),
+    ],
+)
+def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dict[str, float], said: str) -> None:
+    with pytest.raises(DeclarationError) as told:
+        specify(Declaration("t4", name="n", project="mine", bucket="none", **more))
+    assert said in str(told.value)
+    assert specify(Declaration("t4", name="n", project="mine", bucket="none", image="i", max_hours=300.0))
+    assert specify(Declaration("t4", name="n", max_hours=10.0)), "emulated VMs boot as fast as they do"
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("k80x4 --max-hour 3", "'--max-hour' is no option of transient cluster. Did you mean --max-hours?"),

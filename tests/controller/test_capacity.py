@@ -81,6 +81,24 @@ def test_a_used_up_quota_closes_the_region() -> None:
     assert offer(refused(1, "us-west1-b", "quota")) == Offer("us-east1-c", "spot")
 
 
+def test_a_used_up_quota_of_all_regions_closes_them_all_on_whatever_terms() -> None:
+    everywhere = refused(1, "us-west1-b", "quota everywhere")
+    assert offer(everywhere) is None
+    assert offer(everywhere, slot=1) is None, "for every place that wants that machine"
+    assert offer(everywhere, spec=replace(SPEC, fallback_seconds=0.5)) is None
+    assert Capacity(SPEC, [everywhere], NOW).offer("ps", 0, "", ZONES, "standard"), "other machines are asked for"
+    assert offer(everywhere, after=400) == Offer("us-west1-b", "spot")
+
+
+def test_a_missing_right_is_waited_for_longer_than_a_passing_failure() -> None:
+    for cause, first, later in (("other", 3, 330), ("access", 40, 1130)):
+        once, often = [refused(1, ZONES[0], cause)], [refused(number, ZONES[0], cause) for number in range(12)]
+        assert offer(*once) is None
+        assert offer(*once, after=first) == Offer("us-west1-b", "spot")
+        assert offer(*often, after=later * 0.6) is None
+        assert offer(*often, after=later) == Offer("us-west1-b", "spot")
+
+
 def test_without_any_capacity_the_place_waits() -> None:
     assert offer(*(refused(number, zone, "stockout") for number, zone in enumerate(ZONES))) is None
 
@@ -109,7 +127,7 @@ def test_what_is_sold_as_spot_only_is_never_asked_for_on_demand() -> None:
         assert offered.provisioning_model == model
 
 
-causes = st.sampled_from(["stockout", "quota", "other"])
+causes = st.sampled_from(["stockout", "quota", "quota everywhere", "access", "other"])
 
 
 @given(st.lists(st.tuples(st.sampled_from(ZONES), causes, st.integers(0, 3)), max_size=40))

@@ -159,6 +159,16 @@ def test_a_place_that_is_refused_for_another_reason_waits_longer_and_longer() ->
     assert 200 <= waits[-1] <= 400
 
 
+def test_no_vm_is_asked_for_that_would_not_have_booted_when_the_limit_comes() -> None:
+    for options, too_late in (({}, 601), ({"image": "family/mine"}, 121)):
+        story = Story(max_seconds=7200.0, project="mine", **options).all_ready()
+        story.after(7200 - too_late).happens(events.VmRevoked(vm="worker-0", signal="ssh"))
+        assert [each.vm for each in requests(story.decisions())] == ["worker-2"]
+        assert requests(story.after(2).decisions()) == []
+    story = Story(max_seconds=7200.0).all_ready().after(7190).happens(events.VmRevoked(vm="worker-0", signal="ssh"))
+    assert requests(story.decisions()), "emulated VMs boot as fast as they do"
+
+
 @pytest.mark.parametrize(
     ("options", "seconds", "word"),
     [({"max_seconds": 3600.0}, 3601, "60 min"), ({"max_cost": 1.0}, 3600 * 1.4, r"\$1.00")],

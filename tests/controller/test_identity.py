@@ -6,11 +6,17 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.cloud import permissions
 from transient_magics.cloud.translation import instance_of
-from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels
+from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels
 from transient_magics.controller.preflight import first_requests
 from transient_magics.controller.startup import CONTROLLER_USER, USER, controller_script
-from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.emulator import wire
+from transient_magics.protocol.names import LONGEST_NAME, is_name
+from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup, own_bucket
 
 LINE = PriceLine("n1-standard-4", 1.0, 3.0, "test")
 SPEC = ClusterSpec(
@@ -94,10 +100,33 @@ def test_the_documented_roles_have_what_the_requests_take() -> None:
     controller, user = (set(roles[name].split(",")) for name in ("transientController", "transientUser"))
     assert controller < user
     assert not [each for each in controller if not each.startswith("compute.") or "firewall" in each]
+    assert user == set(permissions.ALL), "a dry run asks for what the role of docs/accounts.md has"
     fields = {field for request in first_requests(SPEC) for field in instance_of(request)}
     assert {_TAKES[field] for field in fields} - {""} <= controller
     assert {_TAKES["service_accounts"], "compute.firewalls.create", "compute.networks.updatePolicy"} <= user
     assert "--service-account transient-magics" in text
+
+
+NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True) | st.just("a" * LONGEST_NAME)
+
+
+@given(NAMES, st.integers(0, 10**6), st.from_regex(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", fullmatch=True))
+def test_whatever_is_named_after_a_cluster_or_an_image_is_short_enough(name: str, number: int, project: str) -> None:
+    assert is_name(name)
+    prices = {**SPEC.prices, "controller": LINE}
+    whole = {"controller": "cluster", "service_account": "robot@mine", "prices": prices}
+    spec = replace(SPEC, name=name, id="1a2b3c4d", **whole)
+    requests = first_requests(spec)
+    derived = [each.name for each in requests] + [tag for each in requests for tag in each.tags]
+    derived += [instance_name(spec, f"{role}-{number}") for role in ("ps", "worker", "controller")]
+    derived += [rule["name"] for rule in firewall_rules(spec)]
+    derived += [tag for rule in firewall_rules(spec) for tag in (*rule["target_tags"], *rule.get("source_tags", ()))]
+    derived.append(ImageSpec(name, "us-west1-b", 1e9, id="1a2b3c4d").vm)
+    assert [wire.check_name(each) for each in derived] == derived
+    values = [value for each in requests for value in each.labels.values()]
+    assert all(re.fullmatch(r"[a-z0-9_-]{0,63}", value) for value in values)
+    for region in ("northamerica-northeast1", "us-west1"):
+        assert re.fullmatch(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]", own_bucket(project, region))
 
 
 def test_every_vm_turns_os_login_off_for_itself() -> None:

@@ -33,7 +33,7 @@ from ..catalog import (
     transfer_price,
     zones_with,
 )
-from ..controller import declared
+from ..controller import boot_times, declared
 from ..controller.pricing import with_home, worker_prices
 from ..emulator.project.program import ask as ask_project
 from ..errors import ClusterError, DeclarationError, UnreachableError
@@ -42,6 +42,7 @@ from ..spec import (
     CONTROLLER,
     EMULATED_PROJECT,
     IAP_RANGE,
+    MOST_SECONDS,
     ClusterSpec,
     PriceLine,
     WorkerGroup,
@@ -133,7 +134,7 @@ class Preview:
         total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
-        answers = [f"{'good' if good else 'NOT GOOD'}: {subject}: {said}" for subject, good, said in self.findings]
+        answers = [_answered(*finding) for finding in self.findings]
         kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
         if spec.project and not spec.controller_vm:
             kept.append(_STAYS)
@@ -203,6 +204,14 @@ def preview(declaration: Declaration) -> Preview:
     return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
 
 
+def _answered(subject: str, good: bool, said: str) -> str:
+    """A line of the dry run for one finding. What could not be told is neither good nor bad."""
+    unknown = said.removeprefix("not told: ")
+    if good and unknown != said:
+        return f"NOT TOLD: {subject}: {unknown}"
+    return f"{'good' if good else 'NOT GOOD'}: {subject}: {said}"
+
+
 def _project_lacks() -> bool:
     """Whether this user's emulator runs, with a project that is not whole."""
     url = emulator.running()
@@ -254,6 +263,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         controller=declaration.controller or _default_controller(declaration),
     )
     spec = with_home(spec, lines)
+    _refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
     return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
 
@@ -346,6 +356,9 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
     for zone in declaration.zone:
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
+    if declaration.max_hours > MOST_SECONDS:
+        what = f"Compute Engine ends VMs after {MOST_SECONDS / 86400:g} days at most"
+        raise DeclarationError(what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less.")
     if declaration.ps < 1 or declaration.ps > 16:
         raise DeclarationError("A cluster has 1 to 16 parameter servers", where="--ps")
     if declaration.ps_cores not in (1, 2, 4, 8, 16, 32):
@@ -362,6 +375,19 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"
         fix = "Name it with --service-account; docs/accounts.md has the commands that make one."
         raise DeclarationError(what, where="--controller cluster", fix=fix)
+
+
+def _refuse_short(spec: ClusterSpec) -> None:
+    """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
+    seconds = spec.ends_at - spec.declared_at
+    needed = max(boot_times.least(spec, group.accelerator) for group in spec.groups)
+    if seconds < needed:
+        option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
+        raise DeclarationError(
+            f"This cluster would end after {render_duration(seconds)}, and its VMs take {render_duration(needed)} or "
+            "more to boot",
+            where=option, fix="Raise it, or bake an image (`%transient_image build`), from which they boot sooner.",
+        )  # fmt: skip
 
 
 def _refuse_driver(kinds: Iterable[str]) -> None:

@@ -134,7 +134,8 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
 def _declare() -> tuple[Option, ...]:
     return (
         word("spec", "SPEC", "GROUP+GROUP..., each GPU[xCOUNT][@ZONE], as k80x4", many="*", completes="gpu"),
-        flag("--name", "the cluster's name (short, from SPEC)", lambda text: parse_name(text, "--name")),
+        flag("--name", "the cluster's name, 40 characters at most (short, from SPEC)",
+              lambda text: parse_name(text, "--name")),
         flag("--ps", "number of parameter servers, always on demand (1)", whole("--ps"), metavar="N"),
         flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
@@ -146,8 +147,8 @@ def _declare() -> tuple[Option, ...]:
               name="fallback_seconds", metavar="on-demand[=TIME]"),
         flag("--chief", "who saves checkpoints: the parameter server's VM, or a worker, and another one when that is "
               "revoked, as published systems do (ps)", **one_of("--chief", ("ps", "worker"))),
-        flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h", duration("--max-hours", "h"),
-              metavar="TIME"),
+        flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h (120d at most; it cannot be moved later)",
+              duration("--max-hours", "h"), metavar="TIME"),
         flag("--max-cost", "hard limit in US dollars", positive("--max-cost"), metavar="DOLLARS"),
         flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
         flag("--project", "a Google Cloud project; without one all is emulated and free", str),

@@ -16,7 +16,8 @@ from ..cloud import ComputeEngine
 from ..errors import CloudError
 from ..journal import MOST_FAILED_BOOTS, VmState, events
 from .access import Access
-from .machines import boot_patience, instance_name
+from .boot_times import patience
+from .machines import instance_name
 from .record import Recorder
 from .startup import NAMESPACE
 from .tasks import Tasks
@@ -86,7 +87,8 @@ class Boots:
 
     async def _follow(self, name: str) -> None:
         # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
-        heard, patience = time.monotonic(), boot_patience(self._recorder.spec, self._recorder.state.vms[name])
+        gpu = self._recorder.state.vms[name].accelerator
+        heard, longest = time.monotonic(), patience(self._recorder.spec, gpu)
         while True:
             await asyncio.sleep(_EVERY)
             vm = self._recorder.state.vms[name]
@@ -103,9 +105,9 @@ class Boots:
             if word.kind and word.words != vm.step:
                 heard = time.monotonic()
                 self._recorder.record(events.VmBootStep(vm=name, what=word.words))
-            elif time.monotonic() - heard > patience:
+            elif time.monotonic() - heard > longest:
                 at = f" after: {vm.step}" if vm.step else ""
-                await self._failed(vm, f"no answer within {patience / 60:.0f} min{at}")
+                await self._failed(vm, f"no answer within {longest / 60:.0f} min{at}")
                 return
 
     async def _failed(self, vm: VmState, reason: str) -> None:

@@ -5,10 +5,12 @@ The rules:
 - a stockout closes its zone for that machine, for half a minute at first, twice as long after every further one, a
   quarter of an hour at most (VMs that were asked for together meet one stockout together); a VM that came to run there
   opens it again;
-- a quota that is used up closes the whole region for that machine, five minutes at first;
+- a quota that is used up closes the whole region for that machine, five minutes at first; one of all regions closes
+  every zone, on whatever terms;
 - zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
   far as advice on Spot capacity does not change it (`ranking.ranked`);
-- any other refusal lets the place in the cluster wait: two seconds at first, five minutes at most;
+- a right that is missing or a policy lets the place in the cluster wait until somebody has mended it: half a minute at
+  first, a quarter of an hour at most; any other refusal two seconds at first, five minutes at most;
 - with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice,
   unless its GPU is sold as Spot only.
 
@@ -18,6 +20,7 @@ waits for the same moments.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,10 +30,12 @@ from ..journal import VmState, events
 from ..spec import ClusterSpec, price_kind
 from .ranking import ranked
 
-STOCKOUT, QUOTA = "stockout", "quota"
+STOCKOUT, QUOTA, QUOTA_EVERYWHERE, ACCESS = "stockout", "quota", "quota everywhere", "access"
 _HINT_SECONDS = 300.0
-_CLOSED = {STOCKOUT: (30.0, 900.0), QUOTA: (300.0, 3600.0)}  # the first wait and the longest, in seconds
-_DELAYED = (2.0, 300.0)
+# The first wait and the longest, in seconds.
+_CLOSED = {STOCKOUT: (30.0, 900.0), QUOTA: (300.0, 3600.0), QUOTA_EVERYWHERE: (300.0, 3600.0)}
+_DELAYED, _DENIED = (2.0, 300.0), (30.0, 900.0)
+_TERMS = ("spot", "preemptible", "standard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +81,10 @@ class Capacity:
         """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
         trail = self._places.get((role, slot), [])
         others = [vm for vm in trail if vm.cause not in _CLOSED]
-        if others and self._now < others[-1].ended_at + _wait(_DELAYED, len(others), others[-1].name):
-            return None
+        if others:
+            last, bounds = others[-1], _DENIED if others[-1].cause == ACCESS else _DELAYED
+            if self._now < last.ended_at + _wait(bounds, len(others), last.name):
+                return None
         models = (provisioning_model,)
         if self._falls_back(trail, gpu) and provisioning_model != "standard":
             models = ("standard", provisioning_model)
@@ -102,11 +109,13 @@ class Capacity:
             count += 1
         rows[own] = count, vm.ended_at
         until = vm.ended_at + _wait(_CLOSED[vm.cause], count, vm.zone)
-        closed = [vm.zone]
+        closed, terms = [vm.zone], (vm.provisioning_model,)
         if vm.cause == QUOTA:
             closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]
-        for zone in closed:
-            key = (kind, vm.provisioning_model, zone)
+        if vm.cause == QUOTA_EVERYWHERE:
+            closed, terms = [*closed, *self._spec.all_zones], _TERMS
+        for zone, model in itertools.product(closed, terms):
+            key = (kind, model, zone)
             self._open_at[key] = max(until, self._open_at.get(key, 0.0))
         if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
             self._hints[kind] = vm.hints

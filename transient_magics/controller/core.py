@@ -7,7 +7,8 @@ that was not, and every decision can be replayed from the journal in a test. The
 - limits on hours and cost end it, idleness sends the workers home and then everything;
 - each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
   the controller's own among them where it is to run on one;
-- but none where VMs of its kind failed to boot one after another, or were unfit: they would be paid for nothing;
+- but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
+  has booted: they would be paid for nothing;
 - VMs in places that are no longer declared are deleted, and those that will never answer.
 """
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from ..catalog import region
 from ..journal import ClusterState, bill, boot_key
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, render_duration
+from . import boot_times
 from .capacity import Capacity
 
 SAVE_AHEAD_SECONDS = 600.0
@@ -169,11 +171,14 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
     state = situation.state
     numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER)}
+    left = state.seconds_left(situation.now)
     capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
         fits = [vm for vm in before if vm.accelerator == place.accelerator]
         if any(vm.living and vm.state != "leaving" for vm in fits):
+            continue
+        if left < boot_times.least(spec, place.accelerator):
             continue
         if boot_key(place.role, place.accelerator) in state.given_up:
             continue

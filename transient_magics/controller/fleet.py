@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from ..cloud import BoundedToken, CloudStorage, Reach, Vm
-from ..errors import CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
+from ..errors import (
+    AccessError,
+    CloudError,
+    CredentialsError,
+    GoneError,
+    QuotaError,
+    StockoutError,
+    UnreachableError,
+)
 from ..journal import ClusterState, VmState, events, read
 from ..protocol.vm_events import AgentLine
 from ..remote import Connection, generate_key
@@ -24,7 +32,7 @@ from ..runtime.manifest import split
 from ..spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
 from .access import Access
 from .boots import Boots
-from .capacity import QUOTA, STOCKOUT
+from .capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from .core import RequestVm
 from .link import Hooks, Link
 from .login import Login
@@ -41,7 +49,7 @@ _SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answer
 _LEAVE_SECONDS = 300.0  # a VM that is still there so long after the notice of its preemption may have made it up
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
-_CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA}
+_CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA, AccessError: ACCESS}
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 
 
@@ -282,6 +290,8 @@ class Fleet:
         except CloudError as error:
             hints = error.zones if isinstance(error, StockoutError) else ()
             cause = _CAUSES.get(type(error), "other")
+            if isinstance(error, QuotaError) and error.everywhere:
+                cause = QUOTA_EVERYWHERE
             self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error), cause=cause, hints=hints))
             await self._unreachable("provisioning", error)
         else:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ..catalog import accelerator
 from ..cloud import VmRequest, request_id, rules
-from ..journal import VmState, events
+from ..journal import events
 from ..spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
+from .boot_times import has_gpu, image_of
 from .core import RequestVm
 from .owner import MACHINE_LABEL, OWNER_LABEL, user
 from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script
@@ -26,7 +27,6 @@ PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 ROLE_LABEL = "transient-magics-role"
 _DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
 _DISK_GB, _SEAT_DISK_GB = 50, 20
-_BAKED_SECONDS, _INSTALL_SECONDS, _GPU_SECONDS = 600.0, 900.0, 1800.0
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
@@ -102,7 +102,7 @@ def vm_request(
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
     gpu = accelerator(event.accelerator) if event.accelerator else None
-    with_gpu, image = has_gpu(event.accelerator), _image(spec, event.accelerator)
+    with_gpu, image = has_gpu(event.accelerator), image_of(spec, event.accelerator)
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
     return VmRequest(
@@ -133,27 +133,6 @@ def vm_request(
         service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
-
-
-def boot_patience(spec: ClusterSpec, vm: VmState) -> float:
-    """Seconds without a word of the start-up script, or an answer, after which a VM is taken for failed.
-
-    They follow from the longest step: some 0.7 GB of packages for TensorFlow, with a GPU 2.5 GB more and a driver that
-    is built there.
-    """
-    if _image(spec, vm.accelerator):
-        return _BAKED_SECONDS
-    return _GPU_SECONDS if has_gpu(vm.accelerator) else _INSTALL_SECONDS
-
-
-def has_gpu(name: str) -> bool:
-    """Whether what the catalog calls `name` is a GPU."""
-    return bool(name and accelerator(name).compute_engine_name)
-
-
-def _image(spec: ClusterSpec, accelerator_name: str) -> str:
-    """The image that VMs with this GPU boot from; empty: plain Debian."""
-    return spec.image or "" if spec.image_for_gpus or not has_gpu(accelerator_name) else ""
 
 
 def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:

@@ -27,11 +27,11 @@ from ..protocol.vm_events import from_chief
 from ..remote import MOST_FILES, Connection, follow_across, room
 from ..runtime.vocabularies import MOST_BYTES, PREFIX
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER
+from .boot_times import has_gpu
 from .bucket_token import TokenKeeper, reaches
 from .checking import check, check_there, possible_here
 from .foreign import Refusals
 from .link import Link, Work
-from .machines import has_gpu
 from .packages import gather
 from .results import Results, thin_metrics
 from .seat import here

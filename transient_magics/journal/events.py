@@ -146,7 +146,8 @@ class VmRequested(Event):
 class VmRefused(Event):
     """Compute Engine did not give the VM. `reason` is one sentence.
 
-    `cause`: stockout, quota, or other; `hints`: zones that Compute Engine named as having capacity.
+    `cause`: stockout, quota, quota everywhere (that of all regions), access (a right or a policy), or other; `hints`:
+    zones that Compute Engine named as having capacity.
     """
 
     vm: Name

@@ -17,6 +17,8 @@ from .grammar import WorkerGroup, render_groups
 
 EMULATED_PROJECT = "emulated-project"
 """What the emulator calls the project of clusters that name none."""
+MOST_SECONDS = 120 * 86400.0
+"""The longest time limit that Compute Engine takes for a VM."""
 IAP_RANGE = "35.235.240.0/20"
 """Where Identity-Aware Proxy's connections come from."""
 PARAMETER_SERVER, WORKER, CONTROLLER = "ps", "worker", "controller"
