@@ -7,6 +7,7 @@ the first use: that takes some 2.8 seconds, and `preload()` lets a process spend
 something else.
 """
 
+from . import clock
 from .advice import Chance, Shape
 from .bounded import BoundedToken, Reach, bounded_token
 from .engine import ComputeEngine, preload
@@ -32,6 +33,7 @@ __all__ = [
     "Vm",
     "VmRequest",
     "bounded_token",
+    "clock",
     "preload",
     "request_id",
     "rules",

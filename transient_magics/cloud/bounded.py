@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ..errors import AccessError, CloudError
 from . import failures
 from .calls import Attempts
+from .recording import watched
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -103,7 +104,7 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
     from requests import Session
 
     own, ends = "of-this-user", 0.0
-    session = Session()
+    session = watched(Session())
     session.trust_env = not endpoint
     with session:
         request = Request(session)

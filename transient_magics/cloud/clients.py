@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .recording import watched
+
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
 
 
@@ -44,6 +46,7 @@ class Clients:
         self.zones = compute_v1.ZonesClient(**given)
         self.machine_types = compute_v1.MachineTypesClient(**given)
         self.accelerator_types = compute_v1.AcceleratorTypesClient(**given)
+        self.disks = compute_v1.DisksClient(**given)
         self.images = compute_v1.ImagesClient(**given)
         self.networks = compute_v1.NetworksClient(**given)
         self.subnetworks = compute_v1.SubnetworksClient(**given)
@@ -51,14 +54,14 @@ class Clients:
         self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
-            session = client.transport._session
+            session = watched(client.transport._session)
             pool = HTTPAdapter(pool_connections=4, pool_maxsize=connections, pool_block=True)
             session.mount("http://", pool)
             session.mount("https://", pool)
             if endpoint:
                 session.trust_env = False
         for session in (self.billing, self.asking):
-            session.trust_env = not endpoint
+            watched(session).trust_env = not endpoint
 
     def close(self) -> None:
         """Give the connections back."""

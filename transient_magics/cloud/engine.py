@@ -28,9 +28,11 @@ from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
 from .principal import principal
+from .signing_in import SignedIn, signed_in
 from .skus import list_prices
 from .translation import instance_of, vm_of
 from .values import LEAVING, Vm, VmRequest
+from .witness import Witness
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
@@ -62,6 +64,7 @@ class ComputeEngine:
         self.firewall = Firewall(self._calls, project)
         self.images = Images(self._calls, project)
         self.advice = CapacityAdvice(self._calls, project)
+        self.witness = Witness(self._calls, project)
 
     async def __aenter__(self) -> Self:
         await self._calls.open()
@@ -94,6 +97,10 @@ class ComputeEngine:
     async def principal(self) -> str:
         """Whose credentials are used, an e-mail address mostly; nothing with an emulator. Raises CloudError."""
         return "" if self.endpoint else await self._calls.call("Google's sign-in", principal)
+
+    async def signed_in(self) -> SignedIn | None:
+        """Which credentials are used, with a fresh token; None with an emulator. Raises CloudError."""
+        return None if self.endpoint else await self._calls.call("Google's sign-in", signed_in, patience=5.0)
 
     async def examine(self, requests: Sequence[VmRequest], *, firewall: bool = True, bucket: str = "") -> list[Finding]:
         """Whether the project could have these VMs, question by question; nothing is made.

@@ -21,6 +21,7 @@ from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, 
 from . import storage_failures
 from .calls import Attempts
 from .failures import policy_in
+from .recording import watched
 
 _THREADS = 8
 _PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
@@ -78,13 +79,6 @@ class CloudStorage:
         """
         where = f"gs://{name}"
 
-        def is_there() -> Any:
-            return self._client.get_bucket(name, **_PLAIN)
-
-        def listed() -> Any:
-            found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
-            return next((each for each in found if each.name == name), None)
-
         def make(soft_delete: bool) -> Any:
             fresh = self._client.bucket(name)
             fresh.iam_configuration.uniform_bucket_level_access_enabled = True
@@ -93,18 +87,8 @@ class CloudStorage:
                 fresh.soft_delete_policy.retention_duration_seconds = 0
             return self._client.create_bucket(fresh, project=self.project, location=location, **_PLAIN)
 
-        found: Any = None
-        try:
-            found = await self._attempts.call(where, listed if own else is_there)
-        except GoneError:
-            pass  # to be made
-        except AccessError as error:
-            if own or isinstance(error, CredentialsError):
-                raise
-            what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
-            raise AccessError(what, where=where, fix=error.fix) from error
-        if found:
-            return _looked_at(found)
+        if (warning := await self.look(name, own=own)) is not None:
+            return warning
         try:
             try:
                 made = await self._attempts.call(where, lambda: make(soft_delete=False))
@@ -114,13 +98,38 @@ class CloudStorage:
                 made = await self._attempts.call(where, lambda: make(soft_delete=True))
         except AlreadyExistsError as error:
             # Another controller may have made it at the same moment, or an attempt whose answer was lost.
-            if found := await self._attempts.call(where, listed):
-                return _looked_at(found)
+            if (warning := await self.look(name, own=True)) is not None:
+                return warning
             what = f"The bucket name {name} is taken by somebody else"
             raise AlreadyExistsError(
                 what, where=f"project {self.project}", fix="Name another with --bucket."
             ) from error
         return _looked_at(made)
+
+    async def look(self, name: str, *, own: bool = False) -> str | None:
+        """What is to be said of the bucket, as of `ensure_bucket`; None where there is none, and none is made.
+
+        `own`: one of the project's alone.
+        """
+        where = f"gs://{name}"
+
+        def is_there() -> Any:
+            return self._client.get_bucket(name, **_PLAIN)
+
+        def listed() -> Any:
+            found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
+            return next((each for each in found if each.name == name), None)
+
+        try:
+            found = await self._attempts.call(where, listed if own else is_there)
+        except GoneError:
+            return None
+        except AccessError as error:
+            if own or isinstance(error, CredentialsError):
+                raise
+            what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
+            raise AccessError(what, where=where, fix=error.fix) from error
+        return _looked_at(found) if found else None
 
     async def upload(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> Stored:
         """Put a file there; `generation` is what it may replace (0: nothing)."""
@@ -233,12 +242,14 @@ def _client(project: str, endpoint: str | None) -> Any:
         import google.auth
 
         credentials, _ = google.auth.default(scopes=[_SCOPE])
-        return storage.Client(project=project, credentials=credentials)
+        client = storage.Client(project=project, credentials=credentials)
+        watched(client._http)
+        return client
     from google.auth.credentials import AnonymousCredentials
 
     options = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
     client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
-    client._http.trust_env = False  # no proxy stands between us and the emulator
+    watched(client._http).trust_env = False  # no proxy stands between us and the emulator
     return client
 
 

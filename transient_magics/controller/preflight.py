@@ -12,7 +12,7 @@ import logging
 import sys
 from dataclasses import asdict
 
-from ..cloud import Finding, VmRequest
+from ..cloud import ComputeEngine, Finding, VmRequest
 from ..errors import CloudError
 from ..journal import events, replay
 from ..spec import ClusterSpec
@@ -36,23 +36,31 @@ def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
     return [vm_request(state.spec, event, public_key="") for event in wanted]
 
 
+async def prepared(spec: ClusterSpec, engine: ComputeEngine) -> tuple[ClusterSpec, list[events.Event], list[str]]:
+    """The declaration as its controller would have it, with what it would learn first, and what it could not learn."""
+    known: list[events.Event] = []
+    try:
+        if priced := await live_prices.find(spec, engine):
+            known.append(priced)
+            spec = ClusterSpec.from_dict(priced.spec)
+        if found := await find(spec, engine):
+            known.append(found)
+            spec = ClusterSpec.from_dict(found.spec)
+        if to_be_chosen(spec):
+            known.append(await choose(spec, engine))
+    except CloudError as error:
+        return spec, known, [str(error)]
+    return spec, known, []
+
+
 async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
     """Ask Compute Engine, or the emulator for a cluster without a project."""
     try:
         async with Access(spec) as access:
             await access.reopen()
-            known: list[events.Event] = []
-            try:
-                if priced := await live_prices.find(spec, access.engine):
-                    known.append(priced)
-                    spec = ClusterSpec.from_dict(priced.spec)
-                if found := await find(spec, access.engine):
-                    known.append(found)
-                    spec = ClusterSpec.from_dict(found.spec)
-                if to_be_chosen(spec):
-                    known.append(await choose(spec, access.engine))
-            except CloudError as error:  # the examination meets the same, and says it question by question
-                log.warning("%s", error)
+            spec, known, troubles = await prepared(spec, access.engine)
+            for trouble in troubles:  # the examination meets the same, and says it question by question
+                log.warning("%s", trouble)
             bucket = (spec.bucket or "").partition("/")[0]
             findings = await access.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
             if all(each.good for each in findings) and (why := await taken(spec, access.engine)):

@@ -1,0 +1,104 @@
+"""What Compute Engine itself says of VMs that it was asked for: their ends, what was done to them, what is left.
+
+For reading back what was declared, and for looking for leftovers; nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from .calls import PLAIN, Calls
+
+_LATEST = 200
+
+
+class Witness:
+    """The instances, operations and disks of one project, as plain values."""
+
+    def __init__(self, calls: Calls, project: str) -> None:
+        self._calls, self._project = calls, project
+
+    async def instances(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The VMs with these labels: name, zone, status, provisioning_model, and when and how Google ends them.
+
+        `ends` is the moment that was asked for, `ends_at` the one that Google says it will keep to; RFC 3339, or
+        nothing.
+        """
+        from google.cloud import compute_v1
+
+        message = compute_v1.AggregatedListInstancesRequest(project=self._project, filter=_labelled(labels))
+        client = self._calls.clients.instances
+
+        def all_pages() -> list[Any]:
+            return [each for _, scope in client.aggregated_list(message, **PLAIN) for each in scope.instances]
+
+        found = await self._calls.call(self._whole, all_pages)
+        return [_instance(each) for each in found if labels.items() <= dict(each.labels).items()]
+
+    async def operations(self, zone: str, names: Collection[str]) -> list[dict[str, Any]]:
+        """What was done to VMs of these names in the zone lately, in the order of its beginning."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.ListZoneOperationsRequest(
+            project=self._project, zone=zone, order_by="creationTimestamp desc", max_results=_LATEST
+        )
+        client = self._calls.clients.operations
+
+        def latest() -> list[Any]:
+            return list(next(iter(client.list(message, **PLAIN).pages)).items)
+
+        found = await self._calls.call(f"zone {zone}", latest)
+        done = [_operation(each) for each in found if each.target_link.rpartition("/")[2] in names]
+        return sorted(done, key=lambda each: each["began"])
+
+    async def disks(self, labels: Mapping[str, str]) -> list[dict[str, str]]:
+        """Name and zone of the disks with these labels."""
+        from google.cloud import compute_v1
+
+        message = compute_v1.AggregatedListDisksRequest(project=self._project, filter=_labelled(labels))
+        client = self._calls.clients.disks
+
+        def all_pages() -> list[Any]:
+            return [each for _, scope in client.aggregated_list(message, **PLAIN) for each in scope.disks]
+
+        found = await self._calls.call(self._whole, all_pages)
+        return [
+            {"name": each.name, "zone": each.zone.rpartition("/")[2]}
+            for each in found
+            if labels.items() <= dict(each.labels).items()
+        ]
+
+    @property
+    def _whole(self) -> str:
+        return f"project {self._project}"
+
+
+def _labelled(labels: Mapping[str, str]) -> str:
+    return " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
+
+
+def _instance(found: Any) -> dict[str, Any]:
+    scheduling = found.scheduling
+    return {
+        "name": found.name,
+        "zone": found.zone.rpartition("/")[2],
+        "status": found.status,
+        "provisioning_model": scheduling.provisioning_model,
+        "ends": scheduling.termination_time,
+        "ends_at": found.resource_status.scheduling.termination_timestamp,
+        "at_the_end": scheduling.instance_termination_action,
+        "most_seconds": int(scheduling.max_run_duration.seconds),
+    }
+
+
+def _operation(found: Any) -> dict[str, Any]:
+    return {
+        "type": found.operation_type,
+        "target": found.target_link.rpartition("/")[2],
+        "began": found.insert_time,
+        "ended": found.end_time,
+        "status": getattr(found.status, "name", str(found.status)),
+        "said": found.status_message,
+        "errors": [each.code for each in found.error.errors],
+    }
