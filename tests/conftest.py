@@ -42,6 +42,7 @@ LONGEST = (
     "faults/test_clusters.py",
     "runtime/test_synchronous.py",
     "test_readme.py",
+    "client/test_doctor.py",
     "emulator/test_weather.py",
     "faults/test_notebook.py",
     "faults/test_capacity.py",

@@ -5,6 +5,7 @@ here imports a cloud client, SSH or TensorFlow, so that the first cell answers a
 """
 
 from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify, unreadable
+from .doctor import Diagnosis, doctor
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
@@ -19,6 +20,7 @@ __all__ = [
     "Build",
     "Cluster",
     "Declaration",
+    "Diagnosis",
     "Follower",
     "ImageList",
     "Lifetimes",
@@ -37,6 +39,7 @@ __all__ = [
     "clusters",
     "declare",
     "delete_image",
+    "doctor",
     "follower",
     "images",
     "lifetimes",

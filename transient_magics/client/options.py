@@ -42,6 +42,7 @@ CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
     "cluster", "train", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator", "catalog",
+    "doctor",
 )  # fmt: skip
 
 
@@ -122,6 +123,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _OF_CLUSTER,
         ),
         "plan": _plan(),
+        "doctor": _doctor(),
         "weather": _weather(),
         "lifetimes": _lifetimes(),
         "image": (word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
@@ -295,6 +297,30 @@ def _plan() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+def _doctor() -> tuple[Option, ...]:
+    return (
+        word("spec", "[SPEC]", "what is to be had, as t4x4 (cpu+t4: a worker without a GPU and a cheap one)", many="*",
+             completes="gpu"),
+        flag("--project", "a Google Cloud project; without one it is about the emulator", str),
+        flag("--spend", "also go through the hour's course, which costs so many US dollars at most: a VM, an image, a "
+              "GPU, a step of training, a notice, a checkpoint in the bucket, and nothing left", positive("--spend"),
+              metavar="DOLLARS"),
+        flag("--yes", "agree to what the course costs"),
+        flag("--anyway", "go through the course also where something is not good"),
+        flag("--report", "where the report goes, without any names of yours (doctor-report.json in the user's data "
+              "directory)", str, name="report_to", completes="path", metavar="FILE"),
+        flag("--zone", "several with commas: tried in that order", zones, completes="zone"),
+        flag("--bucket", "as of a cluster", bucket),
+        flag("--image", "as of a cluster", str, completes="image"),
+        flag("--service-account", "as of a cluster", str),
+        flag("--network", "as of a cluster", str),
+        flag("--subnet", "as of a cluster", str),
+        flag("--firewall", "as of a cluster (on)", negated=True),
+        flag("--ssh-from", "as of a cluster", address_ranges, metavar="RANGE,..."),
+        flag("--no-external-ip", "as of a cluster"),
+    )  # fmt: skip
+
+
 def _weather() -> tuple[Option, ...]:
     # Texts go to the emulator as they are: it alone knows what can be set.
     def several(flags: str, help: str, **more: Any) -> Option:
@@ -410,6 +436,14 @@ def _check_plan(values: dict[str, Any], called: str) -> None:
         )
 
 
+def _check_doctor(values: dict[str, Any], called: str) -> None:
+    if values.get("spec"):
+        _check_declare(values, called)
+    for option in ("yes", "anyway"):
+        if values.get(option) and "spend" not in values:
+            raise DeclarationError(f"--{option} is about what --spend pays for", fix=f"For example: {called} --spend 1")
+
+
 def _check_delete(values: dict[str, Any], called: str) -> None:
     if bool(values.get("name")) == bool(values.get("all")):
         raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
@@ -436,6 +470,7 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "resize": _check_resize,
     "train": _check_train,
     "delete": _check_delete,
+    "doctor": _check_doctor,
     "plan": _check_plan,
     "catalog": _check_catalog,
     "lifetimes": _check_lifetimes,
@@ -458,6 +493,8 @@ DESCRIPTIONS = {
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
     "sweep": "Find VMs and firewall rules of yours that no cluster of this machine knows; with --yes, delete them.",
+    "doctor": "See whether all is here that training on Google Cloud needs, line by line, with the command that mends "
+    "what is not. Nothing is made, unless --spend says so.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
     "image": "Images that VMs boot from ready to train.",
     "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",

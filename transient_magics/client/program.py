@@ -31,6 +31,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient lifetimes [options]         how long transient VMs live: your own, published ones, or a file's
        transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train
        transient emulator [options]          run the emulator of Compute Engine alone
+       transient doctor [options]            is all here that training needs? --spend 1: does it work?
        transient catalog [GPU]               GPUs, machines, zones and prices
 
 `-h` behind any of them lists its options."""
@@ -79,8 +80,7 @@ def _run(words: list[str]) -> int:
             fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
         )
     command = arguments.parse(first, rest, called=f"transient {first}", file=first == "train")
-    _VERBS[command.verb](command)
-    return 0
+    return _VERBS[command.verb](command) or 0
 
 
 def _complain(error: TransientError, code: int) -> int:
@@ -290,12 +290,23 @@ def _catalog(command: Command) -> None:
     print(catalog(**command.values))
 
 
+def _doctor(command: Command) -> int:
+    from . import doctor
+
+    def agree(question: str) -> bool:
+        return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+    found = doctor(**command.values, say=lambda words: print(words, flush=True), agree=agree)
+    print(found.end)
+    return 0 if found.well else 1
+
+
 def _refuse_output(command: Command) -> None:
     if command.output:
         raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")
 
 
-_VERBS: dict[str, Callable[[Command], None]] = {
+_VERBS: dict[str, Callable[[Command], int | None]] = {
     "help": _help,
     "declare": _declare,
     "train": _train,
@@ -312,6 +323,7 @@ _VERBS: dict[str, Callable[[Command], None]] = {
     "delete": _delete,
     "sweep": _sweep,
     "catalog": _catalog,
+    "doctor": _doctor,
     "weather": _weather,
     "lifetimes": _lifetimes,
     "image build": _image_build,

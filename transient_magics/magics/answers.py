@@ -7,9 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, ImageList, Preview, text
+from ..client import Cluster, Diagnosis, ImageList, Preview, text
 from ..journal import Bill, ClusterState, bill
-from ..panels.markup import escape, row, table
+from ..panels.markup import COLOURS, escape, row, table
+
+WORD_COLOURS = {
+    word: f"<span style='color:{COLOURS[colour]};white-space:nowrap'>%s</span>"
+    for word, colour in (("good", "good"), ("note", "warn"), ("NOT GOOD", "bad"))
+}
 
 
 class Listing(Sequence[Cluster]):
@@ -78,6 +83,18 @@ def images_html(images: ImageList) -> str:
         return f"<div style='white-space:pre-line'>{escape(str(images))}</div>"
     builds = "".join(f"<div style='white-space:pre-line'>{escape(str(build))}</div>" for build in images.builds)
     return f"<div>{_table(list(rows[0]), [list(row.values()) for row in rows])}{builds}</div>"
+
+
+def diagnosis_html(diagnosis: Diagnosis) -> str:
+    """What the doctor found, as HTML."""
+    head = ["", "what", "", "type this"]
+    rows = [
+        [WORD_COLOURS[each["verdict"]] % escape(each["verdict"]), escape(each["subject"]), escape(each["said"]),
+         f"<code>{escape(each['mend'])}</code>" if each["mend"] else ""]
+        for each in diagnosis.rows
+    ]  # fmt: skip
+    end = "".join(f"<div>{escape(each)}</div>" for each in diagnosis.end.splitlines())
+    return f"<div>{table([row(head, 'th'), *map(row, rows)])}{end}</div>"
 
 
 def preview_text(preview: Preview, printer: Any, cycle: bool) -> None:

@@ -101,6 +101,18 @@ class TransientMagics(Magics):
         return self._obey(command, lambda: self._plan(command))
 
     @line_magic
+    def transient_doctor(self, line: str) -> Any:
+        """See whether all is here that training on Google Cloud needs, and with --spend whether it works.
+
+        %transient_doctor [SPEC] [options]          for example: %transient_doctor --project my-project
+
+        `%transient_doctor -h` lists the options. Nothing is made without --spend.
+        """
+        command = arguments.parse("doctor", self._words(line), called="%transient_doctor")
+        say: Callable[[str], None] = print if "spend" in command.values else lambda words: None
+        return self._obey(command, lambda: client.doctor(**command.values, say=say))
+
+    @line_magic
     def transient_image(self, line: str) -> Any:
         """Images that VMs boot from ready to train: bake, list and delete them.
 

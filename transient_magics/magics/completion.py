@@ -19,9 +19,12 @@ from ..client.option import Option
 from ..journal import read, replay
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|plan|image)|train)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|plan|image|doctor)|train)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
+
+
+_LINES = {f"transient_{verb}": verb for verb in ("weather", "lifetimes", "plan", "doctor")}
 
 
 @context_matcher(identifier="transient_magics")
@@ -44,9 +47,7 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 def candidates(magic: str, before: str, token: str) -> list[str]:
     """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
     words = before.split()
-    verb = {"transient_weather": "weather", "transient_lifetimes": "lifetimes", "transient_plan": "plan"}.get(
-        magic, "train"
-    )
+    verb = _LINES.get(magic, "train")
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":

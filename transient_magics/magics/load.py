@@ -10,16 +10,16 @@ import sys
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, ImageList, Lifetimes, Preview, Run
+from ..client import Cluster, Diagnosis, ImageList, Lifetimes, Preview, Run
 from ..client.handles import set_display
 from ..errors import TransientError
-from .answers import images_html, preview_html, preview_text
+from .answers import diagnosis_html, images_html, preview_html, preview_text
 from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
 _SEARCH = ("transient_magics.planner.search", "Search")
-_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image")
+_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image", "transient_doctor")
 
 
 def load(shell: Any) -> None:
@@ -39,6 +39,7 @@ def load(shell: Any) -> None:
     for handle in (Cluster, Run):
         shell.display_formatter.ipython_display_formatter.for_type(handle, panels.show_handle)
     shell.display_formatter.formatters["text/html"].for_type(Preview, preview_html)
+    shell.display_formatter.formatters["text/html"].for_type(Diagnosis, diagnosis_html)
     shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
     shell.display_formatter.formatters["text/html"].for_type(Lifetimes, panels.lifetimes_html)
     shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)

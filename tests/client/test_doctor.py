@@ -1,0 +1,168 @@
+"""The doctor, as a user types it: on a machine without credentials, on the emulator, and through its whole course."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import transient_magics as tm
+from tests.homes import own_home
+from transient_magics import emulator
+from transient_magics.client import arguments
+from transient_magics.client.clusters import Declaration, specify
+from transient_magics.client.doctor import estimate
+from transient_magics.errors import DeclarationError
+from transient_magics.magics.completion import candidates
+
+PROGRAM = [sys.executable, "-m", "transient_magics.client.program", "doctor"]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with own_home() as folder:
+        yield folder
+
+
+def ended(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program, when it is through."""
+    whole = {**os.environ, **environment}
+    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=600, env=whole)
+
+
+def test_what_is_typed_is_read_and_completed() -> None:
+    words = arguments.split("t4x2 --project p --spend $2 --yes --zone us-west1-b --no-external-ip --report out.json")
+    assert arguments.parse("doctor", words).values == {
+        "spec": "t4x2", "project": "p", "spend": 2.0, "yes": True, "zone": ("us-west1-b",), "external_ip": False,
+        "report_to": "out.json",
+    }  # fmt: skip
+    with pytest.raises(DeclarationError, match="--yes is about what --spend pays for"):
+        arguments.parse("doctor", ["--yes"])
+    assert "--spend" in candidates("transient_doctor", "", "--sp")
+
+
+def test_the_most_that_the_course_costs_is_what_its_vms_cost_until_they_are_deleted() -> None:
+    cpu, gpu = (specify(Declaration(spec, project="p", max_hours=1800.0)) for spec in ("cpu", "t4"))
+    whole, baked = estimate.parts(cpu, gpu, image=False), estimate.parts(cpu, gpu, image=True)
+    assert len(whole) == 3
+    assert baked == (whole[0], whole[2])
+    most = sum(part.most for part in whole)
+    assert most == pytest.approx((cpu.hourly + gpu.hourly) / 2 + whole[1].hourly)
+    assert f"${most:.3g}" in estimate.words(whole)
+
+
+def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names_nobody(tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:9"
+    environment = {
+        "TRANSIENT_MAGICS_HOME": str(tmp_path / "home"), "CLOUDSDK_CONFIG": str(tmp_path), "NO_GCE_CHECK": "true",
+        "HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere, "PATH": str(tmp_path),
+    }  # fmt: skip
+    report = tmp_path / "shown.json"
+    done = ended("--project", "some-project-of-mine", "--report", str(report), **environment)
+    assert done.returncode == 1, done
+    said = done.stdout
+    assert "good: this machine's folder: " in said
+    assert "NOT GOOD: gcloud: SSH goes through Identity-Aware Proxy, and the program gcloud" in said
+    assert "NOT GOOD: clock: https://compute.googleapis.com/ does not answer" in said
+    assert "NOT GOOD: credentials: No Google Cloud credentials were found on this machine." in said
+    assert "    type: gcloud auth application-default login" in said
+    assert "3 to mend in project some-project-of-mine" in said
+    whole = report.read_text() + report.with_suffix(".txt").read_text()
+    assert "some-project-of-mine" not in whole
+    assert str(tmp_path) not in whole
+    assert "gcloud auth application-default login" in whole
+
+
+def test_a_notebook_sees_a_table_with_the_commands(home: Path) -> None:
+    shell = InteractiveShell()
+    shell.run_cell("%load_ext transient_magics")
+    done = shell.run_cell("%transient_doctor --bucket none")
+    done.raise_error()
+    found = done.result
+    assert found.well
+    assert {row["subject"]: row["verdict"] for row in found.rows}["bucket"] == "note"
+    html = shell.display_formatter.format(found)[0]["text/html"]
+    assert html.count("<tr>") == len(found.rows) + 1
+    assert "NOT GOOD" not in html
+    shell.run_cell("%unload_ext transient_magics")
+    exchanges = json.loads(found.report.read_text())["exchanges"]
+    assert {each["host"] for each in exchanges} == {"127.0.0.1"}
+    assert "/compute/v1/projects/{project}/regions/{region}" in {each["route"] for each in exchanges}
+    assert not any("RECORD" in name for name in os.environ), "what is asked later is not recorded"
+
+
+def vms() -> list[Any]:
+    """What the emulator has, of whatever cluster."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import compute_v1
+
+    instances = compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(), client_options={"api_endpoint": emulator.ensure()}
+    )
+    found = instances.aggregated_list(project="emulated-project")
+    return [each for _, scope in found for each in scope.instances]
+
+
+@pytest.mark.story
+def test_an_interrupted_course_leaves_nothing_and_a_killed_one_is_told(home: Path) -> None:
+    def begun() -> subprocess.Popen[str]:
+        course = subprocess.Popen([*PROGRAM, "--spend", "1"], stdout=subprocess.PIPE, text=True)
+        assert course.stdout
+        assert any("The course costs nothing on the emulator" in line for line in course.stdout)
+        deadline = time.monotonic() + 200
+        while not tm.clusters():
+            assert time.monotonic() < deadline, "no cluster was declared"
+            time.sleep(0.05)
+        return course
+
+    course = begun()
+    course.send_signal(signal.SIGINT)
+    said, _ = course.communicate(timeout=300)
+    assert course.returncode == 130
+    assert "good: what is left" in said
+    assert vms() == []
+    assert tm.clusters() == []
+
+    course = begun()
+    course.kill()
+    course.communicate()
+    (left,) = tm.clusters()
+    told = ended()
+    assert told.returncode == 1
+    assert f"NOT GOOD: left behind: {left.name} is of a course that was killed." in told.stdout
+    assert f"    type: transient cluster delete {left.name}" in told.stdout
+
+
+@pytest.mark.training
+def test_the_course_ends_well_and_its_report_says_what_was_seen(home: Path) -> None:
+    done = ended("--spend", "1")
+    assert done.returncode == 0, done
+    assert "NOT GOOD" not in done.stdout
+    path = home / "doctor" / "doctor-report.json"
+    assert f"The report, without names of yours: {path}" in done.stdout
+    report = json.loads(path.read_text())
+    stages = {each["subject"]: each for each in report["stages"]}
+    assert [each["subject"] for each in report["stages"] if each["verdict"] != "good"] == []
+    notice = stages["a notice, as Compute Engine gives it"]["facts"]
+    assert notice["told_by_the_vm"] == [True]
+    assert 25 < notice["gone_after_seconds"][0] - notice["notice_after_seconds"][0] < 120
+    kinds = [each["type"] for each in notice["operations"]]
+    assert kinds[0] == "insert"
+    assert "compute.instances.preempted" in kinds
+    assert stages["the checkpoint"]["facts"]["shipped_step"] == 20
+    assert {vm["at_the_end"] for vm in stages["the end that Compute Engine enforces"]["facts"]["vms"]} == {"DELETE"}
+    assert stages["what is left"]["facts"]["cleared"] > 5
+    assert vms() == []
+    assert len(tm.images().images) == 1
+    routes = {(each["method"], each["route"].rpartition("/")[2]) for each in report["exchanges"]}
+    assert {("POST", "simulateMaintenanceEvent"), ("POST", "images"), ("GET", "getGuestAttributes")} <= routes
+    assert "emulated-project" not in path.read_text() + path.with_suffix(".txt").read_text()
