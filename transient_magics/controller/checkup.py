@@ -23,12 +23,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 from .. import places
 from ..catalog import learned_seconds_ago, region
-from ..cloud import ComputeEngine, clock
+from ..cloud import ComputeEngine, Finding, clock
+from ..cloud.mending import grant
 from ..errors import AccessError, CloudError, CredentialsError, TransientError
 from ..journal import events
 from ..spec import ClusterSpec, own_bucket
@@ -41,9 +42,12 @@ from .sweep import sweep
 log = logging.getLogger(__name__)
 
 _LIMIT_SECONDS, _LONG_SECONDS = 20.0, 90.0
+_STORAGE = "roles/storage.admin"
 _LOGIN = "gcloud auth application-default login"
 _NO_SKEW, _MOST_SKEW = 30.0, 300.0
 _LITTLE_BYTES, _SOME_BYTES = 1 << 30, 5 << 30
+_LEFT = "left behind"
+_GRANTS = ("gcloud projects add-iam-policy-binding", "gcloud iam service-accounts add-iam-policy-binding")
 _COMMAND = re.compile(r"`([^`]+)`")
 
 
@@ -82,7 +86,7 @@ class Checkup:
                 return [*lines, _refused("credentials", error)]
             here.append(("clock", lambda: self._clock(access.engine.endpoint)))
             lines = await self._asked([*here, *self._of_cloud(access)])
-        return _once(lines)
+        return [_signed(each, self.names.get("account", [])) for each in _once(lines)]
 
     def _of_cloud(self, access: Access) -> list[tuple[str, Question]]:
         return [
@@ -91,7 +95,7 @@ class Checkup:
             ("bucket", lambda: self._bucket(access)),
             ("tokens for VMs", lambda: self._tokens(access)),
             ("prices", lambda: self._prices(access.engine)),
-            ("left behind", self._left_behind),
+            (_LEFT, self._left_behind),
         ]
 
     async def _asked(self, questions: Sequence[tuple[str, Question]]) -> list[Line]:
@@ -176,10 +180,13 @@ class Checkup:
         self.spec, known, troubles = await prepared(self.spec, access.engine)
         for trouble in troubles:  # the examination meets the same, and says it question by question
             log.info("%s", trouble)
-        found = await access.engine.examine(first_requests(self.spec, *known))
-        lines = [_of_finding(asdict(each)) for each in found]
+        spec, bucket = self.spec, (self.spec.bucket or "").partition("/")[0]
+        found = await access.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
+        lines = [_of_finding(each) for each in found]
         chosen = next((each for each in known if isinstance(each, events.ClusterImageChosen)), None)
-        return [*lines, await self._image(access.engine, chosen)]
+        with contextlib.suppress(CloudError):  # who may not list images is told so by a line on rights
+            lines.append(await self._image(access.engine, chosen))
+        return lines
 
     async def _image(self, engine: ComputeEngine, choice: events.ClusterImageChosen | None) -> Line:
         """Whether VMs boot ready to train."""
@@ -203,11 +210,16 @@ class Checkup:
         name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
         own = name == own_bucket(access.engine.project, location)
         self._name("bucket", name)
-        warning = await access.storage.look(name, own=own)
+        try:
+            warning = await access.storage.look(name, own=own)
+        except CredentialsError:
+            raise
+        except AccessError as error:
+            return Line("bucket", "bad", _without(str(error), error.fix), grant(_STORAGE, access.engine.project))
         if warning is None:
             return Line("bucket", "good", f"{name} is not there yet; the first cluster makes it in {location}.")
         if warning:
-            return Line("bucket", "note", f"{warning}.", _command(warning))
+            return Line("bucket", "note", f"{warning}.", _commands(warning))
         return Line("bucket", "good", f"{name} is there, with uniform access and closed to the public.")
 
     async def _tokens(self, access: Access) -> Line:
@@ -228,7 +240,7 @@ class Checkup:
             raise
         except CloudError as error:
             said = f"the catalog's dated ones are used ({sources}), for today's are not told: {error.what}."
-            return Line("prices", "note", said, _command(error.fix) or enable)
+            return Line("prices", "note", said, _commands(error.fix) or enable)
         if not count and learned_seconds_ago() == float("inf"):
             return Line("prices", "note", f"Google lists none that we recognise; the catalog's are used: {sources}.")
         told = f"Google told {count:,} of today" if count else "Google told them within the day"
@@ -246,10 +258,10 @@ class Checkup:
         names = [each["name"] for each in (*found["orphans"], *found["rules"])]
         if names:
             said = f"nothing here looks after {', '.join(names)} of yours."
-            return Line("left behind", "bad", said, f"transient cluster sweep{project} --yes")
+            return Line(_LEFT, "bad", said, f"transient cluster sweep{project} --yes")
         if found["unreadable"]:
-            return Line("left behind", "note", " ".join(found["unreadable"]))
-        return Line("left behind", "good", "no VM and no firewall rule of yours from here that nobody looks after.")
+            return Line(_LEFT, "note", " ".join(found["unreadable"]))
+        return Line(_LEFT, "good", "no VM and no firewall rule of yours from here that nobody looks after.")
 
     def _name(self, kind: str, *names: str) -> None:
         self.names.setdefault(kind, []).extend(name for name in names if name)
@@ -271,28 +283,46 @@ async def _within(subject: str, ask: Question) -> list[Line]:
 def _refused(subject: str, error: TransientError) -> Line:
     if isinstance(error, CredentialsError):
         return Line("credentials", "bad", f"{error.what.rstrip('.')}.", _LOGIN)
-    grave = not (isinstance(error, AccessError) and subject == "left behind")
-    return Line(subject, "bad" if grave else "note", str(error), _command(error.fix))
+    if subject == _LEFT and isinstance(error, AccessError):  # as lines above say, with what mends it
+        return Line(_LEFT, "note", "not told: it takes rights, or an API, that are missing.")
+    return Line(subject, "bad", _without(str(error), error.fix), _commands(error.fix) or error.fix)
 
 
 def _once(lines: Sequence[Line]) -> list[Line]:
-    """Every question to which the credentials are the answer says so; once is enough."""
-    return list(dict.fromkeys(lines))
+    """The answer to one question may be the reason why others have none; it is said once."""
+    first: dict[str, Line] = {}
+    for line in lines:
+        first.setdefault(line.said, line)
+    return list(first.values())
 
 
-def _of_finding(found: dict[str, object]) -> Line:
+def _of_finding(found: Finding) -> Line:
     """A line of an examination's finding."""
-    said, fix = str(found["said"]), str(found.get("fix", ""))
-    verdict = "bad" if not found["good"] else "good" if found.get("told", True) else "note"
-    return Line(str(found["subject"]), verdict, said, _command(fix) or ("" if found["good"] else _command(said)))
+    verdict = "bad" if not found.good else "good" if found.told else "note"
+    return Line(found.subject, verdict, _without(found.said, found.fix), _commands(found.fix) or found.fix)
 
 
-def _command(text: str) -> str:
-    """The first command that a remedy names, or the page."""
-    if command := _COMMAND.search(text):
-        return command[1]
+def _without(said: str, fix: str) -> str:
+    """The sentence alone, without the remedy behind it."""
+    return said.removesuffix(fix).rstrip() if fix else said
+
+
+def _commands(text: str) -> str:
+    """What a remedy names to be typed: its first command, or page; all of them where rights are granted."""
+    commands = _COMMAND.findall(text)
+    grants = [each for each in commands if each.startswith(_GRANTS)]
+    if grants or commands:
+        return " && ".join(grants) or commands[0]
     page = re.search(r"https://\S+[^\s.,]", text)
     return page[0] if page else ""
+
+
+def _signed(line: Line, accounts: Sequence[str]) -> Line:
+    """With whose rights it is about, where that is known."""
+    if not accounts:
+        return line
+    kind = "serviceAccount" if accounts[0].endswith("gserviceaccount.com") else "user"
+    return replace(line, mend=line.mend.replace("user:YOU@EXAMPLE.COM", f"{kind}:{accounts[0]}"))
 
 
 def _ahead(least: float, most: float) -> str:

@@ -16,7 +16,8 @@ class Line:
     """The answer to one question, or the end of one stage.
 
     `verdict`: good, note (it works, or cannot be told, and is worth knowing) or bad; `mend`: the one command that
-    helps. `seconds`: how long a stage took. `facts`: what was seen, for the report.
+    helps, or the page, or a sentence where it takes more. `seconds`: how long a stage took. `facts`: what was seen, for
+    the report.
     """
 
     subject: str
@@ -29,7 +30,12 @@ class Line:
     def __str__(self) -> str:
         took = f" ({self.seconds:.0f} s)" if self.seconds else ""
         told = f"{WORDS[self.verdict]}: {self.subject}{took}: {self.said}"
-        return f"{told}\n    type: {self.mend}" if self.mend and f"`{self.mend}`" not in self.said else told
+        return f"{told}\n    {self.remedy}" if self.mend else told
+
+    @property
+    def remedy(self) -> str:
+        """`mend` with what to do with it: a command is typed, a page looked at; a sentence says it itself."""
+        return self.mend if self.mend[:1].isupper() else f"{'see' if '://' in self.mend[:8] else 'type'}: {self.mend}"
 
 
 @dataclass(frozen=True)

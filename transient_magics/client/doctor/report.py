@@ -20,7 +20,7 @@ from typing import Any
 
 from ... import places
 from ...version import VERSION
-from .diagnosis import WORDS, Line
+from .diagnosis import Line
 from .names import Names
 
 FORM = 1
@@ -163,7 +163,6 @@ def _line(names: Names, line: Line) -> dict[str, Any]:
 
 
 def _told(line: Mapping[str, Any]) -> str:
-    took = f" ({line['seconds']:.0f} s)" if line["seconds"] else ""
     facts = f"\n    {json.dumps(line['facts'])}" if line["facts"] else ""
-    mend = f"\n    type: {line['mend']}" if line["mend"] else ""
-    return f"{WORDS[line['verdict']]}: {line['subject']}{took}: {line['said']}{mend}{facts}"
+    shown = Line(line["subject"], line["verdict"], line["said"], line["mend"], line["seconds"])
+    return f"{shown}{facts}"
