@@ -16,7 +16,7 @@ from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller import training as conduct
 from transient_magics.controller.checking import possible_here
-from transient_magics.controller.link import Link
+from transient_magics.controller.link import Link, Work
 from transient_magics.controller.training import Training
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
 from transient_magics.remote import Connection, generate_key
@@ -31,12 +31,13 @@ class Machine:
         self.live = connection
         self.holds_run = asyncio.Event()
         self.asked: Callable[[], None] = lambda: None
+        self.assigned: Mapping[str, Any] = {}
 
     def expect(self, run: str, role: str, *, own: bool, warm: bool) -> None:
         pass
 
-    def assign(self, work: object) -> None:
-        pass
+    def assign(self, work: Work) -> None:
+        self.assigned = work.assignment
 
     async def connection(self, run: str = "") -> Connection:
         await self.holds_run.wait()
@@ -264,6 +265,17 @@ async def test_beside_a_controller_on_a_vm_nothing_is_built(tmp_path: Path, monk
     assert isinstance(failed, events.TrainFailed)
     assert failed.reason.startswith("--pip-build would run the packages' own code beside the controller")
     assert not possible_here(), "nor is a graph of the user's"
+
+
+async def test_a_worker_is_told_which_gpu_it_has_to_have(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    run.machines |= {name: await start(name) for name in ("ps-0", "worker-0", "worker-1")}
+    place = ("m", "standard", 0.0, 0.0, "ready", "127.0.0.1")
+    vms = [VmState("ps-0", "ps", 0, "z", "", *place)]
+    vms += [VmState(f"worker-{slot}", "worker", slot, "z", kind, *place) for slot, kind in enumerate(("t4", "cpu"))]
+    await until(lambda: run.training.give(vms, 1) or run.machines["worker-1"].assigned)
+    assert [run.machines[name].assigned.get("gpu", "") for name in run.machines] == ["", "t4", ""]
 
 
 async def test_workers_that_keep_ending_are_the_runs_fault_unless_somebody_trains(run: Conducted) -> None:

@@ -211,6 +211,15 @@ def _summary(cluster: client.Cluster) -> str:
 
 def take_away(vm: str) -> None:
     """Delete a VM behind the controller's back, as Compute Engine may lose one that is on demand."""
+    _behind_its_back(vm, "delete_unary")
+
+
+def reboot(vm: str) -> None:
+    """Let a VM boot again, as its start-up script does where it needs a newer kernel."""
+    _behind_its_back(vm, "reset_unary")
+
+
+def _behind_its_back(vm: str, method: str) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import compute_v1
 
@@ -220,7 +229,7 @@ def take_away(vm: str) -> None:
     scopes = instances.aggregated_list(project="emulated-project")
     found = next(each for _, scope in scopes for each in scope.instances if each.name == vm)
     zone = found.zone.rpartition("/")[2]
-    instances.delete_unary(project="emulated-project", zone=zone, instance=vm)
+    getattr(instances, method)(project="emulated-project", zone=zone, instance=vm)
 
 
 @pytest.fixture(scope="package")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, full_disk, processes
+from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
 from transient_magics import client
 from transient_magics.controller.access import Access
 from transient_magics.controller.seat import Seat
@@ -111,7 +111,7 @@ async def test_a_vm_that_may_not_manage_vms_is_no_place_for_the_controller(pair:
                 await Seat(connection, spec, server.name).check()
 
 
-def test_a_vm_taken_away_while_it_boots_is_asked_for_again(home: Path) -> None:
+def test_a_vm_taken_away_while_it_boots_is_asked_for_again_and_one_that_reboots_is_not(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="early"))
     patient = Patient(cluster)
     patient.event(0, events.VmRequested, vm="worker-1")
@@ -126,9 +126,12 @@ def test_a_vm_taken_away_while_it_boots_is_asked_for_again(home: Path) -> None:
     )
     zone = cluster.state.vms["worker-1"].zone
     subprocess.run([sys.executable, "-c", code, zone], check=True, timeout=PATIENCE)
+    patient.event(0, events.VmRunning, vm="worker-0")
+    reboot("early-worker-0")
     patient.until(lambda now: not now.vms["worker-1"].living, "seen to be gone")
     state = patient.until(lambda now: sum(vm.state == "ready" for vm in now.living) == 3, "three ready")
     assert state.vms["worker-1"].state in ("revoked", "refused")
+    assert sorted(state.vms) == ["ps-0", "worker-0", "worker-1", "worker-2"]
     cluster.delete()
     cluster.delete()
     assert cluster.state.over
