@@ -14,6 +14,8 @@ from transient_magics.catalog import (
     machine_type,
     machines_with,
     parameter_server_machine,
+    server_machine,
+    server_price,
     zones_with,
 )
 from transient_magics.errors import DeclarationError
@@ -122,3 +124,34 @@ def test_a_refusal_is_one_sentence_with_a_fix(asked: tuple[str, str, int, str], 
     assert said in str(raised.value)
     assert raised.value.fix
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "vcpus", "gigabytes", "hourly"),
+    [  # what SkyPilot's catalog v9 has for us-central1
+        ("n2-standard-4", 4, 16, 0.19424), ("n2-highmem-32", 32, 256, 2.09622), ("n2-standard-32", 32, 128, 1.55389),
+        ("e2-standard-4", 4, 16, 0.134), ("n1-standard-4", 4, 15, 0.19), ("n2-custom-6-24576", 6, 24, 1.5 * 0.19424),
+    ],
+)  # fmt: skip
+def test_a_parameter_server_may_have_a_machine_of_another_line(
+    name: str, vcpus: int, gigabytes: float, hourly: float
+) -> None:
+    machine = server_machine(name)
+    assert (machine.vcpus, machine.memory_gb) == (vcpus, gigabytes)
+    price = server_price(name, "us-central1-a")
+    assert price.on_demand == pytest.approx(hourly, rel=1e-4)
+    assert "us-central1" in price.source
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("c3-standard-4", "n2-highcpu, e2-standard"), ("g2-standard-4", "n1-standard"),
+        ("n2-standard-5", "n2-standard"),
+        ("n2-custom-5-16384", "an even number of vCPUs"), ("n2-custom-4-65536", "0.5 to 8 GB"),
+        ("n1-custom-4-1", "in steps of 256 MB"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_no_parameter_server_may_have_is_refused_with_those_that_it_may(name: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        server_machine(name)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from transient_magics.client import Declaration, arguments
 from transient_magics.client.arguments import parse, split
 from transient_magics.client.clusters import Preview, resized, specify
+from transient_magics.controller.core import RequestVm
+from transient_magics.controller.machines import requested
 from transient_magics.errors import DeclarationError
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
@@ -330,3 +332,20 @@ def test_what_an_earlier_version_declared_keeps_its_controller_where_it_is() -> 
     assert (then.controller, then.controller_vm) == ("cluster", False)
     assert not resized(then, "t4x3").controller_vm
     assert [row["role"] for row in Preview(then).rows] == ["parameter server", "worker"]
+
+
+def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
+    mine = Declaration("t4x2", name="n", project="mine", zone=("us-central1-a",))
+    server = RequestVm("ps-0", "ps", 0, "", "us-central1-a", "standard", None)
+    usual = specify(mine).prices["parameter-server"]
+    spec = specify(replace(mine, ps_machine="e2-standard-8"))
+    line = spec.prices["parameter-server"]
+    assert (line.machine_type, spec.parameter_server_cores) == ("e2-standard-8", 8)
+    assert line.hourly == line.on_demand_hourly == pytest.approx(2 * 0.134)
+    assert (usual.machine_type, usual.hourly) == ("n1-custom-4-16384", pytest.approx(0.194, rel=0.01))
+    assert "e2-standard-8    -         on demand   $0.268/h each" in str(Preview(spec))
+    assert requested(spec, server).machine_type == "e2-standard-8"
+    with pytest.raises(DeclarationError, match="Leave out --ps-cores"):
+        specify(replace(mine, ps_machine="e2-standard-8", ps_cores=8))
+    with pytest.raises(DeclarationError, match="Those with a known price: n1-standard"):
+        specify(replace(mine, ps_machine="c3-standard-4"))

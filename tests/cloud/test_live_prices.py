@@ -49,6 +49,11 @@ N1 = [
     sku("Spot Preemptible N1 Predefined Instance Core running in Americas", 0.01, "Preemptible"),
     sku("Spot Preemptible N1 Predefined Instance Ram running in Americas", 0.001, "Preemptible", "GiBy.h"),
 ]
+N2 = [
+    sku("N2 Instance Core running in Americas", 0.04),
+    sku("N2 Instance Ram running in Americas", 0.005, unit="GiBy.h"),
+    sku("N2 Custom Instance Core running in Americas", 9.0),
+]
 E2 = [
     sku("E2 Instance Core running in Americas", 0.02),
     sku("E2 Instance Ram running in Americas", 0.003, unit="GiBy.h"),
@@ -77,13 +82,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_samples_are_what_the_api_says_of_itself() -> None:
-    assert faults("ListSkusResponse", {"skus": [*T4, *N1, *E2, *L4, *OTHERS]}, "cloudbilling") == []
+    assert faults("ListSkusResponse", {"skus": [*T4, *N1, *N2, *E2, *L4, *OTHERS]}, "cloudbilling") == []
 
 
 def test_parts_become_rows_of_the_catalog_and_what_we_do_not_rent_is_passed_over() -> None:
-    rows = {(row.item, row.region): row for row in price_rows([*OTHERS, *T4, *N1, *E2, *L4], DAY)}
-    items = ("t4", "l4", "g2-standard-4", "n1-vcpu", "n1-gb", "e2-small")
+    rows = {(row.item, row.region): row for row in price_rows([*OTHERS, *T4, *N1, *N2, *E2, *L4], DAY)}
+    items = ("t4", "l4", "g2-standard-4", "n1-vcpu", "n1-gb", "n2-vcpu", "n2-gb", "e2-small")
     assert set(rows) == {(item, place) for item in items for place in HERE}
+    assert (rows["n2-vcpu", "us-west1"].on_demand, rows["n2-gb", "us-west1"].on_demand) == (0.04, 0.005)
     assert rows["e2-small", "us-west1"].on_demand == pytest.approx(0.5 * 0.02 + 2 * 0.003)
     assert (rows["t4", "us-west1"].on_demand, rows["t4", "us-west1"].transient) == (0.35, 0.11)
     assert rows["g2-standard-4", "us-central1"].on_demand == pytest.approx(4 * 0.02 + 16 * 0.003)

@@ -28,6 +28,7 @@ from .prices import (
     worker_price,
 )
 from .regions import continent, nearest, region
+from .servers import server_machine, server_price
 from .transfer import TRANSFER_PRICES, TransferPrice, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
@@ -67,6 +68,8 @@ __all__ = [
     "price_list",
     "price_table",
     "region",
+    "server_machine",
+    "server_price",
     "stack_refusal",
     "transfer_price",
     "worker_price",

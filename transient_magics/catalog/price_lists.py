@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from .prices import VmPrice, controller_price, parameter_server_price, worker_price
+from .servers import server_price
 from .zones import default_zone
 
 
@@ -48,6 +49,10 @@ class PriceList:
         if four := self.parameter_server_4_vcpu:
             return replace(four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4)
         return parameter_server_price(cores, zone or self.zone or default_zone(["cpu"]))
+
+    def server_price(self, machine: str, zone: str = "") -> VmPrice:
+        """The list price of a parameter server with this machine, which no published study had."""
+        return server_price(machine, zone or self.zone or default_zone(["cpu"]))
 
     def controller_price(self, zone: str = "") -> VmPrice:
         """The list price of the VM that a controller has for itself; no published study had one."""

@@ -1,11 +1,11 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today's
+GB of memory of an N1 or N2 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today's
 preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the United States. A date with
 `~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and
-n1-ultramem-160; an e2-small's is a 32nd of an e2-standard-16's, of which it has that share (SkyPilot counts both of its
-vCPUs whole).
+n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd of an e2-standard-16's, of
+which it has that share (SkyPilot counts both of its vCPUs whole).
 
 `learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
 
@@ -19,7 +19,7 @@ import csv
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -90,8 +90,20 @@ def parameter_server_price(cores: int, place: str) -> VmPrice:
 
     Custom machines are reckoned at the rates of predefined ones; Google asks some per cent more (unconfirmed).
     """
-    quotes = (_n1_quote(cores, 4.0 * cores, place, column) for column in ("on_demand", "transient"))
-    return _vm_price(place, *quotes)
+    return parts_price("n1", cores, 4.0 * cores, place)
+
+
+def parts_price(family: str, vcpus: int, memory_gb: float, place: str) -> VmPrice:
+    """The newest list price of so many vCPUs and GB of N1, N2 or E2 in a zone or region.
+
+    Of E2 a VM with 4 GB per vCPU has a price: an e2-small is a certain share of it.
+    """
+    if family == "e2":
+        shares = [_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient")]
+        return _vm_price(place, *(replace(each, dollars=each.dollars * 2 * vcpus) for each in shares))
+    return _vm_price(
+        place, *(_parts_quote(family, vcpus, memory_gb, place, each) for each in ("on_demand", "transient"))
+    )
 
 
 def controller_price(place: str) -> VmPrice:
@@ -157,18 +169,18 @@ def _table(file: Path, learned: int) -> tuple[PriceRow, ...]:
 
 def _worker_quote(entry: Accelerator, place: str, column: str) -> _Quote:
     if not entry.compute_engine_name:
-        return _n1_quote(entry.vcpus, entry.memory_gb, place, column)
+        return _parts_quote("n1", entry.vcpus, entry.memory_gb, place, column)
     gpu = _quote(entry.name, place, column)
     if entry.bundled:
         host = _quote(entry.machine_type, gpu.region, column)
     else:
-        host = _n1_quote(entry.vcpus, entry.memory_gb, gpu.region, column)
+        host = _parts_quote("n1", entry.vcpus, entry.memory_gb, gpu.region, column)
     return _Quote(gpu.dollars + host.dollars, gpu.region, gpu.as_of)
 
 
-def _n1_quote(vcpus: float, memory_gb: float, place: str, column: str) -> _Quote:
-    vcpu = _quote("n1-vcpu", place, column)
-    gigabyte = _quote("n1-gb", vcpu.region, column)
+def _parts_quote(family: str, vcpus: float, memory_gb: float, place: str, column: str) -> _Quote:
+    vcpu = _quote(f"{family}-vcpu", place, column)
+    gigabyte = _quote(f"{family}-gb", vcpu.region, column)
     return _Quote(vcpus * vcpu.dollars + memory_gb * gigabyte.dollars, vcpu.region, vcpu.as_of)
 
 

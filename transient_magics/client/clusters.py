@@ -29,6 +29,7 @@ from ..catalog import (
     never_on_demand,
     price_list,
     region,
+    server_machine,
     stack_refusal,
     transfer_price,
     zones_with,
@@ -75,7 +76,8 @@ class Declaration:
     spec: str
     name: str | None = None
     ps: int = 1
-    ps_cores: int = 4
+    ps_cores: int | None = None
+    ps_machine: str | None = None
     zone: tuple[str, ...] = ()
     provisioning_model: str = "spot"
     max_workers: int | None = None
@@ -243,7 +245,8 @@ def specify(declaration: Declaration) -> ClusterSpec:
         id=secrets.token_hex(4),
         declared_at=time.time(),
         parameter_servers=declaration.ps,
-        parameter_server_cores=declaration.ps_cores,
+        parameter_server_cores=_server_cores(declaration),
+        parameter_server_machine=declaration.ps_machine or "",
         provisioning_model=declaration.provisioning_model,
         max_workers=most,
         replace=declaration.replace,
@@ -361,8 +364,10 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less.")
     if declaration.ps < 1 or declaration.ps > 16:
         raise DeclarationError("A cluster has 1 to 16 parameter servers", where="--ps")
-    if declaration.ps_cores not in (1, 2, 4, 8, 16, 32):
+    if declaration.ps_cores not in (None, 1, 2, 4, 8, 16, 32):
         raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
+    if declaration.ps_cores and declaration.ps_machine:
+        raise DeclarationError("--ps-machine says how many vCPUs each has", fix="Leave out --ps-cores.")
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
     if declaration.project and not declaration.image:
@@ -388,6 +393,13 @@ def _refuse_short(spec: ClusterSpec) -> None:
             "more to boot",
             where=option, fix="Raise it, or bake an image (`%transient_image build`), from which they boot sooner.",
         )  # fmt: skip
+
+
+def _server_cores(declaration: Declaration) -> int:
+    """vCPUs of each parameter server. Raises DeclarationError for a machine that none may have."""
+    if declaration.ps_machine:
+        return server_machine(declaration.ps_machine).vcpus
+    return declaration.ps_cores or 4
 
 
 def _refuse_driver(kinds: Iterable[str]) -> None:

@@ -140,6 +140,8 @@ def _declare() -> tuple[Option, ...]:
               lambda text: parse_name(text, "--name")),
         flag("--ps", "number of parameter servers, always on demand (1)", whole("--ps"), metavar="N"),
         flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
+        flag("--ps-machine", "or the machine type of each: n2-standard-4, e2-standard-4, n2-custom-4-16384 (N1 with 4 "
+              "GB per vCPU)", str, metavar="TYPE"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
         flag("--provisioning-model", "how workers are rented (spot)",
               **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),

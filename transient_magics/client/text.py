@@ -76,7 +76,7 @@ def machine(state: ClusterState, vm: VmState) -> str:
     if vm.role == "controller":
         return vm.machine_type
     if vm.role == "ps" and state.spec:
-        return f"{state.spec.parameter_server_cores} vCPU"
+        return state.spec.parameter_server_machine or f"{state.spec.parameter_server_cores} vCPU"
     return "4 vCPU" if vm.accelerator == "cpu" else vm.accelerator.upper() or vm.machine_type
 
 

@@ -23,7 +23,7 @@ _PAGE = 5000
 _MOST_PAGES = 50
 _SPOT = "Spot Preemptible "
 _GPU = re.compile(rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in ")
-_PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|E2|G2|A2|A3) Instance (Core|Ram) running in ")
+_PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|N2|E2|G2|A2|A3) Instance (Core|Ram) running in ")
 _COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
 _NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
 
@@ -56,7 +56,7 @@ async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str
 
 
 def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
-    """Rows for the catalog's table of prices: GPUs, the machines that come with one, N1's vCPUs and memory, the
+    """Rows for the catalog's table of prices: GPUs, the machines that come with one, vCPUs and memory of N1 and N2, the
     controller's machine."""
     found: dict[str, dict[Part, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for sku in skus:
@@ -75,9 +75,10 @@ def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
 def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """By item of the catalog and column, what one hour costs in one region."""
     items = {name: dict(prices) for (name, part), prices in parts.items() if not part}
-    vcpu, memory = parts.get(("N1 Predefined", "Core")), parts.get(("N1 Predefined", "Ram"))
-    if vcpu and memory:
-        items |= {"n1-vcpu": dict(vcpu), "n1-gb": dict(memory)}
+    for family, name in (("N1 Predefined", "n1"), ("N2", "n2")):
+        vcpu, memory = parts.get((family, "Core")), parts.get((family, "Ram"))
+        if vcpu and memory:
+            items |= {f"{name}-vcpu": dict(vcpu), f"{name}-gb": dict(memory)}
     vcpu, memory = parts.get(("E2", "Core"), {}), parts.get(("E2", "Ram"), {})
     if both := vcpu.keys() & memory.keys():
         items[CONTROLLER_MACHINE] = {each: 0.5 * vcpu[each] + 2 * memory[each] for each in both}  # an e2-small's share

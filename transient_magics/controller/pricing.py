@@ -36,9 +36,11 @@ def with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
 
 def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
     """Of the VMs on demand: in the cluster's home zone, and where they cost something else."""
-    cores = spec.parameter_server_cores
+    cores, named = spec.parameter_server_cores, spec.parameter_server_machine
     kinds: dict[str, tuple[str, Callable[[str], VmPrice]]] = {
-        PARAMETER_SERVER: (parameter_server_machine(cores), lambda zone: lines.parameter_server_price(cores, zone)),
+        PARAMETER_SERVER: (named, lambda zone: lines.server_price(named, zone))
+        if named
+        else (parameter_server_machine(cores), lambda zone: lines.parameter_server_price(cores, zone)),
     }
     known = spec.prices
     # Where servers had a price and it none, the first versions made the cluster: its controller is on a server's VM.

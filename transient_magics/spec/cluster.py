@@ -59,6 +59,8 @@ class ClusterSpec:
     declared_at: float = 0.0
     parameter_servers: int = 1
     parameter_server_cores: int = 4
+    parameter_server_machine: str = ""
+    """Their machine type; empty: N1 with so many vCPUs and 4 GB each."""
     provisioning_model: str = "spot"
     max_workers: int = 0
     replace: bool = True
