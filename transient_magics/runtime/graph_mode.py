@@ -6,14 +6,19 @@ eager execution stays on, unless Tensor2Tensor's bridges were crossed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from typing import Any
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
 
 from . import comparison, lean
 
 GPU = "TRANSIENT_GPU"
 """In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one has."""
+
+_KERAS = "keras.src.optimizers"
 
 
 def has_gpu() -> bool:
@@ -64,10 +69,25 @@ def _prepare() -> None:
 
 
 def _whole() -> Any:
-    tf = importlib.import_module("tensorflow.compat.v1")
+    with _keras_later():
+        tf = importlib.import_module("tensorflow.compat.v1")
     tf.logging.set_verbosity(tf.logging.ERROR)
     tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others
     # The global step follows the default kind of variable; as a resource variable its reads and increments are ordered.
     tf.enable_resource_variables()
     comparison.compare_by_element()
     return tf
+
+
+@contextlib.contextmanager
+def _keras_later() -> Iterator[None]:
+    """Let TensorFlow be imported without Keras, which is almost half of it: it comes when the cell asks for it."""
+    if _KERAS in sys.modules:
+        yield
+        return
+    # TensorFlow imports it for its side effects, and goes on where it is not there.
+    sys.modules[_KERAS] = cast("Any", None)
+    try:
+        yield
+    finally:
+        del sys.modules[_KERAS]
