@@ -79,6 +79,22 @@ def test_the_catalog_and_a_dry_run_need_nothing(home: Path) -> None:
 
 
 @pytest.mark.story
+def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
+    state = ["--state", str(home / "emulator"), "--port", "0"]
+    with subprocess.Popen([*PROGRAM, "emulator", "--fresh-project", *state], stdout=subprocess.PIPE) as emulator:
+        try:
+            assert emulator.stdout
+            assert emulator.stdout.readline().startswith(b"ready ")
+            said("emulator", "project", "mend", "compute.googleapis.com", "roles/compute.instanceAdmin.v1")
+            refused = said("cluster", "t4x2", "--dry-run")
+            assert "NOT TOLD: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
+            assert "NOT GOOD: quotas of the project: The quota GPUS_ALL_REGIONS" in refused
+            said("emulator", "project", "whole")
+            assert "NOT" not in said("cluster", "t4x2", "--dry-run")
+        finally:
+            emulator.terminate()
+
+
 def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     told = said("cluster", "cpux1", "--name", "demo", "--wait").splitlines()
     assert told[0].startswith("demo is declared.")

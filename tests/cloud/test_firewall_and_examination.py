@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from scripted_api import PROJECT, ZONE, Api, operation, refusal
 
 from tests.emulator.discovery import faults
-from transient_magics.cloud import ComputeEngine, VmRequest, rules
+from transient_magics.cloud import ComputeEngine, VmRequest, permissions, rules
 from transient_magics.errors import AccessError, AlreadyExistsError
 from transient_magics.spec import IAP_RANGE
 
@@ -176,3 +177,108 @@ async def test_a_policy_that_demands_os_login_is_named_with_its_remedy(
         await engine.insert(wanted)
     assert "OS Login would ignore" in told.value.fix
     assert f"except this one from {policy}" in told.value.fix
+
+
+ASKED = {"rights": "v1/projects/a-project:testIamPermissions", "policy": "v1/projects/a-project:getEffectiveOrgPolicy"}
+
+
+async def test_rights_on_the_bucket_alone_are_enough_for_one_that_is_there(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    everything_is_there(api)
+    compute = [each for each in permissions.ALL if each.startswith("compute.")]
+    api.on("POST", ASKED["rights"], {"permissions": compute})
+    subject = f"rights in {PROJECT}"
+    found = {each.subject: each for each in await engine.examine([wanted], bucket="mine")}
+    assert not found[subject].good
+    assert "--role roles/storage.admin" in found[subject].fix
+    there = ["storage.buckets.get", *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))]
+    api.on("GET", "storage/v1/b/mine/iam/testPermissions", {"permissions": there})
+    found = {each.subject: each for each in await engine.examine([wanted], bucket="mine")}
+    assert (found[subject].good, found[subject].told) == (True, True)
+    api.on("GET", "storage/v1/b/mine/iam/testPermissions", {"permissions": there[:-1]})
+    found = {each.subject: each for each in await engine.examine([wanted], bucket="mine")}
+    assert "lack storage.objects.list." in found[subject].said
+
+
+async def test_who_may_not_ask_at_the_projects_cost_asks_at_his_own(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    everything_is_there(api)
+    status, content = refusal(403, "forbidden", "Caller does not have required permission to use project a-project.")
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "USER_PROJECT_DENIED"}]
+    content["error"]["details"] = details
+    api.on("POST", ASKED["rights"], (status, content), {"permissions": list(permissions.ALL)})
+    found = {each.subject: each for each in await engine.examine([wanted])}
+    assert (found[f"rights in {PROJECT}"].good, found[f"rights in {PROJECT}"].told) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "subject"),
+    [
+        ({"listPolicy": {"deniedValues": ["compute.googleapis.com"]}}, "gcp.restrictNonCmekServices"),
+        ({"listPolicy": {"allowedValues": ["under:organizations/1"]}}, ""),
+        ({"listPolicy": {"allowedValues": ["86400"]}}, "storage.retentionPolicySeconds"),
+        ({"listPolicy": {"allowedValues": ["is:projects/debian-cloud"]}}, "compute.vmExternalIpAccess"),
+        ({}, ""),
+    ],
+)
+async def test_policies_of_lists_are_read_value_by_value(
+    api: Api, engine: ComputeEngine, wanted: VmRequest, policy: dict[str, Any], subject: str
+) -> None:
+    everything_is_there(api)
+    api.on("POST", ASKED["policy"], policy)
+    assert faults("OrgPolicy", policy, "cloudresourcemanager") == []
+    findings = [each for each in await engine.examine([wanted], bucket="mine") if "polic" in each.subject]
+    bad = [each.subject.removeprefix("organization policy ") for each in findings if not each.good]
+    assert (subject in bad) if subject else "compute.vmExternalIpAccess" not in bad
+    asked = {body["constraint"] for _, body in api.asked("POST", ASKED["policy"])}
+    assert {"constraints/compute.requireOsLogin", "constraints/storage.retentionPolicySeconds"} <= asked
+
+
+async def test_the_network_of_another_project_is_used_without_rules_of_the_clusters_own(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    everything_is_there(api)
+    api.on("GET", "compute/v1/projects/host/global/networks/shared", {"name": "shared", "autoCreateSubnetworks": False})
+    api.on("POST", ASKED["rights"], {"permissions": [p for p in permissions.ALL if "subnetworks" not in p]})
+    shared = replace(
+        wanted, network="projects/host/global/networks/shared", subnet="projects/host/regions/r/subnetworks/s"
+    )
+    subject = f"network {shared.network}"
+    found = {each.subject: each for each in await engine.examine([shared])}
+    assert "Shared VPC" in found[subject].said
+    assert "--no-firewall" in found[subject].fix
+    assert "port 22 from 35.235.240.0/20" in found[subject].fix
+    found = {each.subject: each for each in await engine.examine([shared], firewall=False)}
+    assert found[subject].good
+    assert found[f"rights in {PROJECT}"].good, "the right to use the subnetwork is the other project's to give"
+    found = {each.subject: each for each in await engine.examine([replace(shared, subnet="")], firewall=False)}
+    assert "--subnet" in found[subject].fix
+
+
+async def test_nat_for_other_subnetworks_is_no_way_out(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
+    everything_is_there(api)
+    place = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}"
+    subnet = f"{place}/regions/us-central1/subnetworks/mine"
+    api.on("GET", "global/networks/default", {"name": "default", "subnetworks": [subnet]})
+    api.on("GET", "regions/us-central1/subnetworks/mine", {"name": "mine", "privateIpGoogleAccess": True})
+
+    def router(*names: str) -> dict[str, Any]:
+        nat = {
+            "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS",
+            "subnetworks": [{"name": each} for each in names],
+        }
+        return {"items": [{"name": "r", "network": f"{place}/global/networks/default", "nats": [nat]}]}
+
+    inside = replace(wanted, external_ip=False)
+    for listed, good in ((router("theirs"), False), (router("theirs", subnet), True)):
+        assert faults("RouterList", listed) == []
+        api.on("GET", "regions/us-central1/routers", listed)
+        found = {each.subject: each for each in await engine.examine([inside])}
+        assert found["way out in us-central1"].good is good
+    api.on(
+        "GET", "regions/us-central1/routers", refusal(403, "forbidden", "Required 'compute.routers.list' permission")
+    )
+    found = {each.subject: each for each in await engine.examine([inside])}
+    assert (found["way out in us-central1"].good, found["way out in us-central1"].told) == (True, False)

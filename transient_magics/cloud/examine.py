@@ -109,8 +109,7 @@ class Examination:
         except CloudError as error:
             raise _unasked(error) from error
         # A network of another project is used by a right on it, which that project gives.
-        shared = all(place_of(each.network, self._project)[0] != self._project for each in self._requests)
-        if shared := shared and bool(self._requests):
+        if self._requests and all(place_of(each.network, self._project)[0] != self._project for each in self._requests):
             missing = [each for each in missing if not each.startswith(("compute.subnetworks.", "compute.networks."))]
         if not missing:
             return f"all {len(wanted)} permissions that this takes"
@@ -203,7 +202,7 @@ class Examination:
         try:
             network = await self._calls.call(text, lambda: networks.get(project=project, network=name, **PLAIN))
         except GoneError as error:
-            fix = "Name another with --network, or type `gcloud compute networks create default`."
+            fix = "Name another with --network, or type `gcloud compute networks create default --project {project}`."
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
         custom = "auto_create_subnetworks" in network and not network.auto_create_subnetworks
         if custom and any(not each.subnet for each in self._requests if (each.network or "default") == text):

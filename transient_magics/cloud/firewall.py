@@ -184,10 +184,7 @@ def _place(name: str) -> str:
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """All at once; the first of their errors ends the others."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for each in work:
-                tasks.create_task(each)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    """All at once; of their errors the first in order is raised, so that the same trouble is told in the same words."""
+    for error in await asyncio.gather(*work, return_exceptions=True):
+        if error is not None:
+            raise error
