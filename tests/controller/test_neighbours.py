@@ -34,7 +34,7 @@ from transient_magics.controller.lock import LOCK
 from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels, rule_description
 from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 from transient_magics.controller.preflight import examine
-from transient_magics.controller.sweep import _clusters_here, _delete, _why, _why_rule
+from transient_magics.controller.sweep import Here, _delete, _why, _why_rule, clusters_here
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
@@ -178,11 +178,11 @@ def test_of_another_machine_only_rules_that_are_old_are_swept() -> None:
     spec = replace(specify(tm.Declaration("cpu", name="c")), id="1a2b3c4d")
     (rule, *_) = firewall_rules(spec, {OWNER_LABEL: "me", MACHINE_LABEL: "there"})
     old, young = ({**rule, "created": datetime.now(UTC) - timedelta(hours=hours)} for hours in (25, 23))
-    assert "has no folder on this one of your machines" in _why_rule(old, "here", {}, {})
-    assert not _why_rule(young, "here", {}, {}), "a cluster may wait for its first VM"
-    assert not _why_rule(young, "there", {"1a2b3c4d": False}, {}), "a cluster here waits for it"
-    assert not _why_rule(young, "there", {}, {"c": True}), "its controller is at work"
-    assert _why_rule(young, "there", {"1a2b3c4d": True}, {}) == "its cluster c is over"
+    assert "has no folder on this one of your machines" in _why_rule(old, "here", Here())
+    assert not _why_rule(young, "here", Here()), "a cluster may wait for its first VM"
+    assert not _why_rule(young, "there", Here({"1a2b3c4d": False})), "a cluster here waits for it"
+    assert not _why_rule(young, "there", Here(broken={"c": True})), "its controller is at work"
+    assert _why_rule(young, "there", Here({"1a2b3c4d": True})) == "its cluster c is over"
 
 
 def test_of_other_machines_only_what_is_old_and_without_a_controller_is_swept() -> None:
@@ -192,12 +192,14 @@ def test_of_other_machines_only_what_is_old_and_without_a_controller_is_swept() 
         return Vm("c-worker-0", ZONE, "1", "RUNNING", "", "", named, made, True, made)
 
     old, young = vm(2), vm(0.5)
-    assert "has no folder on this one of your machines" in _why(old, "here", {}, ())
-    assert not _why(young, "here", {}, ())
-    assert not _why(old, "here", {}, {"1a2b3c4d"}), "its controller runs on a VM"
-    assert not _why(old, "here", {"1a2b3c4d": False}, ()), "it is followed here"
-    assert _why(old, "here", {"1a2b3c4d": True}, ()) == "its cluster c is over"
-    assert _why(young, "there", {"5e6f7a8b": False}, ()), "another cluster of that name is no reason to keep it"
+    assert "has no folder on this one of your machines" in _why(old, "here", Here(), ())
+    assert not _why(young, "here", Here(), ())
+    assert not _why(old, "here", Here(), {"1a2b3c4d"}), "its controller runs on a VM"
+    assert not _why(old, "here", Here({"1a2b3c4d": False}), ()), "it is looked after here"
+    assert "only followed from here" in _why(old, "here", Here(followed={"1a2b3c4d"}), ())
+    assert not _why(old, "here", Here(followed={"1a2b3c4d"}), {"1a2b3c4d"}), "its controller runs on a VM"
+    assert _why(old, "here", Here({"1a2b3c4d": True}), ()) == "its cluster c is over"
+    assert _why(young, "there", Here({"5e6f7a8b": False}), ()), "another cluster of that name is no reason to keep it"
 
 
 def test_a_cluster_that_is_only_followed_from_here_is_not_looked_after_here(home_of_nobody: Path) -> None:
@@ -206,9 +208,9 @@ def test_a_cluster_that_is_only_followed_from_here_is_not_looked_after_here(home
     folder.mkdir(parents=True)
     spec = replace(specify(tm.Declaration("cpu", name="followed")), id="1a2b3c4d")
     (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
-    assert _clusters_here() == ({"1a2b3c4d": False}, {})
+    assert clusters_here().over == {"1a2b3c4d": False}
     (folder / "attached").touch()
-    assert _clusters_here() == ({}, {})
+    assert clusters_here() == Here(followed={"1a2b3c4d"})
 
 
 @pytest.fixture

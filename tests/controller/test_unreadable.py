@@ -23,7 +23,7 @@ from transient_magics.cloud import ComputeEngine, VmRequest
 from transient_magics.controller.lock import LOCK, held
 from transient_magics.controller.machines import ID_LABEL, LABEL, labels
 from transient_magics.controller.owner import MACHINE_LABEL, whose
-from transient_magics.controller.sweep import _why
+from transient_magics.controller.sweep import Here, _why
 from transient_magics.errors import ClusterError
 from transient_magics.spec import EMULATED_PROJECT
 
@@ -91,8 +91,8 @@ async def test_a_sweep_tells_of_folders_that_cannot_be_read_and_of_their_vms(
     assert list(shown.unreadable) == unreadable()
     assert all(each in str(shown) for each in unreadable())
     half, _ = sorted(await engine.list({}), key=lambda vm: vm.name)
-    assert _why(half, marks[MACHINE_LABEL], {}, (), {"half": False})
-    assert not _why(half, marks[MACHINE_LABEL], {}, (), {"half": True}), "its controller is at work"
+    assert _why(half, marks[MACHINE_LABEL], Here(broken={"half": False}), ())
+    assert not _why(half, marks[MACHINE_LABEL], Here(broken={"half": True}), ()), "its controller is at work"
     assert (await asyncio.to_thread(tm.sweep, yes=True)).names == ["half-worker-0", "left-worker-0"]
     assert await engine.list({}) == []
 

@@ -20,8 +20,8 @@ import asyncio
 import json
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 
 from .. import places
@@ -41,6 +41,18 @@ from .owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 _YOUNG, _YOUNG_RULE = timedelta(hours=1), timedelta(days=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this machine knows of clusters by their folders: those that it looks after, follows, or cannot read."""
+
+    over: Mapping[str, bool] = field(default_factory=dict)
+    """By id (by name where an earlier version gave none): whether it is over."""
+    followed: Collection[str] = ()
+    """Ids of those that go on somewhere else, as far as is known, and are shown here."""
+    broken: Mapping[str, bool] = field(default_factory=dict)
+    """By name: whether a controller is at work on it."""
+
+
 async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[str, Any]:
     """What is swept (or would be, without `yes`), and why. Raises CloudError."""
     async with to_project(project) as access:
@@ -51,11 +63,11 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         if all_machines:
             found += await access.engine.list({OWNER_LABEL: user()})  # whom an earlier version took for the owner
         ruled, told = await _rules(access, {key: mine[key] for key in keys})
-        clusters, broken = _clusters_here()
+        here = clusters_here()
         governed = {_identity(vm) for vm in found if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()}
-        reasons = [(vm, _why(vm, mine[MACHINE_LABEL], clusters, governed, broken)) for vm in found]
+        reasons = [(vm, _why(vm, mine[MACHINE_LABEL], here, governed)) for vm in found]
         orphans = sorted(((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name))
-        stray = [(rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], clusters, broken))]
+        stray = [(rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], here))]
         if yes:
             await _delete(access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why})
             await access.engine.firewall.remove([rule for rule, _ in stray])
@@ -63,7 +75,7 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         "orphans": [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans],
         "rules": [{"name": rule["name"], "why": why} for rule, why in stray],
         "deleted": yes,
-        "unreadable": [*(unreadable(places.cluster(name)) for name in broken), *told],
+        "unreadable": [*(unreadable(places.cluster(name)) for name in here.broken), *told],
     }
 
 
@@ -79,27 +91,17 @@ async def _rules(access: Access, whose: Mapping[str, str]) -> tuple[list[dict[st
     return [rule for rule in found if ruled_by(rule["description"])[ID_LABEL] in empty], []
 
 
-def _why_rule(rule: Mapping[str, Any], machine: str, clusters: Mapping[str, bool], broken: Mapping[str, bool]) -> str:
+def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
     """Why nobody needs the rule, whose cluster has no VM (a clause), or nothing."""
     marks, created = ruled_by(rule["description"]), rule["created"]
     from_here = marks[MACHINE_LABEL] == machine
     if not from_here and (not created or datetime.now(UTC) - created < _YOUNG_RULE):
         return ""
-    return _why_cluster(marks[LABEL], marks[ID_LABEL], from_here, clusters, broken)
+    return _why_cluster(marks[LABEL], marks[ID_LABEL], from_here, here)
 
 
-def _why(
-    vm: Vm,
-    machine: str,
-    clusters: Mapping[str, bool],
-    governed: Collection[str],
-    broken: Mapping[str, bool] = MappingProxyType({}),
-) -> str:
-    """Why nobody looks after the VM (a clause), or nothing.
-
-    `clusters`: those that are known here, and whether over. `broken`: the names of those that have a folder here which
-    cannot be read, and whether a controller is at work on it.
-    """
+def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
+    """Why nobody looks after the VM (a clause), or nothing. `governed`: ids of clusters with a controller on a VM."""
     image, cluster, identity = vm.labels.get(BUILD_LABEL), vm.labels.get(LABEL), _identity(vm)
     from_here = vm.labels.get(MACHINE_LABEL) == machine
     if not from_here and vm.created and datetime.now(UTC) - vm.created < _YOUNG:
@@ -107,21 +109,21 @@ def _why(
     if image:
         under_way = from_here and _building(image, identity)
         return "" if under_way else f"the image {image} is built no more"
-    if not cluster or (identity in governed and identity not in clusters):
+    if not cluster or (identity in governed and identity not in here.over):
         return ""
-    return _why_cluster(cluster, identity, from_here, clusters, broken)
+    return _why_cluster(cluster, identity, from_here, here)
 
 
-def _why_cluster(
-    cluster: str, identity: str, from_here: bool, clusters: Mapping[str, bool], broken: Mapping[str, bool]
-) -> str:
+def _why_cluster(cluster: str, identity: str, from_here: bool, here: Here) -> str:
     """Why this machine thinks that nobody looks after the cluster (a clause), or nothing."""
-    if clusters.get(identity) is False:
+    if here.over.get(identity) is False:
         return ""
-    if identity in clusters:
+    if identity in here.over:
         return f"its cluster {cluster} is over"
-    if from_here and cluster in broken:
-        return "" if broken[cluster] else f"the folder of its cluster {cluster} on this machine cannot be read"
+    if identity in here.followed:
+        return f"its cluster {cluster} is only followed from here, and has no controller on a VM any more"
+    if from_here and cluster in here.broken:
+        return "" if here.broken[cluster] else f"the folder of its cluster {cluster} on this machine cannot be read"
     where = "this machine" if from_here else "this one of your machines, nor a controller on a VM"
     return f"its cluster {cluster} has no folder on {where}"
 
@@ -131,13 +133,9 @@ def _identity(vm: Vm) -> str:
     return vm.labels.get(ID_LABEL) or vm.labels.get(LABEL, "")
 
 
-def _clusters_here() -> tuple[dict[str, bool], dict[str, bool]]:
-    """Of the clusters that have a folder here, by id (by name where they have none), whether they are over.
-
-    Not those that are only followed from here and go on: this machine does not look after them. And of those whose
-    folder cannot be read, by name, whether a controller is at work on it.
-    """
-    known, broken = {}, {}
+def clusters_here() -> Here:
+    """What is known of the clusters that have a folder here."""
+    known, followed, broken = {}, set(), {}
     for folder in sorted(path.parent for path in places.clusters().glob("[a-z]*/spec.json")):
         if unreadable(folder):
             broken[folder.name] = held(folder)
@@ -146,7 +144,9 @@ def _clusters_here() -> tuple[dict[str, bool], dict[str, bool]]:
             over = replay(read(folder / "journal.jsonl")).over
             if over or not (folder / ATTACHED).exists():
                 known[identity] = over
-    return known, broken
+            else:
+                followed.add(identity)
+    return Here(known, followed, broken)
 
 
 def _building(image: str, identity: str) -> bool:
