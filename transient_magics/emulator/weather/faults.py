@@ -94,7 +94,7 @@ def _unauthenticated() -> dict[str, Any]:
 
 def body(way: str, request: web.BaseRequest) -> tuple[int, dict[str, Any]]:
     """Status and JSON of a failure as Compute Engine writes it (of 429: as Google's newer services do)."""
-    project = request.path.removeprefix("/compute/v1/projects/").partition("/")[0]
+    project = request.path.partition("/projects/")[2].partition("/")[0]
     consumer = wire.fixed_id("projects", project)
     kind = "Read requests" if request.method == "GET" else "Mutate requests"
     limit = f"{kind} per minute per region"
