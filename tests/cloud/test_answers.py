@@ -81,6 +81,14 @@ def test_a_spot_vm_takes_the_preemptible_quota_once_there_is_one(
         quotas.compare(listed, wanted, "in r", "p")
 
 
+def test_spot_vms_and_others_that_take_the_same_quota_are_counted_together() -> None:
+    both = quotas.needs([vm("n1-standard-4"), vm("n1-standard-8", model="standard")])
+    assert "CPUS 12 free, 12 wanted" in quotas.compare([Quota("CPUS", 12)], both, "in r", "p")
+    with pytest.raises(CloudError, match="CPUS in r has 11 of 11 left, and 12 are wanted"):
+        quotas.compare([Quota("CPUS", 11), Quota("PREEMPTIBLE_CPUS", 0)], both, "in r", "p")
+    assert "; CPUS 8 free, 8" in quotas.compare([Quota("PREEMPTIBLE_CPUS", 4), Quota("CPUS", 8)], both, "in r", "p")
+
+
 def test_a_quota_that_nobody_lists_is_not_told() -> None:
     assert "the quota of G2 vCPUs is not listed, so not told" in quotas.compare(
         [Quota("CPUS", 9)], quotas.needs([vm("g2-standard-4", model="standard")]), "in r", "p"

@@ -154,6 +154,34 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     await engine.delete(ZONE, vm.name, {})
 
 
+async def test_what_is_asked_for_together_is_refused_together(url: str, engine: ComputeEngine, new: VmRequest) -> None:
+    ask(url, {"whole": True})
+    plain = replace(new, service_account="")
+    for step, match in (
+        ("compute.googleapis.com", "API is not enabled"),
+        ("roles/compute.instanceAdmin.v1", "compute.instances.create"),
+        ("compute.vmExternalIpAccess", "policy compute.vmExternalIpAccess"), ("GPUS_ALL_REGIONS", "GPUS_ALL_REGIONS"),
+    ):  # fmt: skip
+        ask(url, {"lack": [step]})
+        wanted = [replace(plain, name=f"c1-{n}", request_id=request_id(step, n)) for n in range(2)]
+        try:
+            outcomes = list((await engine.insert_many(wanted)).values())
+        except CloudError as error:
+            outcomes = [error]
+        assert {type(each) for each in outcomes} == {QuotaError if "GPUS" in step else AccessError}
+        assert all(match in str(each) for each in outcomes)
+        ask(url, {"mend": [step]})
+    assert await engine.list({}) == []
+
+
+async def test_an_image_is_made_by_who_has_the_role_for_it(url: str, engine: ComputeEngine) -> None:
+    ask(url, {"whole": True})
+    ask(url, {"lack": ["roles/compute.storageAdmin"]})
+    with pytest.raises(AccessError, match=r"Required 'compute\.images\.create'.*roles/compute\.storageAdmin"):
+        await engine.images.make("mine", disk=f"zones/{ZONE}/disks/d", description="", labels={})
+    ask(url, {"whole": True})
+
+
 async def test_vms_without_an_external_address_need_a_way_out(
     url: str, engine: ComputeEngine, wanted: VmRequest
 ) -> None:

@@ -56,27 +56,31 @@ def compare(listed: Iterable[Any], wanted: Mapping[Metrics, float], place: str, 
     `listed`: the quotas of a region or project, as Compute Engine tells them.
     """
     known = {quota.metric: quota for quota in listed}
-    said: list[str] = []
-    short: dict[str, str] = {}
+    counts: dict[str, float] = {}
+    unknown: list[str] = []
     for metrics, count in wanted.items():
-        told = [metric for metric in metrics if metric in known]
-        if not told:
-            said.append(f"{metrics[-1]} is not listed, so not told ({count:g} wanted)")
-            continue
-        metric = next((each for each in told if known[each].limit > 0), told[-1])
-        limit, free = known[metric].limit, known[metric].limit - known[metric].usage
-        if free < count:
-            short[metric] = f"quota {metric} {place} has {free:g} of {limit:g} left, and {count:g} are wanted"
-        said.append(f"{metric} {free:g} free, {count:g} wanted")
+        if told := [metric for metric in metrics if metric in known]:
+            # Spot VMs and others may take the same quota.
+            metric = next((each for each in told if known[each].limit > 0), told[-1])
+            counts[metric] = counts.get(metric, 0.0) + count
+        else:
+            unknown.append(f"{metrics[-1]} is not listed, so not told ({count:g} wanted)")
+    left = {metric: known[metric].limit - known[metric].usage for metric in counts}
+    short = [
+        f"quota {metric} {place} has {left[metric]:g} of {known[metric].limit:g} left, and {count:g} are wanted"
+        for metric, count in counts.items()
+        if left[metric] < count
+    ]
     if short:
         page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
-        elsewhere = "" if short.keys() <= set(EVERYWHERE) else "choose another region, "
+        elsewhere = "" if counts.keys() <= set(EVERYWHERE) else "choose another region, "
         raise CloudError(
-            f"The {'; the '.join(short.values())}",
+            f"The {'; the '.join(short)}",
             fix=f"Declare fewer, {elsewhere}or ask for more at {page} (a free trial's are not raised: upgrade the "
             "billing account first).",
         )
-    return "; ".join(said) or "none that we know of applies"
+    said = [f"{metric} {left[metric]:g} free, {count:g} wanted" for metric, count in counts.items()]
+    return "; ".join([*said, *unknown]) or "none that we know of applies"
 
 
 def gpus_of(request: VmRequest) -> tuple[str, int] | None:
