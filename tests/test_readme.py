@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +19,11 @@ from transient_magics.emulator.weather.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+GOOGLE = ROOT / "docs" / "google-cloud.md"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture
@@ -70,6 +73,35 @@ def test_every_weather_that_it_shows_can_be_set() -> None:
         assert values.pop("name") == "tour"
         values.pop("reset", None)
         Settings().changed(values)
+
+
+def typed(text: str) -> list[str]:
+    """The lines with our own program that a document's shell blocks have."""
+    return [line for block in blocks("sh", text) for line in block.splitlines() if line.startswith("transient ")]
+
+
+def test_every_command_on_the_way_to_google_is_understood_and_every_link_leads_somewhere() -> None:
+    text = GOOGLE.read_text()
+    lines = [line.removeprefix("transient ").split() for line in typed(text)]
+    lines += [line.split() for line in re.findall(r"^%transient_(.*)$", "\n".join(blocks("text", text)), re.MULTILINE)]
+    assert len(lines) > 6
+    for verb, *words in lines:
+        assert arguments.parse(verb, words, called=f"transient {verb}").verb != "help"
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
+    for place in re.findall(r"\]\((?!https:)(.*?)\)", text):
+        assert place[1:] in anchors if place.startswith("#") else (GOOGLE.parent / place).exists(), place
+    assert "docs/google-cloud.md" in README
+
+
+def test_what_is_rehearsed_on_the_emulator_can_be_typed_as_it_stands(own_home: Path) -> None:
+    rehearsed = [line for line in typed(GOOGLE.read_text()) if "my-project" not in line]
+    assert len(rehearsed) == 3
+    for line in rehearsed:
+        words = [sys.executable, "-m", "transient_magics.client.program", *line.split()[1:]]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+        assert ended.returncode == 0, ended
+        assert ended.stdout
 
 
 def test_the_picture_is_there() -> None:

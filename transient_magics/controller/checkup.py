@@ -277,6 +277,8 @@ async def _within(subject: str, ask: Question) -> list[Line]:
         return [_refused(subject, error)]
     except TimeoutError:
         return [Line(subject, "bad", f"no answer within {limit:.0f} s.", "transient doctor")]
+    except OSError as error:  # of this machine's disk
+        return [Line(subject, "bad", f"{error.filename or 'this machine'}: {error.strerror or error}.")]
     return [found] if isinstance(found, Line) else list(found)
 
 

@@ -123,11 +123,9 @@ def _course(
     common = replace(
         _with_bucket(declaration), idle=600.0, controller="local", replace=False, zone=declaration.zone,
     )  # fmt: skip
-    bare = not image
-    cpu_seconds = estimate.CPU_BARE_SECONDS if declaration.project else estimate.CPU_SECONDS
-    gpu_seconds = estimate.GPU_BARE_SECONDS if bare and declaration.project else estimate.GPU_SECONDS
+    gpu_seconds = estimate.GPU_SECONDS if image else estimate.GPU_BARE_SECONDS
     return Course(
-        cpu=replace(common, spec="cpu", name=f"{_PREFIX}cpu-{mark}", max_hours=cpu_seconds, max_workers=1),
+        cpu=replace(common, spec="cpu", name=f"{_PREFIX}cpu-{mark}", max_hours=estimate.CPU_SECONDS, max_workers=1),
         gpu=replace(common, spec=gpus[0], name=f"{_PREFIX}gpu-{mark}", max_hours=gpu_seconds, max_workers=1),
         mark=mark,
         image=image,
@@ -167,9 +165,8 @@ def _report(
     asked.pop("name")
     known: dict[str, list[str]] = {kind: list(each) for kind, each in {**report.own_names(), **names}.items()}
     known.setdefault("project", []).append(declaration.project or EMULATED_PROJECT)
-    known.setdefault("other", []).extend(
-        filter(None, [declaration.network, declaration.subnet, declaration.service_account, declaration.image])
-    )
+    own = (declaration.network, declaration.subnet, declaration.service_account, declaration.image)
+    known.setdefault("other", []).extend(each for each in own if each and each != "default")  # everybody's name
     known.setdefault("bucket", []).append((declaration.bucket or "").partition("/")[0])
     try:
         exchanges = report.read_exchanges(record)

@@ -36,10 +36,12 @@ from . import estimate, lesson
 from .diagnosis import Line
 
 _BOOT_SLACK, _RUN_SECONDS, _TAKEN_SECONDS, _DELETE_SECONDS = 300.0, 900.0, 240.0, 420.0
-_BUILD_SECONDS, _END_SECONDS = 3300.0, 180.0
+_BUILD_SECONDS, _END_SECONDS = 2100.0, 180.0
+_HOUR = 3600.0
 _CLOCKS_SECONDS = 5.0
 _HOPELESS_SECONDS = 120.0
 _IDLE = 600.0
+_OVER = "not begun: the hour is over."
 Said = tuple[str, str, Mapping[str, Any]]
 """How a stage ended: verdict, sentence, facts."""
 
@@ -60,18 +62,19 @@ class Course:
     stages: list[Line] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
     builds: list[Build] = field(default_factory=list)
+    _began: float = field(default_factory=time.monotonic)
 
     def run(self) -> tuple[Line, ...]:
         """All stages. What was interrupted is cleared away, too; then the interruption goes on."""
         try:
             if first := self._cluster("a VM without a GPU", self.cpu, bare=True):
-                self._stage("the end of that cluster", lambda: self._deleted(first))
+                self._stage("the end of that cluster", lambda: self._deleted(first), clearing=True)
             if not self.image:
                 self._stage("an image with the training stack", self._built)
             gpu = replace(self.gpu, image=self.image or self.gpu.image)
             if second := self._cluster("a VM with a GPU", gpu, bare=not self.image):
                 self._on_the_gpu(second)
-                self._stage("the end of the GPU's cluster", lambda: self._deleted(second))
+                self._stage("the end of the GPU's cluster", lambda: self._deleted(second), clearing=True)
         finally:
             self._clear_away()
         return tuple(self.stages)
@@ -85,11 +88,15 @@ class Course:
             self._stage("the checkpoint", lambda: self._shipped(runs[0]))
         self._stage("a notice, as Compute Engine gives it", lambda: self._taken(cluster))
 
-    def _stage(self, subject: str, work: Callable[[], Said]) -> bool:
+    def _within(self, limit: float) -> float:
+        """So many seconds, or what is left of the hour (0: nothing)."""
+        return max(0.0, min(limit, self._began + _HOUR - time.monotonic()))
+
+    def _stage(self, subject: str, work: Callable[[], Said], *, clearing: bool = False) -> bool:
         """Do it, and have written down how it ended; whether it went well."""
         began = time.monotonic()
         try:
-            verdict, said, facts = work()
+            verdict, said, facts = work() if clearing or self._within(1.0) else ("bad", _OVER, {})
         except (TransientError, OSError) as error:
             verdict, said, facts = "bad", str(error), {}
         line = Line(subject, verdict, said, seconds=max(0.1, time.monotonic() - began), facts=facts)
@@ -106,11 +113,11 @@ class Course:
             found.append(cluster)
             self.clusters.append(cluster)
             spec = _spec(cluster)
-            return _ready(cluster, spec.max_seconds - _BOOT_SLACK if bare else 900.0)
+            return _ready(cluster, self._within(spec.max_seconds - _BOOT_SLACK if bare else 900.0))
 
         well = self._stage(subject, come_up)
         if found and not well:
-            self._stage("the end of that cluster", lambda: self._deleted(found[0]))
+            self._stage("the end of that cluster", lambda: self._deleted(found[0]), clearing=True)
         return found[0] if well else None
 
     def _built(self) -> Said:
@@ -121,7 +128,7 @@ class Course:
             network=spec.network or "", subnet=spec.subnet or "", external_ip=spec.external_ip,
         )  # fmt: skip
         self.builds.append(build)
-        build.wait(_BUILD_SECONDS)
+        build.wait(self._within(_BUILD_SECONDS))
         self.image = build.name
         steps = [(each.what, round(each.time / 1e9 - build.spec.declared_at)) for each in build.events
                  if isinstance(each, events.ImageStep)]  # fmt: skip
@@ -146,7 +153,7 @@ class Course:
             check=False, name="lesson",
         )  # fmt: skip
         runs.append(run)
-        result = run.wait(_RUN_SECONDS)
+        result = run.wait(self._within(_RUN_SECONDS))
         facts = {"seconds": result.seconds, "loss": result.loss, "metrics": result.metrics}
         return "good", f"{result.step} steps, loss {text.number(result.loss)}.", facts
 
@@ -213,13 +220,13 @@ class Course:
         """End what goes on, look for what is left, and say what it cost."""
         for build in self.builds:
             if build.state == "building":
-                self._stage("the end of the image's build", lambda build=build: _ended(build))
+                self._stage("the end of the image's build", lambda build=build: _ended(build), clearing=True)
         for cluster in self.clusters:
             if not cluster.state.over:
-                self._stage(f"the end of {cluster.name}", lambda cluster=cluster: self._deleted(cluster))
+                self._stage(f"the end of {cluster.name}", lambda cluster=cluster: self._deleted(cluster), clearing=True)
         if self.clusters or self.builds:
-            self._stage("what is left", self._left)
-            self._stage("the bill", self._bill)
+            self._stage("what is left", self._left, clearing=True)
+            self._stage("the bill", self._bill, clearing=True)
         shutil.rmtree(self.folder / "fetched", ignore_errors=True)
 
     def _left(self) -> Said:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from ...catalog import worker_price
 from ...spec import ClusterSpec, render_duration, render_money
 
-CPU_SECONDS, CPU_BARE_SECONDS = 1200.0, 2400.0
-GPU_SECONDS, GPU_BARE_SECONDS = 1800.0, 3600.0
-"""The life of the two clusters: with VMs that boot ready, and with VMs that install TensorFlow at their first boot."""
+CPU_SECONDS, GPU_SECONDS, GPU_BARE_SECONDS = 1800.0, 1800.0, 2400.0
+"""The life of the two clusters: VMs without a GPU install TensorFlow at their first boot, those with one if need be."""
 BUILD_SECONDS = 3600.0
 """The life of the VM that an image is made with (controller.baking)."""
 
