@@ -103,7 +103,7 @@ class Declaration:
 class Preview:
     """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was created.
 
-    `findings`: what Compute Engine said about it, as (subject, good, sentence); empty on the emulator.
+    `findings`: what Google said about it, as (subject, good, sentence); the emulator while its project lacks something.
     """
 
     spec: ClusterSpec
