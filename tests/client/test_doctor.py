@@ -62,14 +62,18 @@ def test_the_most_that_the_course_costs_is_what_its_vms_cost_until_they_are_dele
     assert f"${most:.3g}" in estimate.words(whole)
 
 
-def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names_nobody(tmp_path: Path) -> None:
+def without_credentials(folder: Path) -> dict[str, str]:
+    """The environment of a machine on which nobody ever logged in, and which reaches nothing."""
     nowhere = "http://127.0.0.1:9"
-    environment = {
-        "TRANSIENT_MAGICS_HOME": str(tmp_path / "home"), "CLOUDSDK_CONFIG": str(tmp_path), "NO_GCE_CHECK": "true",
-        "HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere, "PATH": str(tmp_path),
+    return {
+        "TRANSIENT_MAGICS_HOME": str(folder / "home"), "CLOUDSDK_CONFIG": str(folder), "NO_GCE_CHECK": "true",
+        "HTTPS_PROXY": nowhere, "HTTP_PROXY": nowhere, "PATH": str(folder),
     }  # fmt: skip
+
+
+def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names_nobody(tmp_path: Path) -> None:
     report = tmp_path / "shown.json"
-    done = ended("--project", "some-project-of-mine", "--report", str(report), **environment)
+    done = ended("--project", "some-project-of-mine", "--report", str(report), **without_credentials(tmp_path))
     assert done.returncode == 1, done
     said = done.stdout
     assert "good: this machine's folder: " in said
@@ -82,6 +86,29 @@ def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names
     assert "some-project-of-mine" not in whole
     assert str(tmp_path) not in whole
     assert "gcloud auth application-default login" in whole
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"spend": 0.2, "yes": True, "anyway": True},
+            r"may cost more than \$0\.200: \$0\.6\d+ at most: .*--spend 0\.6\d allows",
+        ),
+        ({"spend": 5.0, "anyway": True}, "Nobody agreed to what the course costs"),
+    ],
+)
+def test_nothing_is_rented_above_the_limit_nor_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], said: str
+) -> None:
+    for name, value in without_credentials(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DeclarationError, match=said):
+        tm.doctor(project="some-project", **options)
+    assert tm.clusters() == []
+    found = tm.doctor(project="some-project", spend=5.0, yes=True)
+    assert [each.subject for each in found.stages] == ["the course"], "not where something is not good"
+    assert tm.clusters() == []
 
 
 def test_a_notebook_sees_a_table_with_the_commands(home: Path) -> None:

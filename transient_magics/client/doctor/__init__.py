@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -52,7 +54,7 @@ def doctor(
     what is found as it is found. Raises DeclarationError where the most is more than `spend`, or nobody agreed.
     """
     declaration = Declaration(spec=spec or SHAPE, name=_name(), **options)
-    folder = places.private(places.home() / "doctor")
+    folder = _folder()
     record = folder / f".exchanges.{os.getpid()}"
     stages: tuple[Line, ...] = ()
     with _recorded(record):
@@ -66,12 +68,12 @@ def doctor(
         try:
             if spend is not None:
                 course = _course(declaration, prepared, answer["image"], folder, say)
-                _agreed(course, spend, yes=yes, agree=agree, say=say)
-                if _mended(lines, anyway=anyway):
+                if anyway or not any(each.verdict == "bad" for each in lines):
+                    _agreed(course, spend, yes=yes, agree=agree, say=say)
                     stages = course.run()
                 else:
                     why = "not begun, for something above is not good; --anyway tries all the same."
-                    stages = (Line("the hour", "bad", why),)
+                    stages = (Line("the course", "bad", why),)
                     say(str(stages[0]))
         finally:
             if course:
@@ -115,8 +117,8 @@ def _course(
     declaration: Declaration, prepared: ClusterSpec, image: str, folder: Path, say: Callable[[str], None]
 ) -> Course:
     """The course for the GPU that is declared, with VMs that end by themselves."""
-    gpus = [group.accelerator for group in prepared.groups if group.accelerator != "cpu"]
-    if not gpus:
+    groups = [group for group in prepared.groups if group.accelerator != "cpu"]
+    if not groups:
         raise DeclarationError("The course is about a GPU", where="SPEC", fix="Name one, as t4.")
     mark = secrets.token_hex(3)
     (folder / f"{mark}.pid").write_text(str(os.getpid()))
@@ -126,7 +128,13 @@ def _course(
     gpu_seconds = estimate.GPU_SECONDS if image else estimate.GPU_BARE_SECONDS
     return Course(
         cpu=replace(common, spec="cpu", name=f"{_PREFIX}cpu-{mark}", max_hours=estimate.CPU_SECONDS, max_workers=1),
-        gpu=replace(common, spec=gpus[0], name=f"{_PREFIX}gpu-{mark}", max_hours=gpu_seconds, max_workers=1),
+        gpu=replace(
+            common,
+            spec=f"{groups[0].accelerator}{f'@{groups[0].zone}' if groups[0].zone else ''}",
+            name=f"{_PREFIX}gpu-{mark}",
+            max_hours=gpu_seconds,
+            max_workers=1,
+        ),
         mark=mark,
         image=image,
         folder=folder,
@@ -144,7 +152,7 @@ def _agreed(
         say(f"The course costs nothing on the emulator. On Google Cloud: {words}.")
         return
     if most > spend:
-        fix = f"--spend {render_money(most).removeprefix('$')} allows it."
+        fix = f"--spend {math.ceil(100 * most) / 100:.2f} allows it."
         raise DeclarationError(f"The course may cost more than {render_money(spend)}: {words}", fix=fix)
     question = f"The course costs {words}. Every VM of it is deleted by Compute Engine itself at its end."
     say(question)
@@ -152,8 +160,12 @@ def _agreed(
         raise DeclarationError("Nobody agreed to what the course costs", where="--spend", fix="Add --yes to agree.")
 
 
-def _mended(lines: list[Line], *, anyway: bool) -> bool:
-    return anyway or not any(each.verdict == "bad" for each in lines)
+def _folder() -> Path:
+    """Where reports are kept; a passing one where nothing can be kept here, which a line says."""
+    try:
+        return places.private(places.home() / "doctor")
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="doctor-"))
 
 
 def _report(

@@ -11,6 +11,9 @@ WORDS = {"good": "good", "note": "note", "bad": "NOT GOOD"}
 """What is printed for a verdict."""
 
 
+_UNKEPT = "\nThere is no report: its file could not be written."
+
+
 @dataclass(frozen=True)
 class Line:
     """The answer to one question, or the end of one stage.
@@ -71,7 +74,7 @@ class Diagnosis:
             if bad
             else f"All is well in {where}."
         )
-        kept = f"\nThe report, without names of yours: {self.report} (and .txt)" if self.report else ""
+        kept = f"\nThe report, without names of yours: {self.report} (and .txt)" if self.report else _UNKEPT
         return f"{said}{kept}"
 
     def __str__(self) -> str:
