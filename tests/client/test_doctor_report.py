@@ -70,10 +70,10 @@ def test_no_name_survives_and_nothing_else_depends_on_names(who: dict[str, str],
 def test_short_names_go_where_they_stand_alone_and_common_addresses_stay() -> None:
     names = Names({"user": ["root"], "host": ["db1", "me"], "project": ["a-project"]})
     told = names.conceal(
-        "root@db1: me, roots of /root/x; A-PROJECT, 0.0.0.0/0, 127.0.0.1, 35.235.240.0/20 and 10.1.2.3"
+        "root@db1: me, roots of /home/root; A-PROJECT, 0.0.0.0/0, 127.0.0.1, 35.235.240.0/20 and 10.1.2.3"
     )
     assert told == (
-        "USER-1@HOST-1: me, roots of /USER-1/x; PROJECT-1, 0.0.0.0/0, 127.0.0.1, 35.235.240.0/20 and ADDRESS-1"
+        "USER-1@HOST-1: me, roots of /home/USER-1; PROJECT-1, 0.0.0.0/0, 127.0.0.1, 35.235.240.0/20 and ADDRESS-1"
     )
     assert names.conceal("Bearer abc.def, ya29.a0_b-c and 2001:db8::7 at 12:34:56") == (
         "TOKEN-1, TOKEN-2 and ADDRESS-2 at 12:34:56"
