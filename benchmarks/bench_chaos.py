@@ -122,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     minutes = 2.0 if arguments.quick else arguments.minutes
     with own_home():
-        declaration = Declaration(SPEC, name="chaos", max_hours=1e7, max_cost=None, idle=1e7)
+        declaration = Declaration(SPEC, name="chaos", max_hours=2800, max_cost=None, idle=1e7)
         cluster = client.declare(declaration)
         cluster.wait(90)
         killed = storm(cluster, minutes, random.Random(1))

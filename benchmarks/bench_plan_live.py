@@ -80,7 +80,7 @@ HEADER = f"{'':10} {'seconds until the end':52} dollars of the cluster\n{'seed':
 def once(seed: int, steps: int, hours_per_minute: float) -> list[Judged]:
     """The forecasts of one run, judged."""
     with own_home():
-        cluster = client.declare(Declaration(f"k80x{WORKERS}", name="live", max_workers=64, max_hours=90 * 24 * 3600.0))
+        cluster = client.declare(Declaration(f"k80x{WORKERS}", name="live", max_workers=64, max_hours=90 * 24))
         cluster.wait(120)
         start(cluster, steps=REHEARSAL, pace_seconds=PACE).wait(600)
         run = start(cluster, steps=steps, pace_seconds=PACE)

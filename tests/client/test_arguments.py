@@ -70,7 +70,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
     assert (command.dry_run, command.wait, command.output) == (True, True, "c")
     assert Declaration(**command.values) == Declaration(
         spec="k80x2@us-west1-b+p100", name="demo", ps=2, ps_cores=8, zone=("us-west1-b", "us-west1-a"),
-        provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3 * 3600.0,
+        provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3.0,
         max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
         external_ip=False, controller="local",
     )  # fmt: skip
@@ -81,31 +81,33 @@ def test_blanks_and_order_do_not_matter(line: str) -> None:
     assert "".join(str(declared(line)["spec"]).lower().split()) == "k80x4+p100"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("3", 10800.0), ("24h", 86400.0), ("90m", 5400.0), ("2d", 172800.0)])
-def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, seconds: float) -> None:
-    assert declared(f"k80 --max-hours {text}")["max_hours"] == seconds
+@pytest.mark.parametrize(("text", "hours"), [("3", 3.0), ("24h", 24.0), ("90m", 1.5), ("2d", 48.0)])
+def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, hours: float) -> None:
+    assert declared(f"k80 --max-hours {text}")["max_hours"] == hours
+    assert specify(Declaration("k80", name="n", max_hours=hours)).max_seconds == 3600 * hours
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (
-            {"max_hours": 121 * 86400.0},
+            {"max_hours": 121 * 24.0},
             "Compute Engine ends VMs after 120 days at most (--max-hours). Write 120d or less",
         ),
         (
-            {"max_hours": 300.0},
+            {"max_hours": 1 / 12},
             "would end after 5 min, and its VMs take 10 min or more to boot (--max-hours). Raise it",
         ),
         ({"max_cost": 0.01}, "(--max-cost). Raise it, or bake an image"),
+        ({"max_hours": float("nan")}, "A cluster lives for a while (--max-hours)"),
     ],
 )
 def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dict[str, float], said: str) -> None:
     with pytest.raises(DeclarationError) as told:
         specify(Declaration("t4", name="n", project="mine", bucket="none", **more))
     assert said in str(told.value)
-    assert specify(Declaration("t4", name="n", project="mine", bucket="none", image="i", max_hours=300.0))
-    assert specify(Declaration("t4", name="n", max_hours=10.0)), "emulated VMs boot as fast as they do"
+    assert specify(Declaration("t4", name="n", project="mine", bucket="none", image="i", max_hours=1 / 12))
+    assert specify(Declaration("t4", name="n", max_hours=1 / 360)), "emulated VMs boot as fast as they do"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_a_table_says_the_same_as_a_line() -> None:
     )
     command = parse("cluster", arguments.words_of_table(table))
     assert Declaration(**command.values) == Declaration(
-        spec="k80x2@us-west1-b+p100x1", name="demo", max_hours=10800.0, ps_cores=8, replace=False,
+        spec="k80x2@us-west1-b+p100x1", name="demo", max_hours=3.0, ps_cores=8, replace=False,
         zone=("us-west1-b", "us-west1-a"),
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ def test_what_is_typed_is_read_and_completed() -> None:
 
 
 def test_the_most_that_the_course_costs_is_what_its_vms_cost_until_they_are_deleted() -> None:
-    cpu, gpu = (specify(Declaration(spec, project="p", max_hours=1800.0)) for spec in ("cpu", "t4"))
+    cpu, gpu = (specify(Declaration(spec, project="p", max_hours=0.5)) for spec in ("cpu", "t4"))
     whole, baked = estimate.parts(cpu, gpu, image=False), estimate.parts(cpu, gpu, image=True)
     assert len(whole) == 3
     assert baked == (whole[0], whole[2])

@@ -71,7 +71,7 @@ _STAYS = (
 
 @dataclass(frozen=True)
 class Declaration:
-    """What the user typed. Times in seconds, money in US dollars; see the options of `%transient_cluster`."""
+    """What the user typed. Times in seconds where no name says hours, money in US dollars; see the options' help."""
 
     spec: str
     name: str | None = None
@@ -84,7 +84,7 @@ class Declaration:
     replace: bool = True
     fallback_seconds: float | None = None
     chief: str = "ps"
-    max_hours: float = 24 * 3600.0
+    max_hours: float = 24.0
     max_cost: float | None = None
     idle: float = 1800.0
     project: str | None = None
@@ -252,7 +252,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         replace=declaration.replace,
         fallback_seconds=declaration.fallback_seconds,
         chief=declaration.chief,
-        max_seconds=declaration.max_hours,
+        max_seconds=3600 * declaration.max_hours,
         max_cost=declaration.max_cost,
         idle_seconds=declaration.idle,
         project=declaration.project,
@@ -359,7 +359,11 @@ def _refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
     for zone in declaration.zone:
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
-    if declaration.max_hours > MOST_SECONDS:
+    if not declaration.max_hours > 0:
+        raise DeclarationError(
+            "A cluster lives for a while", where="--max-hours", fix="Write 24h, or hours as a number."
+        )
+    if 3600 * declaration.max_hours > MOST_SECONDS:
         what = f"Compute Engine ends VMs after {MOST_SECONDS / 86400:g} days at most"
         raise DeclarationError(what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less.")
     if declaration.ps < 1 or declaration.ps > 16:

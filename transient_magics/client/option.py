@@ -147,6 +147,11 @@ def duration(option: str, unit: str) -> Callable[[str], float]:
     return lambda text: parse_duration(text, option, unit=unit)
 
 
+def hours(option: str) -> Callable[[str], float]:
+    """A reader of durations, in hours, which a bare number counts, too."""
+    return lambda text: parse_duration(text, option, unit="h") / 3600
+
+
 def zones(text: str) -> tuple[str, ...]:
     """Zones, by commas."""
     from ..catalog import ZONES

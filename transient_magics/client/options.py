@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeclarationError
-from ..spec import check_model, parse_duration, parse_name
+from ..spec import check_model, parse_name
 from ..spec.grammar import nearest
 from .option import (
     Option,
@@ -23,6 +23,7 @@ from .option import (
     flag,
     gpu,
     gpus,
+    hours,
     interval,
     known_region,
     one_of,
@@ -152,7 +153,7 @@ def _declare() -> tuple[Option, ...]:
         flag("--chief", "who saves checkpoints: the parameter server's VM, or a worker, and another one when that is "
               "revoked, as published systems do (ps)", **one_of("--chief", ("ps", "worker"))),
         flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h (120d at most; it cannot be moved later)",
-              duration("--max-hours", "h"), metavar="TIME"),
+              hours("--max-hours"), metavar="TIME"),
         flag("--max-cost", "hard limit in US dollars", positive("--max-cost"), metavar="DOLLARS"),
         flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
         flag("--project", "a Google Cloud project; without one all is emulated and free", str),
@@ -290,8 +291,7 @@ def _plan() -> tuple[Option, ...]:
               **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
         flag("--batch-size", "examples of a worker's step (as the workload was measured)", whole("--batch-size"),
               metavar="N"),
-        flag("--max-hours", "only what takes no longer: 3h",
-              lambda text: parse_duration(text, "--max-hours", unit="h") / 3600, metavar="TIME"),
+        flag("--max-hours", "only what takes no longer: 3h", hours("--max-hours"), metavar="TIME"),
         flag("--max-cost", "only what costs no more, in US dollars", positive("--max-cost"), metavar="DOLLARS"),
         flag("--objective", "which of the best clusters is marked (knee)",
               **one_of("--objective", ("knee", "time", "cost"))),

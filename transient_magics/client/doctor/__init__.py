@@ -127,12 +127,14 @@ def _course(
     )  # fmt: skip
     gpu_seconds = estimate.GPU_SECONDS if image else estimate.GPU_BARE_SECONDS
     return Course(
-        cpu=replace(common, spec="cpu", name=f"{_PREFIX}cpu-{mark}", max_hours=estimate.CPU_SECONDS, max_workers=1),
+        cpu=replace(
+            common, spec="cpu", name=f"{_PREFIX}cpu-{mark}", max_hours=estimate.CPU_SECONDS / 3600, max_workers=1
+        ),
         gpu=replace(
             common,
             spec=f"{groups[0].accelerator}{f'@{groups[0].zone}' if groups[0].zone else ''}",
             name=f"{_PREFIX}gpu-{mark}",
-            max_hours=gpu_seconds,
+            max_hours=gpu_seconds / 3600,
             max_workers=1,
         ),
         mark=mark,
