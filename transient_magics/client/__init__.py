@@ -5,6 +5,7 @@ here imports a cloud client, SSH or TensorFlow, so that the first cell answers a
 """
 
 from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify, unreadable
+from .deletion import deleted
 from .doctor import Diagnosis, doctor
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
@@ -39,6 +40,7 @@ __all__ = [
     "clusters",
     "declare",
     "delete_image",
+    "deleted",
     "doctor",
     "follower",
     "images",

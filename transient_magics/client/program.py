@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import CellError, ClusterError, DeclarationError, TransientError
+from ..errors import CellError, DeclarationError, TransientError
 from ..journal import ClusterState, bill
 from . import arguments, cell, text
 from .arguments import Command
-from .commands import SWEPT
 
 if TYPE_CHECKING:
     from .handles import Cluster
@@ -223,22 +222,13 @@ def _events(command: Command) -> None:
 
 
 def _delete(command: Command) -> None:
-    from . import cluster, clusters, unreadable
+    from . import deleted
 
-    chosen = clusters() if command.values.get("all") else [cluster(command.values["name"])]
-    broken = unreadable() if command.values.get("all") else []
-    if not chosen and not broken:
-        print("There is no cluster to delete.")
-    failed = []
-    for each in chosen:
-        try:
-            each.delete(by_name=command.values.get("by_name", False))
-        except ClusterError as error:  # the others are to go all the same
-            failed.append(str(error))
-        else:
-            print(text.deleted_words(each.state, each.cost()))
-    if failed or broken:
-        raise ClusterError(" ".join([*failed, *broken]), fix=SWEPT if broken else "")
+    each = None
+    for each in deleted(**command.values):
+        print(text.deleted_words(each.state, each.cost()))
+    if each is None:
+        print(text.NOTHING_TO_DELETE)
 
 
 def _sweep(command: Command) -> None:

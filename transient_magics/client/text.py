@@ -193,6 +193,9 @@ def ending_words(state: ClusterState, now: float) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
+NOTHING_TO_DELETE = "There is no cluster to delete."
+
+
 def deleted_words(state: ClusterState, bill: Bill) -> str:
     """What is said when a cluster is gone: what it cost, and where its results are."""
     kept = state.spec.bucket if state.spec and state.runs else None

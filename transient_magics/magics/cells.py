@@ -16,7 +16,6 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from .. import client, panels
 from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
 from ..client.arguments import Command
-from ..client.commands import SWEPT
 from ..client.planning import forecast_line
 from ..client.watch import watch
 from ..errors import CellError, ClusterError, DeclarationError
@@ -238,16 +237,12 @@ class TransientMagics(Magics):
             print(text.event_line(event), flush=True)
 
     def _delete(self, command: Command) -> None:
-        chosen = client.clusters() if command.values.get("all") else [client.cluster(command.values["name"])]
-        unreadable = client.unreadable() if command.values.get("all") else []
-        if not chosen and not unreadable:
-            print("There is no cluster to delete.")
-        for cluster in chosen:
-            cluster.delete(by_name=command.values.get("by_name", False))
+        cluster = None
+        for cluster in client.deleted(**command.values):
             self.held.pop(cluster.name, None)
             print(text.deleted_words(cluster.state, cluster.cost()))
-        if unreadable:
-            raise ClusterError(" ".join(unreadable), fix=SWEPT)
+        if cluster is None:
+            print(text.NOTHING_TO_DELETE)
 
     def _sweep(self, command: Command) -> None:
         print(client.sweep(**command.values))

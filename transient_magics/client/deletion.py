@@ -1,0 +1,32 @@
+"""Deleting clusters one after the other: one that cannot be deleted keeps none of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import ClusterError, TransientError
+from .clusters import cluster, clusters, unreadable
+from .commands import SWEPT
+from .handles import Cluster
+
+
+def deleted(name: str = "", *, all: bool = False, by_name: bool = False) -> Iterator[Cluster]:
+    """Delete the cluster of that name, or `all`, and yield each when it is gone.
+
+    Raises, when all were tried, the error of the one that failed, or ClusterError with what several said and which
+    folders here cannot be read.
+    """
+    chosen = clusters() if all else [cluster(name)]
+    broken = unreadable() if all else []
+    failed: list[TransientError] = []
+    for each in chosen:
+        try:
+            each.delete(by_name=by_name)
+        except TransientError as error:
+            failed.append(error)
+        else:
+            yield each
+    if len(failed) == 1 and not broken:
+        raise failed[0]
+    if failed or broken:
+        raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT if broken else "")
