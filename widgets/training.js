@@ -72,7 +72,7 @@ function drawings(curves, { byStep, smoothing, log }, said) {
     ? [{ label: "measured", values: positive(lossNow), colour: "--busy", faint: true }, { label: "loss", values: positive(smoothed(lossNow, smoothing)), colour: "--busy" }]
     : [{ label: "loss", values: positive(lossNow), colour: "--busy" }];
   const expected = pick(curves.expected);
-  const band = expected.some((value) => value !== null) ? [
+  const band = curves.below && expected.some((value) => value !== null) ? [
     { label: "expected", values: expected, colour: "--band", band: true, hidden: true },
     { label: "slow", values: expected.map((value) => (value === null ? null : value * curves.below)), colour: "--band", hidden: true },
   ] : [];
@@ -87,7 +87,7 @@ function drawings(curves, { byStep, smoothing, log }, said) {
   return {
     loss: { x, curves: smooth, marks, log, said: said.loss ?? number(last(curves.loss)) },
     speed: { x, curves: [...band, ...speeds], marks: shared, fromZero: true,
-      said: `${said["steps/s"] ?? number(last(curves.speed))}${fast ? `, expected ${number(fast * curves.below)} to ${number(fast)}` : ""}` },
+      said: `${said["steps/s"] ?? number(last(curves.speed))}${fast ? `, expected ${curves.below ? `${number(fast * curves.below)} to ` : ""}${number(fast)}` : ""}` },
     batch: varies(curves.workers, "batch") && { x, curves: ofWorkers("batch"), marks: shared, fromZero: true, said: "mini-batch of each worker, in examples or tokens" },
     staleness: varies(curves.workers, "staleness") && { x, curves: ofWorkers("staleness"), marks: shared, fromZero: true, said: "steps of others meanwhile, of each worker" },
   };

@@ -17,11 +17,11 @@ _MOST_MARKS = 200
 def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> dict[str, Any]:
     """The columns of `RunSeries.columns`, with `run` (its name), `below`, `end` and `marks`.
 
-    `below`: the share of the expected speed below which the run is called slow. A mark is (kind, moment, step, words),
-    its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
+    `below`: the share of the expected speed below which the run is called slow (0: never). A mark is (kind, moment,
+    step, words), its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
     """
     columns = series.columns(whole=run.over) if series and series.rows else _progress(run)
-    below = run.spec.get("alarm_below") or 0.8
+    below = run.spec.get("alarm_below", 0.8)
     return {"run": run.name, "below": below, **columns, "end": end_of(run), "marks": _marks(state, run)}
 
 
