@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transient_magics.catalog import accelerator
 from transient_magics.runtime.batching import (
     LARGEST,
     SMALLEST,
@@ -68,6 +69,18 @@ def test_gpus_have_their_published_speeds() -> None:
     assert accelerator_speed("Tesla K80") == accelerator_speed("") == accelerator_speed("Something else") == 1
     assert accelerator_speed("Tesla P100-PCIE-16GB") == pytest.approx(12.19 / 4.56)
     assert accelerator_speed("Tesla V100-SXM2-16GB") == pytest.approx(15.61 / 4.56)
+
+
+@pytest.mark.parametrize(
+    ("model", "entry"),
+    [
+        ("Tesla T4", "t4"), ("Tesla P4", "p4"), ("NVIDIA L4", "l4"), ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"), ("NVIDIA H100 80GB HBM3", "h100"),
+    ],
+)  # fmt: skip
+def test_gpus_of_which_nobody_published_steps_have_the_speed_of_their_peak(model: str, entry: str) -> None:
+    peaks = accelerator(entry).teraflops / accelerator("k80").teraflops
+    assert accelerator_speed(model) == pytest.approx(peaks) != 1
 
 
 @pytest.mark.parametrize("fixed", [0.0, 0.05, 0.1])
