@@ -87,10 +87,11 @@ def images_html(images: ImageList) -> str:
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
     """What the doctor found, as HTML."""
-    head = ["", "what", "", "type this"]
+    mends = any(each["mend"] for each in diagnosis.rows)
+    head = ["", "about", "answer", *(["type this"] if mends else [])]
     rows = [
         [WORD_COLOURS[each["verdict"]] % escape(each["verdict"]), escape(each["subject"]), escape(each["said"]),
-         f"<code>{escape(each['mend'])}</code>" if each["mend"] else ""]
+         *([f"<code>{escape(each['mend'])}</code>" if each["mend"] else ""] if mends else [])]
         for each in diagnosis.rows
     ]  # fmt: skip
     end = "".join(f"<div>{escape(each)}</div>" for each in diagnosis.end.splitlines())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.display import clear_output
 
 from .. import client, panels
 from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
@@ -108,8 +109,7 @@ class TransientMagics(Magics):
         `%transient_doctor -h` lists the options. Nothing is made without --spend.
         """
         command = arguments.parse("doctor", self._words(line), called="%transient_doctor")
-        say: Callable[[str], None] = print if "spend" in command.values else lambda words: None
-        return self._obey(command, lambda: client.doctor(**command.values, say=say))
+        return self._obey(command, lambda: self._examine(command))
 
     @line_magic
     def transient_image(self, line: str) -> Any:
@@ -163,6 +163,18 @@ class TransientMagics(Magics):
         except KeyboardInterrupt:
             raise ClusterError("Interrupted", fix="What was declared goes on: see %transient_cluster list.") from None
         return answer
+
+    def _examine(self, command: Command) -> Any:
+        spends = "spend" in command.values
+        say: Callable[[str], None] = print if spends else lambda words: None
+        try:
+            found = client.doctor(**command.values, say=say)
+        except KeyboardInterrupt:
+            fix = "What it had made is deleted; %transient_doctor tells if anything is left."
+            raise ClusterError("Interrupted", fix=fix) from None
+        if spends and panels.has_front_end(self._shell):
+            clear_output(wait=True)  # the table says all of it again
+        return found
 
     def _hold(self, command: Command, handle: Cluster | Run) -> None:
         self._keep(handle if isinstance(handle, Cluster) else handle.cluster)
