@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from types import SimpleNamespace
 
-from transient_magics.runtime.protocol import encode
+import pytest
+
+from transient_magics.runtime import worker
+from transient_magics.runtime.protocol import STUCK, encode
 from transient_magics.runtime.worker_link import ChiefLink
 
 
@@ -21,3 +26,33 @@ def test_a_worker_leaves_where_the_chief_of_another_run_answers():
             connection.sendall(encode({"ok": False, "error": "wrong token"}))
             assert told.wait(60)
     assert link.told == "told to leave"
+
+
+def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    limit = 3.0
+    monkeypatch.setattr(worker, "_STUCK_AT_LEAST", limit)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    watched = object.__new__(worker.Worker)
+    watched._link = SimpleNamespace(connected=threading.Event(), leave=lambda reason: None)  # type: ignore[assignment]
+    watched._role = SimpleNamespace(  # type: ignore[assignment]
+        assignment=SimpleNamespace(ps=[f"127.0.0.1:{port}"]), end=ended.append
+    )
+    meter = SimpleNamespace(steps=7, usual=0.01)
+    watched._training = SimpleNamespace(stop=threading.Event(), meter=meter, alive=time.monotonic())  # type: ignore[assignment]
+    watched._link.connected.set()
+
+    def look(seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not ended:
+            watched._watchdog(asleep=0.05)
+            time.sleep(0.05)
+
+    look(1.5 * limit)
+    assert not ended, "the server is away"
+    with socket.create_server(("127.0.0.1", port)):
+        look(limit / 3)
+        assert not ended, "it has just come back"
+        look(60)
+        assert ended == [STUCK], "it answers, and still there is no step"

@@ -34,6 +34,8 @@ _GRAPH_WITHIN = 1.0
 _STUCK_BEFORE_FIRST = 90.0
 _STUCK_AT_LEAST = 20.0
 _LOOK_EVERY = 1.0
+_LOOK_FROM = 0.25
+"""Of the time without a step, from when on it is looked whether the servers answer: only while they do it counts."""
 _FROZEN = 5.0
 """Seconds between two looks that say that this process itself was held up (SIGSTOP, a VM suspended or migrated)."""
 _CRASHED = 1
@@ -140,22 +142,24 @@ class Worker:
         if asleep > _FROZEN:
             training.alive = time.monotonic()
         limit = max(_STUCK_AT_LEAST, 20 * training.meter.usual) if training.meter.steps else _STUCK_BEFORE_FIRST
-        if time.monotonic() - training.alive < limit or not self._servers_answer():
+        still = time.monotonic() - training.alive
+        if still < limit * _LOOK_FROM:
             return
-        log(f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew")
-        self._link.leave("lost")
-        self._role.end(STUCK)
+        if not self._servers_answer():
+            training.alive = time.monotonic()
+        elif still >= limit:
+            log(f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew")
+            self._link.leave("lost")
+            self._role.end(STUCK)
 
     def _servers_answer(self) -> bool:
         if not self._link.connected.is_set():
             return False
-        for server in self._role.assignment.ps:
-            try:
+        try:
+            for server in self._role.assignment.ps:
                 socket.create_connection(host_and_port(server), timeout=2).close()
-            except OSError:
-                if self._training is not None:
-                    self._training.alive = time.monotonic()
-                return False
+        except OSError:
+            return False
         return True
 
 
