@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -57,6 +57,7 @@ def test_survival_begins_at_one_and_never_rises(model: LifetimeModel, ages: list
 
 
 @given(models, st.integers(0, 2**32), st.floats(0, 12), st.floats(0.1, 20))
+@example(Continued(KaplanMeier(Observations.of([0.5], [True])), 0.5), 0, 1.0, 1.0)
 @settings(max_examples=60, deadline=None)
 def test_samples_live_on_from_their_age_as_survival_says(
     model: LifetimeModel, seed: int, age: float, more: float

@@ -64,4 +64,4 @@ class Continued:
             late = np.isinf(drawn)
             since = np.broadcast_to(np.maximum(age, self.watched), drawn.shape)[late]
             drawn[late] = since + random.exponential(1 / self.rate, since.shape)
-        return drawn
+        return np.maximum(drawn, np.nextafter(age, np.inf))  # where all that were watched are gone, at once
