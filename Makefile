@@ -46,7 +46,7 @@ browser: $(READY)
 
 # Many tests wait more than they compute: for VMs that boot, for notices that run out, for steps of a declared pace.
 test: lint browser $(FRONT)
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Neither TensorFlow nor a browser nor long stories: for after every change.
 quick: $(FRONT)
