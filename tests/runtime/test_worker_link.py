@@ -32,6 +32,7 @@ def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: p
     ended: list[int] = []
     limit = 3.0
     monkeypatch.setattr(worker, "_STUCK_AT_LEAST", limit)
+    monkeypatch.setattr(worker, "_STUCK_BEFORE_FIRST", 2 * limit)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     watched = object.__new__(worker.Worker)
@@ -41,6 +42,7 @@ def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: p
     )
     meter = SimpleNamespace(steps=7, usual=0.01)
     watched._training = SimpleNamespace(stop=threading.Event(), meter=meter, alive=time.monotonic())  # type: ignore[assignment]
+    watched._steps_when_away = 0
     watched._link.connected.set()
 
     def look(seconds: float) -> None:
@@ -52,7 +54,7 @@ def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: p
     look(1.5 * limit)
     assert not ended, "the server is away"
     with socket.create_server(("127.0.0.1", port)):
-        look(limit / 3)
-        assert not ended, "it has just come back"
+        look(limit)
+        assert not ended, "it has come back, and variables are restored"
         look(60)
         assert ended == [STUCK], "it answers, and still there is no step"

@@ -53,6 +53,7 @@ class Worker:
         given = role.assignment
         self._link = ChiefLink(given.chief, role.spec.token, given.name, _accelerator())
         self._training = None
+        self._steps_when_away = 0
 
     def run(self) -> NoReturn:
         """Train, and end the process."""
@@ -141,12 +142,14 @@ class Worker:
             return
         if asleep > _FROZEN:
             training.alive = time.monotonic()
-        limit = max(_STUCK_AT_LEAST, 20 * training.meter.usual) if training.meter.steps else _STUCK_BEFORE_FIRST
+        steps = training.meter.steps
+        before_first = steps == self._steps_when_away  # of all, or since the servers came back
+        limit = _STUCK_BEFORE_FIRST if before_first else max(_STUCK_AT_LEAST, 20 * training.meter.usual)
         still = time.monotonic() - training.alive
-        if still < limit * _LOOK_FROM:
+        if self._link.connected.is_set() and still < limit * _LOOK_FROM:
             return
         if not self._servers_answer():
-            training.alive = time.monotonic()
+            training.alive, self._steps_when_away = time.monotonic(), steps
         elif still >= limit:
             log(f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew")
             self._link.leave("lost")
