@@ -137,6 +137,14 @@ async def test_an_api_that_is_slow_gives_no_advice(
     assert await engine.advice.spot(V100, ZONES) == {}
 
 
+@pytest.mark.parametrize(
+    "answer", [[], {"recommendations": [{}]}, {"recommendations": [{"scores": {"obtainability": "high"}}]}]
+)
+async def test_advice_of_another_form_is_none(api: Api, engine: ComputeEngine, answer: Any) -> None:
+    api.on("POST", PATH, answer)
+    assert await engine.advice.spot(V100, ZONES) == {}
+
+
 async def test_a_zone_without_recommendation_is_left_out(api: Api, engine: ComputeEngine) -> None:
     scores = {"obtainability": 0.8, "estimatedUptime": "7200s"}
     api.on("POST", f"{BETA}/regions/us-west1/advice/capacity", {"recommendations": [{"scores": scores}]}, {})

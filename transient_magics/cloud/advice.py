@@ -92,11 +92,7 @@ class CapacityAdvice:
 
     async def _chance(self, shape: Shape, zone: str, count: int) -> Chance | None:
         """One attempt. None where Compute Engine recommends nothing."""
-        answer = await self._answer(zone, "capacity", _question(shape, zone, count))
-        for each in answer.get("recommendations", ())[:1]:
-            scores = each["scores"]
-            return Chance(float(scores.get("obtainability", 0)), _seconds(scores.get("estimatedUptime", "")))
-        return None
+        return await self._answer(zone, "capacity", _question(shape, zone, count), _recommended)
 
     async def _past(self, shape: Shape, zone: str) -> float | None:
         """One attempt at the share that was preempted. None where Compute Engine remembers nothing."""
@@ -110,14 +106,12 @@ class CapacityAdvice:
             "instanceProperties": properties,
             "locationPolicy": {"location": f"zones/{zone}"},
         }
-        answer = await self._answer(zone, "capacityHistory", question)
-        records = sorted(answer.get("preemptionHistory", ()), key=lambda each: each["interval"]["endTime"])[-_LATEST:]
-        return fmean(float(each.get("preemptionRate", 0)) for each in records) if records else None
+        return await self._answer(zone, "capacityHistory", question, _preempted)
 
-    async def _answer(self, zone: str, what: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    async def _answer(self, zone: str, what: str, question: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         """What the first version of the API says that takes the question; it is the only one asked from then on."""
 
-        def ask() -> dict[str, Any]:
+        def ask() -> Any:
             from google.api_core import exceptions
 
             refusal: Exception | None = None
@@ -136,7 +130,23 @@ class CapacityAdvice:
             raise refusal
 
         async with self._calls.explaining(f"zone {zone}"):
-            return await self._calls.threaded(ask)
+            answer = await self._calls.threaded(ask)
+        try:
+            return read(answer)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CloudError("This advice has a form that is not known", where=f"zone {zone}") from error
+
+
+def _recommended(answer: Any) -> Chance | None:
+    for each in answer.get("recommendations", ())[:1]:
+        scores = each["scores"]
+        return Chance(float(scores.get("obtainability", 0)), _seconds(scores.get("estimatedUptime", "")))
+    return None
+
+
+def _preempted(answer: Any) -> float | None:
+    records = sorted(answer.get("preemptionHistory", ()), key=lambda each: each["interval"]["endTime"])[-_LATEST:]
+    return fmean(float(each.get("preemptionRate", 0)) for each in records) if records else None
 
 
 def _question(shape: Shape, zone: str, count: int) -> dict[str, Any]:
