@@ -118,6 +118,7 @@ async def test_what_is_missing_is_said_question_by_question(api: Api, engine: Co
     assert set(said) == {f"zone {ZONE}", "network default", "quotas in us-central1"}
     assert f"{ZONE} has no nvidia-tesla-k80" in said[f"zone {ZONE}"]
     assert "has 1 of 4 left, and 2 are wanted" in said["quotas in us-central1"]
+    assert f"gcloud compute networks create default --project {PROJECT}`" in said["network default"]
 
 
 async def test_what_comes_to_its_end_is_told_and_what_has_is_refused(

@@ -202,7 +202,7 @@ class Examination:
         try:
             network = await self._calls.call(text, lambda: networks.get(project=project, network=name, **PLAIN))
         except GoneError as error:
-            fix = "Name another with --network, or type `gcloud compute networks create default --project {project}`."
+            fix = f"Name another with --network, or type `gcloud compute networks create {name} --project {project}`."
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
         custom = "auto_create_subnetworks" in network and not network.auto_create_subnetworks
         if custom and any(not each.subnet for each in self._requests if (each.network or "default") == text):
