@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
 from tests.homes import own_home
-from transient_magics import emulator
+from transient_magics import emulator, places
 from transient_magics.client import arguments
 from transient_magics.client.clusters import Declaration, specify
 from transient_magics.client.doctor import estimate
@@ -139,6 +139,14 @@ def vms() -> list[Any]:
     )
     found = instances.aggregated_list(project="emulated-project")
     return [each for _, scope in found for each in scope.instances]
+
+
+def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path) -> None:
+    for name in ("doctor-thesis", "doctor-gpu-1a2b3c"):
+        folder = places.private(places.cluster(name))
+        (folder / "spec.json").write_text(json.dumps(specify(Declaration("cpu", name=name)).to_dict()))
+    told = [line for line in tm.doctor().lines if line.subject == "left behind"]
+    assert [line.mend for line in told if line.mend] == ["transient cluster delete doctor-gpu-1a2b3c"]
 
 
 @pytest.mark.story

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -33,6 +34,9 @@ __all__ = ["SHAPE", "Diagnosis", "Line", "doctor"]
 SHAPE = "cpu+t4"
 """What is examined where nothing is named: a worker without a GPU, and one with the cheapest, both on Spot."""
 _PREFIX = "doctor-"
+_OF_A_COURSE = re.compile(rf"{_PREFIX}(?:cpu|gpu)-[0-9a-f]{{6}}")
+"""The names of a course's clusters. Users may call theirs doctor-something too."""
+_IDLE_SECONDS = 600.0
 _LIMIT_SECONDS = 180.0
 
 
@@ -96,7 +100,7 @@ def _checked(spec: ClusterSpec) -> tuple[Mapping[str, Any], list[Line]]:
 
 def _forgotten() -> list[Line]:
     """Clusters of earlier courses whose program was killed."""
-    left = [each.name for each in clusters() if each.name.startswith(_PREFIX) and not _looked_after(each.name)]
+    left = [each.name for each in clusters() if _OF_A_COURSE.fullmatch(each.name) and not _looked_after(each.name)]
     return [
         Line("left behind", "bad", f"{name} is of a course that was killed.", f"transient cluster delete {name}")
         for name in left
@@ -123,7 +127,7 @@ def _course(
     mark = secrets.token_hex(3)
     (folder / f"{mark}.pid").write_text(str(os.getpid()))
     common = replace(
-        _with_bucket(declaration), idle=600.0, controller="local", replace=False, zone=declaration.zone,
+        _with_bucket(declaration), idle=_IDLE_SECONDS, controller="local", replace=False, zone=declaration.zone,
     )  # fmt: skip
     gpu_seconds = estimate.GPU_SECONDS if image else estimate.GPU_BARE_SECONDS
     return Course(

@@ -40,7 +40,6 @@ _BUILD_SECONDS, _END_SECONDS = 2100.0, 180.0
 _HOUR = 3600.0
 _CLOCKS_SECONDS = 5.0
 _HOPELESS_SECONDS = 120.0
-_IDLE = 600.0
 _OVER = "not begun: the hour is over."
 Said = tuple[str, str, Mapping[str, Any]]
 """How a stage ended: verdict, sentence, facts."""
