@@ -30,9 +30,9 @@ def test_a_worker_leaves_where_the_chief_of_another_run_answers():
 
 def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    limit = 3.0
+    limit = 1.5
     monkeypatch.setattr(worker, "_STUCK_AT_LEAST", limit)
-    monkeypatch.setattr(worker, "_STUCK_BEFORE_FIRST", 2 * limit)
+    monkeypatch.setattr(worker, "_STUCK_BEFORE_FIRST", 4 * limit)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     watched = object.__new__(worker.Worker)
@@ -54,7 +54,7 @@ def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: p
     look(1.5 * limit)
     assert not ended, "the server is away"
     with socket.create_server(("127.0.0.1", port)):
-        look(limit)
+        look(2 * limit)
         assert not ended, "it has come back, and variables are restored"
         look(60)
         assert ended == [STUCK], "it answers, and still there is no step"
