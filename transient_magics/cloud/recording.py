@@ -2,8 +2,8 @@
 
 Off unless the environment variable `places.RECORD_VARIABLE` names a file; only the doctor sets it, for itself and the
 programs that it starts. Of an answer are kept which fields there are, their types, and the few values that tell how it
-went; of a request its body with long and secret values left out. Headers, and with them all tokens, are never looked
-at. What is kept still has names of projects and VMs in it: whoever shows it to others takes them out first.
+went; of a request its body with long and secret values left out. Of headers the kind of content is looked at, and no
+token. What is kept still has names of projects and VMs in it: whoever shows it to others takes them out first.
 """
 
 from __future__ import annotations
