@@ -1,4 +1,4 @@
-# make demo | test | quick | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | test | quick | faults | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,7 +10,7 @@ FRONT := widgets/dist/cluster.js
 # Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick light lint lab venv browser bench lock clean
+.PHONY: demo test quick faults light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -51,6 +51,10 @@ test: lint browser $(FRONT)
 # Neither TensorFlow nor a browser nor long stories: for after every change.
 quick: $(FRONT)
 	@$(BIN)/python -m pytest --quick -n 3 --dist worksteal
+
+# Every fault at every moment: `make test` runs one case of each kind.
+faults: $(FRONT)
+	@$(BIN)/python -m pytest --matrix -n 2 --dist loadfile --no-loadscope-reorder tests/faults
 
 # As a stranger would: pip install . in an empty environment, and what works there.
 light:

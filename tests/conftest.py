@@ -1,7 +1,8 @@
 """What all rooms' tests share: a home of their own, an emulator, a package to install, and the order of the tests.
 
 `--quick` (`make quick`) leaves out what starts TensorFlow (marked `training`), a browser (`browser`), or lives through
-a cluster's story on emulated VMs (`story`), and fails a test that should have been marked.
+a cluster's story on emulated VMs (`story`), and fails a test that should have been marked. `--matrix` (`make faults`)
+runs the further cases of faults (`matrix`), too.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ Only the order follows from it. A new long file takes its place here; `pytest --
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="neither TensorFlow nor a browser nor long stories")
+    parser.addoption("--matrix", action="store_true", help="the further cases of faults, too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Browsers come last, because Playwright keeps an event loop running from its first page on; long files first."""
-    if config.getoption("--quick"):
-        left_out = [item for item in items if any(item.get_closest_marker(name) for name in NOT_QUICK)]
+    unwanted = {name for name in NOT_QUICK if config.getoption("--quick")}
+    if not config.getoption("--matrix"):
+        unwanted.add("matrix")
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
