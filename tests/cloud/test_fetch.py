@@ -97,6 +97,8 @@ async def test_what_is_larger_than_it_says_is_not_downloaded(
     assert ["not what the manifest says" in why or "is missing" in why for why in answer["refused"]] == [True, True]
     assert not [name for name in downloaded if name.endswith(("8.index", "9.index", "metrics.jsonl"))]
     monkeypatch.setattr("transient_magics.runtime.manifest.MOST_BYTES", 100)
+    for step in (7, 8):
+        await storage.delete(BUCKET, f"c/run-1/checkpoints/{step}-ab/model.ckpt-{step}.index")
     with pytest.raises(TrainingError, match="too large"):
         await fetch(storage, STORE, tmp_path / "home")
 
@@ -108,6 +110,21 @@ async def test_a_manifest_that_is_none_is_one_sentence(storage: CloudStorage, tm
         with pytest.raises((TrainingError, CloudError), match=r"JSON|cannot be read"):
             await fetch(storage, STORE, tmp_path / "home")
     assert not brought(tmp_path / "home")
+
+
+@pytest.mark.parametrize("damage", ["lost", "torn"])
+async def test_results_whose_manifest_is_damaged_come_home_as_they_lie_there(
+    storage: CloudStorage, tmp_path: Path, damage: str
+) -> None:
+    told = [await put(storage, tmp_path, step) for step in (7, 80)]
+    await storage.upload(BUCKET, "c/run-1/checkpoints/90-ab/model.ckpt-90.index", tmp_path / "model.ckpt-7.index")
+    await storage.upload(BUCKET, "c/run-1/checkpoints/99-ab/sitecustomize.py", tmp_path / "model.ckpt-7.index")
+    if damage == "torn":
+        (tmp_path / "manifest").write_text('{"checkpoints": [{"step": 7,')
+        await storage.upload(BUCKET, f"c/run-1/{NAME}", tmp_path / "manifest")
+    assert await fetch(storage, STORE, tmp_path / "home") == {"steps": [7, 80], "refused": []}
+    names = {file["name"] for each in told for file in each["files"]} | {"checkpoint"}
+    assert brought(tmp_path / "home") == {f"checkpoints/{name}" for name in names}
 
 
 _ANYTHING = st.recursive(

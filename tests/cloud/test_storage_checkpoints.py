@@ -18,11 +18,12 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tests.conftest import Emulate
+from tests.faults.healing import healed
 from transient_magics.cloud import Reach, bounded_token
 from transient_magics.controller.bucket_token import reaches
 from transient_magics.errors import TrainingError
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
-from transient_magics.runtime import shared_records, shipper
+from transient_magics.runtime import shared_records, shipper, shipping
 from transient_magics.runtime.bucket import Bucket, OvertakenError
 from transient_magics.runtime.checkpoints import Checkpoints
 from transient_magics.runtime.folder import RunFolder
@@ -160,6 +161,52 @@ def test_with_no_good_checkpoint_the_run_does_not_start_from_nothing(
     with pytest.raises(TrainingError, match="no checkpoint"):
         restore(bucket, tmp_path / "new")
     assert not list((tmp_path / "new").glob("*"))
+
+
+def hurt_manifest(client: storage.Client, bucket: Bucket, damage: str) -> None:
+    blob = client.bucket(BUCKET).blob(f"{bucket.place.removeprefix(f'gs://{BUCKET}/')}/{NAME}")
+    if damage == "lost":
+        blob.delete()
+    else:
+        content = blob.download_as_bytes()
+        blob.upload_from_string({"torn": content[: len(content) // 2], "emptied": b"", "of others": b"[7]"}[damage])
+
+
+@pytest.mark.parametrize("damage", ["lost", "torn", "emptied", "of others"])
+def test_a_run_whose_manifest_is_damaged_goes_on_from_the_checkpoints_that_lie_there(
+    client: storage.Client, bucket: Bucket, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also hours later: none of them is taken for what an unfinished upload left."""
+    monkeypatch.setattr(shipping, "_LEFT_OVER_SECONDS", -3600.0)
+    for step in (0, 10, 20):
+        ship(bucket, saved(tmp_path / "vm", step))
+    (tmp_path / "vm" / "vocabulary.words").write_text("a word")
+    ship(bucket, saved(tmp_path / "vm", 30))
+    half = client.bucket(BUCKET).blob(f"{bucket.place.removeprefix(f'gs://{BUCKET}/')}/checkpoints/40-ab/")
+    client.bucket(BUCKET).blob(f"{half.name}model.ckpt-40.data-00000-of-00001").upload_from_string("of an unfinished")
+    hurt_manifest(client, bucket, damage)
+
+    began = time.monotonic()
+    assert restore(bucket, tmp_path / "new")["step"] == 30
+    healed(f"manifest {damage}", "restoring", time.monotonic() - began)
+    assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
+    assert (tmp_path / "new" / "vocabulary.words").read_text() == "a word"
+    assert ship(bucket, saved(tmp_path / "new", 50))["step"] == 50
+    told, _ = read_manifest(bucket)
+    assert [each.step for each in told.checkpoints] == [0, 10, 20, 30, 50]
+    there = set(objects(client, bucket))
+    assert {f"{each.folder}/{file.name}" for each in told.checkpoints for file in each.files} | {NAME} == there
+
+
+def test_a_bucket_without_manifest_or_whole_checkpoint_is_that_of_a_run_that_begins(
+    client: storage.Client, bucket: Bucket, tmp_path: Path
+) -> None:
+    """The first upload was killed: of that nothing counts."""
+    ship(bucket, saved(tmp_path / "vm", 0))
+    hurt_manifest(client, bucket, "lost")
+    index = next(name for name in objects(client, bucket) if name.endswith(".index"))
+    client.bucket(BUCKET).blob(f"{bucket.place.removeprefix(f'gs://{BUCKET}/')}/{index}").delete()
+    assert restore(bucket, tmp_path / "new")["step"] is None
 
 
 def test_a_manifest_that_leads_elsewhere_is_refused(bucket: Bucket, tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no checkpoint is good."""
     bucket, path = manifest.split(store)
     there = {each.name: each for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)}
-    known = await _manifest(storage, bucket, path, there)
     target = folder / "checkpoints"
     target.mkdir(parents=True, exist_ok=True)
+    known = await _manifest(storage, bucket, path, there, target)
     steps, refused = [], []
     for checkpoint in known.checkpoints:
         try:
@@ -57,15 +57,27 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     return {"steps": steps, "refused": refused}
 
 
-async def _manifest(storage: CloudStorage, bucket: str, path: str, there: dict[str, Stored]) -> manifest.Manifest:
-    """What counts in the place; nothing where there is no manifest."""
-    name = path + manifest.NAME
-    if name not in there:
-        return manifest.Manifest()
-    if there[name].size > manifest.MOST_BYTES:
-        raise TrainingError("the manifest of the checkpoints is too large to be one", where=f"gs://{bucket}/{name}")
-    values, _ = await storage.read_json(bucket, name)
-    return manifest.Manifest.from_dict(values)
+async def _manifest(
+    storage: CloudStorage, bucket: str, path: str, there: dict[str, Stored], target: Path
+) -> manifest.Manifest:
+    """What counts in the place; where the manifest is lost or damaged, what lies there whole."""
+    name, damage = path + manifest.NAME, None
+    if found := there.get(name):
+        with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
+            try:
+                if found.size > manifest.MOST_BYTES:
+                    raise TrainingError("the manifest of the checkpoints is too large to be one")
+                await storage.download(bucket, name, copy := Path(temporary) / "manifest.json")
+                return manifest.Manifest.read(copy.read_bytes())
+            except TrainingError as error:
+                damage = TrainingError(error.what, where=f"gs://{bucket}/{name}")
+    oldest_first = sorted(there.values(), key=lambda each: each.generation)
+    whole = manifest.Manifest.lying_there(
+        (each.name.removeprefix(path), each.size, each.crc32c) for each in oldest_first
+    )
+    if damage and not whole.newest:
+        raise damage
+    return whole
 
 
 async def _fetch_one(

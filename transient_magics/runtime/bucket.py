@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import TrainingError
 from .manifest import File, checksum, described, split
@@ -29,6 +29,15 @@ class OvertakenError(TrainingError):
 
 class DamagedError(TrainingError):
     """An object is not there, or is another one than it must be."""
+
+
+class Listed(NamedTuple):
+    """An object as a list tells it: `made` in seconds since 1970, by the bucket's clock."""
+
+    name: str
+    size: int
+    crc32c: str
+    made: float
 
 
 class Bucket:
@@ -50,6 +59,16 @@ class Bucket:
 
     def read_json(self, name: str) -> tuple[Any, int]:
         """A small JSON value and its generation; (None, 0) where there is none. The bucket itself must be there."""
+        content, generation = self.read(name)
+        if content is None:
+            return None, 0
+        try:
+            return json.loads(content), generation
+        except (ValueError, RecursionError) as error:
+            raise TrainingError("the object is not JSON", where=f"{self.place}/{name}") from error
+
+    def read(self, name: str) -> tuple[bytes | None, int]:
+        """A small object and its generation; (None, 0) where there is none. The bucket itself must be there."""
         from google.api_core.exceptions import Forbidden, NotFound
 
         blob = self._blob(name)
@@ -60,10 +79,7 @@ class Bucket:
                 if self._is_there(name):
                     raise
                 return None, 0
-        try:
-            return json.loads(content), int(blob.generation)
-        except (ValueError, RecursionError) as error:
-            raise TrainingError("the object is not JSON", where=f"{self.place}/{name}") from error
+        return content, int(blob.generation)
 
     def write_json(self, name: str, value: Any, generation: int) -> None:
         """Replace this generation (0: nothing) of a small JSON value. OvertakenError if it is another one by now."""
@@ -106,11 +122,15 @@ class Bucket:
         finally:
             part.unlink(missing_ok=True)
 
-    def list(self, prefix: str) -> list[tuple[str, float]]:
-        """Names of the objects below `prefix`, and when each was made (seconds since 1970, by the bucket's clock)."""
+    def list(self, prefix: str) -> list[Listed]:
+        """The objects below `prefix`, oldest first."""
         with self._explaining(prefix):
             found = list(self._client.list_blobs(self._bucket, prefix=self._path + prefix, **self._how))
-        return [(each.name.removeprefix(self._path), each.time_created.timestamp()) for each in found]
+        objects = [
+            Listed(each.name.removeprefix(self._path), int(each.size), str(each.crc32c), each.time_created.timestamp())
+            for each in found
+        ]
+        return sorted(objects, key=lambda each: each.made)
 
     def files(self) -> list[File]:
         """What lies in the place itself, not in folders below it."""

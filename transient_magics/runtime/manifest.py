@@ -1,15 +1,17 @@
 """The manifest of a run's checkpoints in a bucket: which there are, and of which files each consists.
 
 A checkpoint lies in a folder of its own under a name never used before, so nothing that the manifest names is ever
-overwritten; it counts from the moment on at which the manifest names it. Plain values, read by whoever restores or
-fetches; nothing of Google's is imported here.
+overwritten; it counts from the moment on at which the manifest names it. Should the manifest be lost or damaged, those
+count that lie there whole: their index is uploaded last. Plain values, read by whoever restores or fetches; nothing of
+Google's is imported here.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ NAME = "checkpoints/manifest.json"
 """Below the run's place in the bucket."""
 _FOLDER = re.compile(r"checkpoints/\d+-[0-9a-f]{1,32}", re.ASCII)
 _FILE = re.compile(
-    r"model\.ckpt-(?P<step>\d{1,18})\.(?:index|meta|data-\d{5}-of-\d{5})"
+    r"model\.ckpt-(?P<step>\d{1,18})\.(?:(?P<index>index)|meta|data-\d{5}-of-(?P<parts>\d{5}))"
     r"|vocabulary\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}",
     re.ASCII,
 )
@@ -79,6 +81,30 @@ class Manifest:
         return asdict(self)
 
     @classmethod
+    def read(cls, content: bytes) -> Manifest:
+        """Read the JSON of what `to_dict` gave. Raises TrainingError as `from_dict` does."""
+        try:
+            values = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise TrainingError(f"the manifest of the checkpoints is not JSON: {error}") from error
+        return cls.from_dict(values)
+
+    @classmethod
+    def lying_there(cls, objects: Iterable[tuple[str, int, str]]) -> Manifest:
+        """What a lost manifest named, by the objects in the run's place: name, size and CRC32C, oldest first.
+
+        A checkpoint whose index and data are all there is whole; of two of the same step the later one counts.
+        """
+        folders: dict[str, list[File]] = {}
+        for name, size, crc32c in objects:
+            folder, _, plain = name.rpartition("/")
+            if _FOLDER.fullmatch(folder) and _FILE.fullmatch(plain):
+                folders.setdefault(folder, []).append(File(plain, size, crc32c))
+        whole = {step: Checkpoint(step, folder, tuple(files))
+                 for folder, files in folders.items() if (step := _whole(files, folder)) is not None}  # fmt: skip
+        return cls(tuple(sorted(whole.values(), key=lambda each: each.step)))
+
+    @classmethod
     def from_dict(cls, values: Any) -> Manifest:
         """Read what `to_dict` gave; TrainingError for anything else, as for names of files that no checkpoint has."""
         try:
@@ -122,6 +148,18 @@ def _checkpoint(values: Any) -> Checkpoint:
     step = _number(values["step"])
     folder = _fits(_FOLDER, values["folder"])[0]
     return Checkpoint(step, folder, tuple(_file(each, step) for each in values["files"]))
+
+
+def _whole(files: Sequence[File], folder: str) -> int | None:
+    """The step of the checkpoint of which these files are all; None where one is missing, or is of another step."""
+    found = [match for file in files if (match := _FILE.fullmatch(file.name))]
+    steps = {match["step"] for match in found if match["step"]}
+    data = [int(match["parts"]) for match in found if match["parts"]]
+    has_index = any(match["index"] for match in found)
+    if not has_index or not data or set(data) != {len(data)} or len(steps) != 1:
+        return None
+    (step,) = map(int, steps)
+    return step if folder.startswith(f"checkpoints/{step}-") else None
 
 
 def _file(values: Any, step: int) -> File:

@@ -45,7 +45,8 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     place = f"checkpoints/{step}-{secrets.token_hex(6)}"
     uploaded: list[File] = []
     with local.held(step):  # where few are kept, the next ones may be written faster than this is uploaded
-        paths = [*local.files(step), *kept(folder)]
+        # The index comes last: whoever finds it there, finds all of it, though no manifest should tell.
+        paths = sorted([*kept(folder), *local.files(step)], key=lambda path: path.suffix == ".index")
         if known and known.step == step and set(known.files) == {described(path) for path in paths}:
             return _shipped(bucket, known, started)
         manifest.adding(Checkpoint(step, place, ()), keep)  # refused before anything is uploaded
@@ -91,9 +92,26 @@ def restore(bucket: Bucket, folder: Path, *, own: bool = True) -> dict[str, Any]
 
 
 def read_manifest(bucket: Bucket) -> tuple[Manifest, int]:
-    """The manifest and its generation; an empty one and 0 where there is none yet."""
-    values, generation = bucket.read_json(NAME)
-    return (Manifest.from_dict(values) if values is not None else Manifest()), generation
+    """The manifest and its generation; an empty one and 0 where there is none yet.
+
+    Where it is lost or damaged it is what lies there whole: a run never starts from nothing beside its checkpoints.
+    Raises TrainingError for a damaged one beside which nothing is whole.
+    """
+    content, generation = bucket.read(NAME)
+    damage: TrainingError | None = None
+    if content is not None:
+        try:
+            return Manifest.read(content), generation
+        except TrainingError as error:
+            damage = error
+    found = Manifest.lying_there(each[:3] for each in bucket.list("checkpoints/"))
+    if found.newest:
+        what = damage.what if damage else "the manifest of the checkpoints is lost"
+        steps = ", ".join(f"{each.step}" for each in found.checkpoints)
+        print(f"{what}; whole in {bucket.place} are the steps {steps}", file=sys.stderr, flush=True)
+    elif damage:
+        raise damage
+    return found, generation
 
 
 def _download(bucket: Bucket, checkpoint: Checkpoint, folder: Path) -> None:
@@ -107,7 +125,7 @@ def _download(bucket: Bucket, checkpoint: Checkpoint, folder: Path) -> None:
 def _clean(bucket: Bucket, before: Manifest, after: Manifest) -> None:
     """Delete what the manifest names no longer, and what unfinished uploads left; others may be uploading just now."""
     named, dropped = _objects(after), _objects(before) - _objects(after)
-    found = [each for each in bucket.list("checkpoints/") if each[0] not in named]
+    found = [(each.name, each.made) for each in bucket.list("checkpoints/") if each.name not in named]
     written = max((made for name, made in found if name == NAME), default=0.0)
     for name, made in found:
         if name in dropped or (name.count("/") == 2 and written - made > _LEFT_OVER_SECONDS):
