@@ -17,6 +17,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
+from tests.ends import ends
 from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import arguments
@@ -94,6 +95,7 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
         return build, int((build.directory / "controller.lock").read_text())
 
     build, process = begun()
+    assert ends("") == {build.spec.vm: pytest.approx(build.spec.declared_at + 3600, abs=60)}
     os.kill(process, signal.SIGTERM)
     with pytest.raises(CloudError, match="it was asked to end"):
         build.wait(200)

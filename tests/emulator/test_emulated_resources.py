@@ -243,7 +243,9 @@ def test_what_can_be_changed_of_a_vm(cloud: Cloud, google: Any, ask: Any) -> Non
     assert ask("POST", f"{instance}/suspend", expect=400) == "unsupportedOperation"
     assert ask("POST", f"{instance}/resume", expect=400) == "invalid"
     assert ask("POST", f"{instance}/setMachineType", body={"machineType": "n1-standard-2"}, expect=400)
-    assert ask("POST", f"{instance}/setScheduling", body={"preemptible": False}, expect=400) == "invalid"
+    limit = {"maxRunDuration": {"seconds": "1"}, "instanceTerminationAction": "DELETE"}
+    for settled in ({"preemptible": False}, limit):
+        assert ask("POST", f"{instance}/setScheduling", body=settled, expect=400) == "invalid"
     boots = cloud.running.state / "vms/w0/home/boots"
     eventually(lambda: text_of(boots) == "boot\n")
     cloud.wait(cloud.instances.reset_unary(**where))
@@ -256,7 +258,6 @@ def test_what_can_be_changed_of_a_vm(cloud: Cloud, google: Any, ask: Any) -> Non
     assert ask("POST", f"{instance}/setMachineType", body=wrong, expect=400) == "invalid"
     right = {"machineType": f"{_SELF}/zones/{ZONE}/machineTypes/n1-standard-8"}
     ask("POST", f"{instance}/setMachineType", body=right)
-    limit = {"maxRunDuration": {"seconds": "1"}, "instanceTerminationAction": "DELETE"}
     ask("POST", f"{instance}/setScheduling", body=limit)
     changed = ask("GET", instance, "Instance")
     assert changed["machineType"].endswith("/n1-standard-8")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.ends import all_end
 from transient_magics import client, emulator, places
 from transient_magics.journal import ClusterState, Event, events
 
@@ -151,6 +152,11 @@ class Patient:
         """The VM of the parameter server."""
         (name,) = [vm.name for vm in self.cluster.state.living if vm.role == "ps"]
         return name
+
+    def ends_at_once(self, *vms: str, hours: float = 24.0) -> None:
+        """See that Compute Engine itself ends every VM, these among them, so many hours after the declaration."""
+        assert self.cluster.state.spec
+        all_end(self.cluster.name, self.cluster.state.spec.declared_at + 3600 * hours, *vms)
 
     def saved_at_home(self) -> int:
         """The step of the newest checkpoint on this machine, -1 if there is none."""

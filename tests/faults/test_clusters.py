@@ -41,6 +41,7 @@ def test_two_clusters_side_by_side_keep_to_themselves(pair: tuple[Patient, Patie
     left.event(0, events.VmPreemptionAsked, vm="worker-0")
     left.event(0, events.WorkerReplaced, worker="worker-0")
     left.until(lambda state: state.vms["worker-1"].state == "ready", "replaced")
+    left.ends_at_once("ps-0", "worker-1")  # asked for one by one
     assert not right.since(mark, events.VmPreemptionNotice)
     assert {cluster.name for cluster in client.clusters()} >= {"left", "right"}
 
@@ -158,12 +159,13 @@ def test_a_script_killed_right_after_declaring_leaves_a_cluster_that_comes_up(ho
 
 
 def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path) -> None:
-    cluster = client.declare(client.Declaration("k80x2", name="twice"))
+    cluster = client.declare(client.Declaration("k80x2", name="twice", max_hours=3))
     patient = Patient(cluster)
     patient.event(0, events.VmRequested, vm="worker-1")
     os.kill(patient.controller(), signal.SIGKILL)
     state = cluster.wait(PATIENCE)
     assert sorted(vm.name for vm in state.living) == ["ps-0", "worker-0", "worker-1"]
+    patient.ends_at_once("ps-0", "worker-0", "worker-1", hours=3)  # the workers by one request, asked for twice
     listed = json.loads(_list_instances())
     assert sorted(name for name in listed if name.startswith("twice-")) == [
         "twice-ps-0", "twice-worker-0", "twice-worker-1",

@@ -107,10 +107,15 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     until(lambda: vms("away").get("worker-2") == "RUNNING", "replaced")
     assert not commands.in_charge(cluster.directory)
     assert cluster.state.seq == mark, "somebody here has followed it"
+    patient.ends_at_once("controller-0", "ps-0", "worker-2")  # the last one by the controller on the VM
 
     said = elsewhere(
+        "from tests.ends import all_end\n"
         "assert client.sweep(all_machines=True).names == [], 'what another machine declared is no orphan'\n"
         "c = client.attach('away')\n"
+        "c.resize('k80x3')\n"
+        "c.follow(lambda now: sum(vm.role == 'worker' and vm.state == 'ready' for vm in now.living) == 3, 120)\n"
+        "all_end('away', c.state.spec.declared_at + 24 * 3600, 'worker-3')\n"
         "c.resize('k80')\n"
         "c.follow(lambda now: sum(vm.role == 'worker' for vm in now.living) == 1, 120)\n"
         "c.delete(120)\n"
@@ -217,6 +222,7 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     # Under notice the old one may have asked for a successor already, which nobody here knew of.
     patient.until(lambda state: state.seat not in ("", "controller-0"), "in the charge of another VM")
     until(lambda: len(on_vm("seat")) == 1, "one controller")
+    patient.ends_at_once(patient.cluster.state.seat)
     run.reach(run.state.step + 20, PATIENCE)
     assert patient.since(mark, events.TrainStarted) == [], "training has not noticed"
     said = elsewhere("r = client.attach('seat').run('run-1')\nr.stop()\nprint(r.wait(150).step)")

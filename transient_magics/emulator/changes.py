@@ -14,7 +14,8 @@ from .operations import Operations
 from .resources import in_use
 
 _MOST_DISKS = 128
-_MODELS = ("provisioningModel", "preemptible")
+_SETTLED = ("provisioningModel", "preemptible", "terminationTime", "maxRunDuration")
+"""What of a VM's scheduling stays as it is while it runs."""
 
 
 class Changes:
@@ -79,9 +80,10 @@ class Changes:
     def _set_scheduling(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:
         present = record.resource["scheduling"]
         wanted = {**present, **{name: value for name, value in body.items() if value is not None}}
-        if record.status != "TERMINATED" and any(wanted.get(name) != present.get(name) for name in _MODELS):
-            why = "The provisioning model can only be changed while the instance is stopped."
-            raise wire.invalid("scheduling.provisioningModel", body.get("provisioningModel"), why)
+        changed = [name for name in _SETTLED if wanted.get(name) != present.get(name)]
+        if record.status != "TERMINATED" and changed:
+            why = "It can only be changed while the instance is stopped."
+            raise wire.invalid(f"scheduling.{changed[0]}", wanted.get(changed[0]), why)
         return {"scheduling": instances.checked_scheduling(wanted, bool(record.resource.get("guestAccelerators")))}
 
     def _set_machine_type(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:

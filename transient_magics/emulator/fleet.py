@@ -370,10 +370,11 @@ class Fleet:
         self._limit(record)
 
     def _limit(self, record: Record) -> None:
-        """Have the time limit kept."""
+        """Have the time limit kept, and shown."""
         if timer := self._timers.pop(record.identity, None):
             timer.cancel()
         moment = record.limit(self.weather.clock)
+        record.show_end(moment)
         if moment is not None and record.ending is None:
             # A timer cannot be set for longer than some weeks; looking again once a day is enough.
             wait = min(max(moment - time.time(), 0.0), 86_400.0)
@@ -460,6 +461,7 @@ class Fleet:
 
     def _change_status(self, record: Record, status: str) -> None:
         record.resource["status"] = status
+        record.show_end(None)  # a VM that runs is given its end anew
         self._save(record)
         self._revoker.stir()
 

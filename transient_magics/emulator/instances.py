@@ -87,6 +87,14 @@ class Record:
                 limits.append(begin + DAY)
         return clock.when(min(limits)) if limits else None
 
+    def show_end(self, moment: float | None) -> None:
+        """Have the resource say when its time limit ends it, as it does of VMs that run and were given one."""
+        limited = {"terminationTime", "maxRunDuration"} & self.resource["scheduling"].keys()
+        if moment is not None and limited and self.status == "RUNNING":
+            self.resource["resourceStatus"] = {"scheduling": {"terminationTimestamp": wire.now(moment)}}
+        else:
+            self.resource.pop("resourceStatus", None)
+
 
 def new_record(
     project: str, zone: str, body: dict[str, Any], number: int, address: str, folder: str, home: Path
