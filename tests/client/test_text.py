@@ -45,7 +45,7 @@ def test_a_boot_is_told_as_it_goes_on_and_as_it_fails() -> None:
     assert event_words(story[-1]).splitlines()[1:] == ["E: no such package"]
 
 
-def test_a_slow_run_and_an_evaluation_that_failed_are_told_for_as_long_as_they_last() -> None:
+def test_a_slow_run_and_a_save_or_evaluation_that_failed_are_told_for_as_long_as_they_last() -> None:
     beginning = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
         events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
@@ -53,6 +53,8 @@ def test_a_slow_run_and_an_evaluation_that_failed_are_told_for_as_long_as_they_l
     ]
     slow = events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck="worker", worker="worker-2")
     failed = events.TrainUnevaluated(run="run-1", step=1050, reason="ValueError: no dev split")
+    unsaved = events.TrainUnsaved(run="run-1", step=1060, reason="No space left on device")
+    saved = events.TrainCheckpoint(run="run-1", step=1070, path="checkpoints/model.ckpt-1070")
     recovered = events.TrainRecovered(run="run-1", speed=158.0, expected=160.0)
     evaluated = events.TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9})
 
@@ -62,6 +64,8 @@ def test_a_slow_run_and_an_evaluation_that_failed_are_told_for_as_long_as_they_l
 
     assert "slow: worker-2 is slow" in status(slow)
     assert "could not be evaluated at step 1,050: ValueError: no dev split" in status(failed)
+    assert "not saved since step 1,060: No space left on device" in status(unsaved)
+    assert "not saved" not in status(unsaved, saved)
     for after in ((slow, recovered), (slow, events.TrainStarted(run="run-1", step=5)), (failed, evaluated)):
         assert "slow:" not in status(*after)
         assert "could not be evaluated" not in status(*after)

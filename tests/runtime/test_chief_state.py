@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.chief_state import ChiefState, Phase, Plan
+from transient_magics.runtime.chief_state import LAST_SAVE_WITHIN, ChiefState, Phase, Plan
 from transient_magics.runtime.roster import Roster
 from transient_magics.runtime.server_load import Load
 
@@ -255,9 +255,47 @@ def test_the_chief_knows_at_which_step_something_is_due_next():
 def test_a_save_that_fails_is_tried_again_and_training_goes_on():
     story = Story()
     story(events.Prepared(0))
-    assert story(events.SaveFailed("disk full")) == []
+    assert kinds(story(events.SaveFailed("disk full"))) == ["train.unsaved"]
     assert events.Save() not in story(events.StepSeen(50))
     assert events.Save() in story(events.StepSeen(60), after=11)
+    assert story(events.SaveFailed("disk full")) == [], "it is told once"
+    story(events.SaveAsked())
+    assert kinds(story(events.SaveFailed("disk full"))) == ["train.unsaved"], "and to who asked"
+    story(events.StepSeen(61), after=11)
+    story(saved(61))
+    story(events.SaveAsked())
+    assert kinds(story(events.SaveFailed("disk full"))) == ["train.unsaved"], "and when it begins anew"
+
+
+def test_a_last_checkpoint_that_fails_is_tried_again_for_minutes_and_then_ends_the_run():
+    story = Story()
+    story(events.Prepared(15))
+    story(events.StepSeen(100))
+    assert story.done[-1] == events.Save()
+    assert kinds(story(events.SaveFailed("disk full"))) == ["train.unsaved"]
+    assert story(events.Tick()) == []
+    assert story(events.Tick(), after=11) == [events.Save()]
+    story(events.SaveFailed("disk full"))
+    assert story(events.Tick(), after=11) == [events.Save()]
+    assert story(saved(100))[-1] == events.Evaluate(100)
+    assert story.emitted("train.failed") == []
+
+    story = Story()
+    story(events.Prepared(15))
+    story(events.StepSeen(100))
+    story(events.SaveFailed("disk full"))
+    story(events.Tick(), after=LAST_SAVE_WITHIN)
+    story(events.SaveFailed("disk full"))
+    assert "disk full" in story.emitted("train.failed")[0]["reason"]
+
+
+def test_a_run_that_is_stopped_while_its_last_checkpoint_fails_tries_once_more():
+    story = Story()
+    story(events.Prepared(15))
+    story(events.StepSeen(100))
+    story(events.SaveFailed("disk full"))
+    assert story(events.StopAsked()) == [events.Save()]
+    assert story(saved(100))[-1] == events.Finish(0)
 
 
 def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():

@@ -218,6 +218,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(forecast)
         if run.checkpoint_step is not None:
             lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
+        if run.unsaved:
+            lines.append(f"{' ' * len(run.name)}  not saved since step {run.unsaved[1]:,}: {run.unsaved[2]}")
         if run.shipped:
             lines.append(f"{' ' * len(run.name)}  in the bucket: {run.shipped}")
         if run.metrics:
@@ -436,6 +438,8 @@ def _train_words(event: Event) -> str:
         case events.TrainCheckpoint():
             then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
             return f"{event.run} saved a checkpoint at step {event.step:,}{then}"
+        case events.TrainUnsaved():
+            return f"{event.run} could not save a checkpoint at step {event.step:,}: {event.reason}"
         case events.TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
         case events.TrainSlow():

@@ -113,7 +113,7 @@ class Training:
         self._chief_known = asyncio.Event()
         self._to_ship = asyncio.Event()
         self._shipping = asyncio.Lock()
-        self._saved = asyncio.Event()
+        self._saved, self._unsaved = asyncio.Event(), ""
         self._shipped = asyncio.Event()
         self._given_up: set[str] = set()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -173,12 +173,15 @@ class Training:
     async def save(self) -> None:
         """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
         self._saved.clear()
+        self._unsaved = ""
         await self.ask_chief("save")
         try:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
                 await self._saved.wait()
         except TimeoutError:
             raise TrainingError(f"none was written within {_LAST_SAVE_SECONDS:.0f} s") from None
+        if self._unsaved:
+            raise TrainingError(self._unsaved)
         if not await self._in_bucket():
             await self._ship()
 
@@ -315,10 +318,13 @@ class Training:
     def _note(self, event: Event) -> None:
         match event:
             case events.TrainCheckpoint():
-                self._saved_step = event.step
+                self._saved_step, self._unsaved = event.step, ""
                 if event.asked:
                     self._saved.set()
                 self._to_ship.set()
+            case events.TrainUnsaved():
+                self._unsaved = event.reason
+                self._saved.set()
             case events.TrainShipped():
                 self._shipped_step, self._by_hand = event.step, False
                 self._shipped.set()

@@ -27,6 +27,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     TrainSlow,
     TrainStarted,
     TrainUnevaluated,
+    TrainUnsaved,
     TrainUnshipped,
     WorkerBatchResized,
     WorkerJoined,

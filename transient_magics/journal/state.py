@@ -117,6 +117,8 @@ class RunState:
     """Of how many examples they are (0: not told), and whether those are the whole dev split."""
     unevaluated: tuple[float, int, str] | None = None
     """Time, step and reason, if the latest evaluation failed."""
+    unsaved: tuple[float, int, str] | None = None
+    """Time, step and reason, while checkpoints cannot be written."""
     slow: e.TrainSlow | None = None
     """What holds up the run, while something does."""
     stopped: bool = False
@@ -495,9 +497,14 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     run = state.runs.get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
-    known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints}
+    known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints, "unsaved": None}
     # Progress is told every few seconds only: what was saved since is no less than that.
     return _with_run(state, event.run, step=max(run.step if run else 0, event.step), **known)
+
+
+@_rule(e.TrainUnsaved)
+def _(state: ClusterState, event: e.TrainUnsaved) -> ClusterState:
+    return _with_run(state, event.run, unsaved=(event.at, event.step, event.reason))
 
 
 @_rule(e.TrainShipped)

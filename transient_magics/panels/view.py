@@ -25,6 +25,8 @@ _TONES = {
     events.TrainSlow: "warn",
     events.TrainRecovered: "good",
     events.TrainUnevaluated: "warn",
+    events.TrainUnsaved: "warn",
+    events.TrainUnshipped: "warn",
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }

@@ -91,6 +91,18 @@ class TrainCheckpoint(Event):
     asked: bool = False
 
 
+@event("train.unsaved")
+class TrainUnsaved(Event):
+    """A checkpoint could not be written (`reason`). Training goes on, and it is tried again until one is written.
+
+    Told once of failures that follow each other, and always to who asked for one.
+    """
+
+    run: Name
+    step: Count
+    reason: str
+
+
 @event("train.shipped")
 class TrainShipped(Event):
     """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there (`gs://...`)."""
@@ -255,8 +267,9 @@ class PreemptionNoticed(AgentLine):
 _OF_CHIEF: dict[str, type[Event]] = {
     each.kind: each
     for each in (
-        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainCheckpoint, TrainShipped,
-        TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated, TrainFinished, TrainFailed,
+        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainCheckpoint, TrainUnsaved,
+        TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated,
+        TrainFinished, TrainFailed,
     )
 }  # fmt: skip
 _OF_AGENT: dict[str, type[AgentLine]] = {

@@ -32,6 +32,8 @@ class Saving:
         """Of the last one."""
         self.asked = False
         """Whether somebody wants one that was not begun yet."""
+        self.failing = False
+        """Whether the last one could not be written."""
         self._time, self._not_before = now, now
         self._every = plan.checkpoint_seconds
         self._writer: int | None = None
@@ -49,9 +51,13 @@ class Saving:
     def due(self, step: int, now: float) -> bool:
         """Whether it is time for the next one."""
         new, steps = step - self.step, self._plan.checkpoint_steps
-        if now < self._not_before or new <= 0:
+        if not self.may_try(now) or new <= 0:
             return False
         return bool((steps and new >= steps) or (self._every and now - self._time >= self._every))
+
+    def may_try(self, now: float) -> bool:
+        """Whether enough time has passed since one failed."""
+        return now >= self._not_before
 
     def begin(self, why: str, able: Iterable[Member]) -> list[Instruction]:
         """Have one written, by one of those `able` to where that is their duty; nothing while one is being written."""
@@ -76,7 +82,7 @@ class Saving:
 
     def done(self, event: SaveDone, now: float) -> tuple[str, TrainCheckpoint]:
         """It is written: what it was for, and what is told about it."""
-        why, self.why, self._unable = self.why, "", None
+        why, self.why, self._unable, self.failing = self.why, "", None, False
         self.step, self._time, self.path = event.step, now, event.name
         planned = None
         if self._plan.checkpoint_auto:
@@ -96,6 +102,6 @@ class Saving:
 
     def failed(self, now: float) -> str:
         """It could not be written: what it was for."""
-        why, self.why, self._unable = self.why, "", self._writer
+        why, self.why, self._unable, self.failing = self.why, "", self._writer, True
         self._not_before = now + _AGAIN_AFTER
         return why

@@ -23,6 +23,7 @@ from ..protocol.vm_events import (
     TrainSlow,
     TrainStarted,
     TrainUnevaluated,
+    TrainUnsaved,
     WorkerJoined,
     WorkerLeft,
 )
@@ -71,6 +72,9 @@ SILENCE_AT_THE_BARRIER = 2.5
 REJOIN_WITHIN = 20.0
 """Seconds that a restarted chief waits for the workers it knew."""
 FINISH_WITHIN = 5.0
+"""Seconds within which workers end when the run has its steps."""
+LAST_SAVE_WITHIN = 300.0
+"""Seconds for which the last checkpoint is tried again, as on a disk that is full: what was learnt is in it alone."""
 SAME_ERRORS = 3
 """How often an error ends a run that nobody else trains; with other numbers it is the same: each batch has its own."""
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
@@ -149,6 +153,7 @@ class ChiefState:
         self._saving = Saving(plan, now)
         self._evaluating, self._evaluation_due = False, False
         self._finish_by: float | None = None
+        self._last_by: float | None = None
         self._stopping = False
         self._troubles: Counter[str] = Counter()
 
@@ -409,12 +414,20 @@ class ChiefState:
         return done
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
-        why = self._saving.failed(now)
+        known, why = self._saving.failing, self._saving.failed(now)
+        told: list[Instruction] = (
+            [] if known and why != "asked" else [Emit(TrainUnsaved(run=self.plan.run, step=self.step, reason=reason))]
+        )
         if self._stopping and why not in ("stop", "final"):
-            return self._save("stop")
-        if why == "final" or self._stopping:
-            return self._fail(f"the last checkpoint could not be written: {reason}")
-        return [*self._save_as_asked(), *self._all_left(now)]  # training goes on; the next save tries again
+            return [*told, *self._save("stop")]
+        if why == "final":
+            self._last_by = self._last_by or now + LAST_SAVE_WITHIN
+        if self._stopping or (self._last_by and now >= self._last_by):
+            return [*told, *self._fail(f"the last checkpoint could not be written: {reason}")]
+        if why == "final":
+            self._finish_by = now  # once more, as soon as a save may be tried again
+        # Training goes on, and the next save tries again.
+        return [*told, *self._save_as_asked(), *self._all_left(now)]
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
@@ -445,7 +458,7 @@ class ChiefState:
         """Once training is over and nobody steps any more, write the last checkpoint."""
         if self.phase is not Phase.FINISHING or self._finish_by is None or self._saving.why:
             return []
-        if self.active and now < self._finish_by:
+        if (self.active and now < self._finish_by) or not self._saving.may_try(now):
             return []
         self._finish_by = None
         left = [member for member in self.members.values() if member.active]
