@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,15 +22,16 @@ CELL = (ROOT / "templates" / "digits.py").read_text()
 
 @contextlib.contextmanager
 def own_home() -> Iterator[Path]:
-    """A home for one benchmark; its clusters are deleted and its files removed at the end."""
+    """A home for one benchmark; its clusters are deleted, its processes ended and its files removed at the end.
+
+    That is a process's of its own (_guard.py), for a benchmark that is killed leaves nothing behind either.
+    """
     home = Path(tempfile.mkdtemp(prefix="tm-bench-"))
-    os.environ["TRANSIENT_MAGICS_HOME"] = str(home)
-    try:
-        yield home
-    finally:
-        for cluster in client.clusters():
-            cluster.delete()
-        shutil.rmtree(home, ignore_errors=True)
+    ours = {"TRANSIENT_MAGICS_HOME": str(home), "XDG_RUNTIME_DIR": str(home)}  # the home of sockets, too
+    os.environ |= {**ours, "TRANSIENT_BENCHMARK": home.name}
+    command = [sys.executable, str(Path(__file__).with_name("_guard.py")), str(home)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield home  # then its input is closed, and it is waited for
 
 
 def train(
@@ -115,9 +117,15 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def say(name: str, value: float, unit: str, target: str = "") -> None:
+def say(name: str, value: float, unit: str, target: str = "", *, more: str = "") -> None:
     """One figure on one line."""
-    print(f"{name:58} {value:9.3f} {unit:8} {f'target {target}' if target else ''}".rstrip(), flush=True)
+    aside = "; ".join(filter(None, [f"target {target}" if target else "", more]))
+    print(f"{name:58} {value:9.3f} {unit:8} {aside}".rstrip(), flush=True)
+
+
+def say_all(name: str, values: Sequence[float], unit: str, target: str = "") -> None:
+    """The median of several samples, with their number and range, on one line."""
+    say(name, median(values), unit, target, more=f"n {len(values)}, {min(values):.3f} to {max(values):.3f}")
 
 
 def median(values: Sequence[float]) -> float:

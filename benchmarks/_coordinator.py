@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from _guard import elsewhere
+
 
 @dataclass
 class Coordinator:
@@ -57,8 +59,7 @@ class Coordinator:
         job, index = name.split("-")
         given = [job, index, self.workers, self.network, self.pace, self._counter]
         enter = ["nsenter", "-t", str(self._room.pid), "-U", "-n", "--preserve-credentials"]
-        environment = {**os.environ, "SIDE": str(self.folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        environment.pop("TRANSIENT_MAGICS_HOME", None)  # the mark of ours, whose turn it would take part in
+        environment = {**elsewhere(), "SIDE": str(self.folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
         if self.threads:
             environment["TF_NUM_INTRAOP_THREADS"] = str(self.threads)
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -1,14 +1,16 @@
-"""What a plain script does up to its first gradient: `python _plain.py RUN_FOLDER` prints when it was applied.
+"""What a plain script does up to its first gradient: `python _plain.py RUN_FOLDER IMPORTS` prints when it was applied.
 
-It imports all of Tensor2Tensor's models, builds its graph with AutoGraph on, as TensorFlow has it, and has its
-variables on a parameter server in the same process. Nothing that makes our workers start faster is used.
+It builds its graph with AutoGraph on, as TensorFlow has it, and has its variables on a parameter server in the same
+process. Nothing that makes our workers start faster is used. `IMPORTS` says what it imports of Tensor2Tensor's models:
+`package`, what a user's `from tensor2tensor.models import resnet` brings, for the package names 43 modules; or `model`,
+the one module that is used, as if the package were empty.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
-import pkgutil
 import sys
 import time
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.t2t import bridges
 
+IMPORTS = ("package", "model")
 
-def import_all() -> Any:
+
+def import_models(imports: str) -> Any:
     """TensorFlow's version-1 interface, after all that makes our workers start faster was undone."""
     for saving in ("_lazy", "_no_unicode_scans"):
         setattr(bridges, saving, lambda *_: None)
@@ -26,16 +30,24 @@ def import_all() -> Any:
         setattr(bridges, around, lambda *_: contextlib.nullcontext())
     bridges.autograph_off = lambda: lambda function: function
     tf = bridges.cross()
-    models = importlib.import_module("tensor2tensor.models")
-    for module in pkgutil.walk_packages(models.__path__, f"{models.__name__}.", onerror=print):
+    for module in _of_package() if imports == "package" else ():
         with contextlib.suppress(Exception):  # some need packages that nobody has any more
-            importlib.import_module(module.name)
+            importlib.import_module(module)
     return tf
 
 
-def main(folder: RunFolder) -> None:
+def _of_package() -> list[str]:
+    """The models that `tensor2tensor.models` imports under TensorFlow 2: those outside of its conditions."""
+    (place,) = importlib.import_module("tensor2tensor.models").__path__
+    lines = ast.parse((Path(place) / "__init__.py").read_text()).body
+    named = [line for line in lines if isinstance(line, ast.ImportFrom) and (line.module or "").endswith("models")]
+    named += [line for line in lines if isinstance(line, ast.ImportFrom) and ".models." in (line.module or "")]
+    return [f"{line.module}.{each.name}" for line in named for each in line.names]
+
+
+def main(folder: RunFolder, imports: str) -> None:
     """Train one step of the run whose declaration and data are in `folder`."""
-    tf = import_all()
+    tf = import_models(imports)
     from transient_magics.runtime.graph.training import training_graph
     from transient_magics.runtime.trainable import define
 
@@ -60,4 +72,4 @@ def main(folder: RunFolder) -> None:
 
 
 if __name__ == "__main__":
-    main(RunFolder(Path(sys.argv[1])))
+    main(RunFolder(Path(sys.argv[1])), sys.argv[2])

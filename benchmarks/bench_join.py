@@ -1,6 +1,10 @@
 """A worker's way in, from SSH that answers to its first gradient; and all-ready against ipyparallel's engines.
 
-Beside it a plain script's way from its start to its first gradient (_plain.py), on the same model and data.
+Beside it a plain script's way from its start to its first gradient (_plain.py), on the same model and data, with what a
+user's import of a model brings and with the one module that is used. Samples of all take turns, beside the same run.
+
+"Ready" is not the same on both sides: here a VM that has booted (emulated), whose SSH answers and whose light agent
+waits for a role; there a full kernel that runs code at once, on a machine that is there already.
 """
 
 from __future__ import annotations
@@ -18,13 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import ipyparallel
-from _common import all_in, own_home, process, say, train, vm_home
+from _common import all_in, median, own_home, process, say, say_all, train, vm_home
+from _guard import elsewhere
+from _plain import IMPORTS
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
 
 PACE = 0.8
 """Seconds of a step, so that the two who train leave the cores to the one who comes."""
+WHOLE = "SSH answers to the first gradient on a new VM"
 MODELS = (
     ("resnet", "resnet_cifar_32", "image_digits"),
     ("transformer", "transformer_tiny", "algorithmic_identity_binary40"),
@@ -56,23 +63,32 @@ def cluster_ready(count: int) -> tuple[float, float]:
 def main() -> None:
     """Print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="4 workers and one model only")
+    parser.add_argument("--quick", action="store_true", help="4 workers, one model, two samples of each")
     quick = parser.parse_args().quick
-    counts = [4] if quick else [4, 8]
+    samples = 2 if quick else 5
     with own_home():
-        for count in counts:
-            theirs, (ours, booting) = engines(count), cluster_ready(count)
-            say(f"ipyparallel, {count} engines ready", theirs, "s")
-            say(f"%transient_cluster, {count} workers and a server ready", ours, "s")
-            say("  of these, boot and SSH (emulated boot: 1.5 s)", booting, "s")
-            say(f"ratio per worker, {count}", ours / theirs, "", "<= 1")
+        for count in [4] if quick else [4, 8]:
+            all_ready(count, samples)
     for names in MODELS[: 1 if quick else None]:
-        way_in(names)
+        way_in(names, samples)
 
 
-def way_in(names: tuple[str, str, str]) -> None:
+def all_ready(count: int, samples: int) -> None:
+    """Print how long that many are on their way on either side."""
+    theirs: list[float] = []
+    ours: list[tuple[float, float]] = []
+    for _ in range(samples):
+        theirs.append(engines(count))
+        ours.append(cluster_ready(count))
+    say_all(f"ipyparallel, {count} engines run code", theirs, "s")
+    say_all(f"%transient_cluster, SSH and agents of {count} workers, a server", [whole for whole, _ in ours], "s")
+    say_all("  of these, boot and SSH (emulated boot: 1.5 s)", [booting for _, booting in ours], "s")
+    say(f"ratio per worker, {count}", median([whole for whole, _ in ours]) / median(theirs), "", "<= 1")
+
+
+def way_in(names: tuple[str, str, str], samples: int) -> None:
     """Print the parts of a worker's start: of one that waited while the cell was checked, of one that is started again
-    on its VM (the plain start), and of one on a VM that replaces another."""
+    on its VM (the plain start), and of those on VMs that replace others, beside plain scripts."""
     with own_home():
         # It must last: the published rates may diverge here.
         cluster, run = train(2, pace=PACE, names=names, check=True, hparams="learning_rate=0.0001")
@@ -84,36 +100,52 @@ def way_in(names: tuple[str, str, str]) -> None:
         all_in(cluster, 2)
         time.sleep(3)
         print(f"{names[1]}, a worker that is started again: {first_gradient(run, 'worker-0')}", flush=True)
-        cluster.revoke("worker-1")
-        new = vm_home(cluster, "worker-2")
-        answers = _when(lambda: (new / "transient").exists())
-        _left(cluster, "worker-1")
-        all_in(cluster, 2)
-        time.sleep(3)
-        said = {line["kind"]: line["time"] / 1e9 for line in reversed(_lines(new / "transient" / "agent.jsonl"))}
-        ready = next(event.at for event in cluster.events("vm.ready") if getattr(event, "vm", "") == "worker-2")
-        joined = next(
-            event.at for event in cluster.events("worker.joined") if getattr(event, "worker", "") == "worker-2"
-        )
-        say(f"{names[1]}, SSH answers to the agent's start on a new VM", said["agent.started"] - answers, "s")
-        say("  to the agent's first answer", ready - said["agent.started"], "s")
-        say("  to its assignment", said["process.started"] - ready, "s")
-        say("  to the first gradient", joined - said["process.started"], "s")
-        print(f"  {first_gradient(run, 'worker-2')}", flush=True)
-        say(f"{names[1]}, SSH answers to the first gradient on a new VM", joined - answers, "s", "<= 4, transformer 6")
+        folder = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name
+        ways: list[dict[str, float]] = []
+        plain: dict[str, list[float]] = {imports: [] for imports in IMPORTS}
+        for number in range(samples):
+            ways.append(replaced(cluster, lost=f"worker-{number + 1}", new=f"worker-{number + 2}"))
+            for imports in IMPORTS:
+                plain[imports].append(plain_script(folder, imports))
+        for part in ways[0]:
+            target = "<= 4, transformer 6" if part == WHOLE else ""
+            say_all(f"{names[1]}, {part}", [way[part] for way in ways], "s", target)
+        print(f"  the last: {first_gradient(run, f'worker-{samples + 1}')}", flush=True)
+        for imports in IMPORTS:
+            say_all(f"{names[1]}, a plain script that imports the {imports}", plain[imports], "s")
+            ratio = median([way[WHOLE] for way in ways]) / median(plain[imports])
+            say(f"ours over the plain script that imports the {imports}", ratio, "", "<= 0.2")
         run.stop()
         run.wait(60)
-        folder = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name
-        plain = plain_script(folder)
-        say(f"{names[1]}, a plain script to its first gradient", plain, "s")
-        say("ours over the plain script", (joined - answers) / plain, "", "<= 0.2")
 
 
-def plain_script(folder: Path) -> float:
+def replaced(cluster: Cluster, lost: str, new: str) -> dict[str, float]:
+    """Seconds of each part of a new worker's way in, which comes for one that is revoked."""
+    cluster.revoke(lost)
+    home = vm_home(cluster, new)
+    answers = _when(lambda: (home / "transient").exists())
+    _left(cluster, lost)
+    all_in(cluster, 2)
+    time.sleep(3)
+    said = {line["kind"]: line["time"] / 1e9 for line in reversed(_lines(home / "transient" / "agent.jsonl"))}
+    ready = next(event.at for event in cluster.events("vm.ready") if getattr(event, "vm", "") == new)
+    joined = next(event.at for event in cluster.events("worker.joined") if getattr(event, "worker", "") == new)
+    return {
+        "of the way below, to the agent's start": said["agent.started"] - answers,
+        "of these, to the agent's first answer": ready - said["agent.started"],
+        "of these, to its assignment": said["process.started"] - ready,
+        "of these, to the first gradient": joined - said["process.started"],
+        WHOLE: joined - answers,
+    }
+
+
+def plain_script(folder: Path, imports: str) -> float:
     """Seconds from its start to its first gradient, with the declaration and the data of a run."""
     began = time.time()
-    script = [sys.executable, str(Path(__file__).with_name("_plain.py")), str(folder)]
-    return float(subprocess.run(script, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1]) - began
+    script = [sys.executable, str(Path(__file__).with_name("_plain.py")), str(folder), imports]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    said = subprocess.run(script, check=True, stdout=subprocess.PIPE, env=elsewhere() | quiet).stdout
+    return float(said.splitlines()[-1]) - began
 
 
 def first_gradient(run: Run, worker: str) -> str:

@@ -25,9 +25,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import _bare
 import _network
 from _common import CELL, all_in, own_home, say, train, vm_home
 from _coordinator import Coordinator
+from _guard import elsewhere
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
@@ -97,9 +99,8 @@ class Bare(Side):
         places = [f"10.1.0.{place}" if apart else "127.0.0.1" for place in range(1, workers + 2)]
         more = [_ONE_MORE.format(place=index + 2, index=index) for index in range(workers)]
         line = _APART + "".join(more) + "wait" if apart else _TOGETHER
-        line = line.replace("{script}", f"{sys.executable} {__file__} --bare {folder} {','.join(places)}")
-        environment = {**os.environ, "SIDE": str(folder)}
-        environment.pop("TRANSIENT_MAGICS_HOME", None)  # the mark of ours
+        line = line.replace("{script}", f"{sys.executable} {_bare.__file__} {folder} {','.join(places)}")
+        environment = {**elsewhere(), "SIDE": str(folder)}
         if apart:
             environment["TF_NUM_INTRAOP_THREADS"] = str(OPERATION_THREADS)
         with (folder / "log").open("wb") as log:
@@ -214,67 +215,13 @@ def turns(sides: list[Side], rounds: int, ends: contextlib.ExitStack) -> dict[st
     return {side.name: side.rate for side in sides}
 
 
-def bare_process(folder: Path, places: list[str], role: str, index: int, as_written: bool) -> None:
-    """The bare script: one task of a declared cluster, for ever. `as_written`: it starts as slowly as a plain one."""
-    if as_written:
-        import _plain
-
-        _plain.import_all()
-    from transient_magics.runtime.folder import RunFolder, RunSpec
-    from transient_magics.runtime.graph.training import training_graph
-    from transient_magics.runtime.trainable import define, import_tensorflow
-
-    spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text()))
-    tf = import_tensorflow(spec)
-    workers = [f"{place}:{2223 + number}" for number, place in enumerate(places[1:])]
-    addresses = {"ps": [f"{places[0]}:2222"], "worker": workers}
-    filters = ["/job:ps", f"/job:worker/task:{index}"] if role == "worker" else []
-    config = tf.ConfigProto(device_filters=filters)  # so that nobody waits for the other workers
-    target = tf.train.Server(addresses, job_name=role, task_index=index, config=config)
-    if role == "ps":
-        target.join()
-    trainable = define(RunFolder(folder), spec, str(folder / f"data-{index}"))
-    if not trainable.has_records():
-        trainable.generate(str(folder / f"data-{index}"), str(folder / f"tmp-{index}"))
-    with tf.Graph().as_default():
-        trainable.prepare()
-        with tf.device(f"/job:worker/task:{index}/cpu:0"):
-            pipeline = trainable.training_pipeline()
-            batches = pipeline.dataset.batch(trainable.batch).prefetch(4)
-            iterator = tf.data.make_initializable_iterator(batches)
-        with tf.device(tf.train.replica_device_setter(cluster=addresses, worker_device=f"/job:worker/task:{index}")):
-            built = training_graph(trainable, dict(iterator.get_next()))
-            missing = tf.report_uninitialized_variables()
-            start = tf.global_variables_initializer()
-        with (
-            tf.Session(target.target, config=config) as session,
-            (folder / "count").open("r+b", buffering=0) as counter,
-        ):
-            session.run(iterator.initializer, pipeline.feeds)
-            if index == 0:
-                session.run(start)
-            while len(session.run(missing)):
-                time.sleep(0.2)
-            for step in range(10**9):
-                due = time.monotonic() + (spec.pace_seconds or 0.0)
-                session.run([built.objective.loss, built.step], {built.divisor: 1.0})
-                time.sleep(max(0.0, due - time.monotonic()))
-                os.pwrite(counter.fileno(), struct.pack("q", step + 1), 8 * index)
-
-
 def main() -> None:
     """Print steps per second and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="twenty turns each instead of ninety, one worker")
     parser.add_argument("--network", choices=_network.SIZES, action="append", help="only these, without the digits")
     parser.add_argument("--workers", type=int, nargs="+", help="of these networks; one to three by default")
-    parser.add_argument("--bare", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--as-written", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.bare:
-        folder, places, role, index = arguments.bare
-        bare_process(Path(folder), places.split(","), role, int(index), arguments.as_written)
-        return
     if not arguments.network:
         rates = digits(20 if arguments.quick else 90)
         for name, rate in rates.items():
