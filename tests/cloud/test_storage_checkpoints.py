@@ -19,6 +19,7 @@ from google.cloud import storage
 
 from tests.conftest import Emulate
 from tests.faults.healing import healed
+from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
 from transient_magics.controller.bucket_token import reaches
 from transient_magics.errors import TrainingError
@@ -246,30 +247,37 @@ def test_a_chief_that_was_overtaken_cannot_go_back(bucket: Bucket, tmp_path: Pat
 
 
 def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:
+    """At its begin, in the middle of the data, and when all of it is there but what tells of it."""
     run = tmp_path / "run-1"
     declared = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1}
-    safe = 10
-    ship(bucket, saved(run / "checkpoints", safe))
+    size = 1 << 20
+    ship(bucket, saved(run / "checkpoints", 10))
     (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
     brought(run / "bucket-token.json", reaches(bucket.place, declared))
-    command = [sys.executable, "-m", "transient_magics.runtime.shipping"]
-    for step, seconds in enumerate((0.9, 0.7, 0.5, 0.35, 0.2), start=20):
-        saved(run / "checkpoints", step, size=64 << 20)
-        program = subprocess.Popen([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE)
-        time.sleep(seconds)
-        os.kill(program.pid, signal.SIGKILL)
-        program.communicate()
-        if restore(bucket, tmp_path / "new")["step"] == safe:
-            break
-        safe = step  # its manifest stood already: the next one is killed earlier
-    else:
-        pytest.fail("every upload was over before it could be killed")
-    assert program.returncode == -signal.SIGKILL
-    again = subprocess.run([*command, "ship", "--run", str(run)], stdout=subprocess.PIPE, check=True)
-    assert json.loads(again.stdout)["step"] == step
-    assert restore(bucket, tmp_path / "new")["step"] == step
-    with pytest.raises(StopIteration):
-        next(path for path in (tmp_path / "new").iterdir() if path.name.endswith(".part"))
+    command = [sys.executable, "-m", "transient_magics.runtime.shipping", "ship", "--run", str(run)]
+    with road(os.environ["STORAGE_EMULATOR_HOST"]) as way:
+        there = {**os.environ, "STORAGE_EMULATOR_HOST": way.url}
+        before = way.passed
+        saved(run / "checkpoints", 20, size)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=there)
+        beside = way.passed - before - size
+        for step, most in ((30, size // 10), (40, size // 2), (50, size + beside // 2)):
+            saved(run / "checkpoints", step, size)
+            way.hold_up(most)
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=there) as program:
+                assert way.held.wait(120)
+                program.kill()
+            assert program.returncode == -signal.SIGKILL
+            way.close_down()
+            way.open()
+            assert restore(bucket, tmp_path / f"new-{step}")["step"] == 20
+        assert [name for name in objects(client, bucket) if "/50-" in name], "nothing of it was there yet"
+    began = time.monotonic()
+    again = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    assert json.loads(again.stdout)["step"] == 50
+    assert restore(bucket, tmp_path / "new")["step"] == 50
+    healed("kill -9 of the upload", "shipping", time.monotonic() - began)
+    assert not list((tmp_path / "new").glob("*.part"))
 
 
 def test_a_bucket_that_is_not_there_is_told_in_a_sentence(client: storage.Client, tmp_path: Path) -> None:

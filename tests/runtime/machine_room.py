@@ -2,11 +2,13 @@
 
 Run as a program it is the inside: it serves metadata and does what the lines on its input say. `MachineRoom` is the
 outside, which tests talk to. TensorFlow listens on every interface, so it must not run in the machine's own network.
+Disks that are small are mounted inside alone; the outside sees what is on them by `on_disk`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,9 @@ async def inside() -> None:
 
     servers: dict[str, MetadataServer] = {}
     agents: dict[str, asyncio.subprocess.Process] = {}
+    if road := os.environ.pop("TRANSIENT_TESTS_ROAD", ""):
+        relay = await asyncio.start_server(partial(pass_on, road), "127.0.0.1", 0)
+        os.environ["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{relay.sockets[0].getsockname()[1]}"
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
@@ -44,13 +50,34 @@ async def inside() -> None:
             await servers[name].preempt()
         elif command["do"] == "pace":
             await servers[name].change_pace(command["pace"])
-        print(json.dumps({"pid": agents[name].pid, "time": time.time_ns()}), flush=True)
+        elif command["do"] == "mount":
+            await (await asyncio.create_subprocess_exec("mount", *command["words"])).wait()
+        number = agents[name].pid if name in agents else 0
+        print(json.dumps({"pid": number, "time": time.time_ns()}), flush=True)
+
+
+async def pass_on(road: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take one connection out of this network, by the Unix socket `road`."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while block := await reader.read(1 << 16):
+                writer.write(block)
+                await writer.drain()
+        writer.close()
+
+    try:
+        there, back = await asyncio.open_unix_connection(road)
+    except OSError:
+        writer.close()
+        return
+    await asyncio.gather(pump(reader, back), pump(there, writer))
 
 
 class MachineRoom:
-    """Machines below one folder, by name; all of them end with it."""
+    """Machines below one folder, by name; all of them end with it. `road`: the Unix socket on their way to buckets."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, road: Path | None = None) -> None:
         self._folder = folder
         self._agents: dict[str, int] = {}
         self._process = subprocess.Popen(
@@ -60,6 +87,7 @@ class MachineRoom:
             text=True,
             cwd=PROJECT,
             bufsize=1,
+            env={**os.environ, **({"TRANSIENT_TESTS_ROAD": str(road)} if road else {})},
         )
 
     def root(self, name: str) -> Path:
@@ -95,6 +123,22 @@ class MachineRoom:
     def hold(self, name: str, seconds: float) -> None:
         """From now on a step on this machine, for which no pace was declared, takes so many seconds; 0: as it can."""
         self._do({"do": "pace", "name": name, "pace": f"{seconds} {int(seconds > 0)}"})
+
+    def small_disk(self, folder: Path, kilobytes: int) -> Path:
+        """Put a disk of this size at `folder`, or change that of the one there; returns `on_disk`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        place, there = str(folder), self.on_disk(folder)
+        size = f"size={kilobytes}k"
+        words = (
+            ["-o", f"remount,{size}", place] if os.path.ismount(there) else ["-t", "tmpfs", "-o", size, "none", place]
+        )
+        self._do({"do": "mount", "name": "", "words": words})
+        assert os.path.ismount(there), "no disk can be mounted"
+        return there
+
+    def on_disk(self, folder: Path) -> Path:
+        """The place where this process sees what is mounted at `folder` inside."""
+        return Path(f"/proc/{self._process.pid}/root{folder.absolute()}")
 
     def say(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
         """One command to an agent, and its answer."""
@@ -142,11 +186,17 @@ class MachineRoom:
 
 
 def apart(module: str) -> list[str]:
-    """The command that runs a module in a network namespace of its own, where there is such a thing."""
+    """The command that runs a module in a network and with mounts of its own, where there is such a thing."""
     program = f"exec {sys.executable} -m {module}"
-    if shutil.which("unshare") and not subprocess.run(["unshare", "-Urn", "true"], check=False).returncode:
-        return ["unshare", "-Urn", "sh", "-c", f"ip link set lo up; {program}"]
+    if isolated():
+        return ["unshare", "-Urnm", "sh", "-c", f"ip link set lo up; {program}"]
     return ["sh", "-c", program]
+
+
+@cache
+def isolated() -> bool:
+    """Whether programs may have a network and mounts of their own here."""
+    return bool(shutil.which("unshare")) and not subprocess.run(["unshare", "-Urnm", "true"], check=False).returncode
 
 
 def free_ports(count: int) -> list[int]:
