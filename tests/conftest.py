@@ -7,19 +7,23 @@ runs the further cases of faults (`matrix`), too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests import processes
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("untimed")
@@ -99,7 +103,20 @@ def _own_home() -> Iterator[None]:
         patch.setenv("XDG_RUNTIME_DIR", str(place))
         patch.delenv("TRANSIENT_MAGICS_EMULATOR", raising=False)
         yield
+    left = _left_behind(place)
     shutil.rmtree(place, ignore_errors=True)
+    assert not left, f"processes that tests have left behind: {left}"
+
+
+def _left_behind(place: Path) -> list[str]:
+    """The command lines of what was started with this place in its environment, and does not end by itself; ends it."""
+    deadline = time.monotonic() + 30
+    while (found := processes.bearing(place.name)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for number in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    return list(found.values())
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +160,7 @@ def tiny_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulate:
     """Runs `transient emulator` with these options in a home of its own, for as long as it is needed; gives its URL."""
 
-    @contextmanager
+    @contextlib.contextmanager
     def running(*options: str) -> Iterator[str]:
         home = tmp_path_factory.mktemp("home")
         command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]

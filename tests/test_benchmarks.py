@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PROGRAMS = sorted(BENCHMARKS.glob("bench_*.py"))
 HELP_OF_ALL = """
@@ -48,23 +50,9 @@ def test_a_benchmark_that_is_killed_leaves_no_process_and_no_file() -> None:
     with subprocess.Popen([sys.executable, "-c", WITH_A_CLUSTER], env=environment, stdout=subprocess.PIPE) as program:
         assert program.stdout
         home = Path(program.stdout.readline().decode().strip())
-        assert len(_of(home.name)) > 3, "the guard, the emulator, the controller and the VMs' processes"
+        assert len(processes.bearing(home.name)) > 3, "the guard, the emulator, the controller and the VMs' processes"
         program.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 120
-    while home.exists() or _of(home.name):
-        assert time.monotonic() < deadline, _of(home.name)
+    while home.exists() or processes.bearing(home.name):
+        assert time.monotonic() < deadline, processes.bearing(home.name)
         time.sleep(0.1)
-
-
-def _of(mark: str) -> list[str]:
-    """The command lines of the processes that bear a mark in their environment or there."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-            except OSError:  # it has just ended
-                continue
-            if mark.encode() in line + environment:
-                found.append(line.replace(b"\0", b" ").decode(errors="replace"))
-    return found
