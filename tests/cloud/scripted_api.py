@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any
 
 from aiohttp import web
@@ -55,6 +57,8 @@ class Api:
         self.routes: dict[tuple[str, str], list[Answer]] = {}
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.news = asyncio.Event()
+        self.ahead = 0.0
+        """By how many seconds its clock is ahead of this machine's."""
 
     def on(self, method: str, path: str, *answers: Answer) -> None:
         """Answer `method` on `path` (a regular expression, below the project) with `answers`, in turn."""
@@ -73,6 +77,11 @@ class Api:
             await self.news.wait()
 
     async def handle(self, request: web.Request) -> web.Response:
+        answer = await self._answer(request)
+        answer.headers["Date"] = formatdate(time.time() + self.ahead, usegmt=True)
+        return answer
+
+    async def _answer(self, request: web.Request) -> web.Response:
         path = request.path.removeprefix(f"/compute/v1/projects/{PROJECT}").lstrip("/")
         body = await request.json() if request.can_read_body else None
         self.requests.append((request.method, path, dict(request.query), body))

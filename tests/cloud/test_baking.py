@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -91,7 +93,11 @@ async def bake(engine: ComputeEngine, **more: float) -> list[str]:
     return said
 
 
-async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(api: Api, engine: ComputeEngine) -> None:
+@pytest.mark.parametrize("ahead", [0.0, -7 * 3600.0])
+async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(
+    api: Api, engine: ComputeEngine, ahead: float
+) -> None:
+    api.ahead = ahead
     google = Google(api, "step: installing Python 3.11", "ready: TensorFlow 2.21.0")
     said = await bake(engine)
     assert said[1:] == [
@@ -99,7 +105,8 @@ async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(api: Api, 
     ]  # fmt: skip
     ((_, vm),) = api.asked("POST", f"zones/{ZONE}/instances")
     assert vm["scheduling"]["instanceTerminationAction"] == "DELETE"
-    assert vm["scheduling"]["terminationTime"]
+    end = datetime.fromisoformat(vm["scheduling"]["terminationTime"]).timestamp()
+    assert end == pytest.approx(time.time() + 3600 + ahead, abs=60), "an hour of Compute Engine's clock"
     assert vm["labels"]["transient-magics-image"] == "stack"
     assert "ssh-keys" not in {item["key"] for item in vm["metadata"]["items"]}
     assert vm["disks"][0]["autoDelete"]

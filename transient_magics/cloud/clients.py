@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .clock import Heard
 from .recording import watched
 
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
@@ -21,6 +22,7 @@ class Clients:
         from requests import Session
         from requests.adapters import HTTPAdapter
 
+        self.clock = Heard()
         self.billing: Session  # for the price list, which has no client among those that we have
         self.asking: Session  # nor have the services that know rights and policies, and what is not in version 1
         given: dict[str, Any] = {}
@@ -54,7 +56,7 @@ class Clients:
         self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
-            session = watched(client.transport._session)
+            session = self.clock.listen(watched(client.transport._session))
             pool = HTTPAdapter(pool_connections=4, pool_maxsize=connections, pool_block=True)
             session.mount("http://", pool)
             session.mount("https://", pool)
@@ -71,5 +73,5 @@ class Clients:
         self.asking.close()
 
     def _all(self) -> tuple[Any, ...]:
-        sessions = self.billing, self.asking
-        return tuple(each for each in vars(self).values() if each not in sessions)
+        others = self.billing, self.asking, self.clock
+        return tuple(each for each in vars(self).values() if each not in others)

@@ -79,6 +79,12 @@ class ComputeEngine:
         """Find credentials anew, as after a login; requests under way keep those they have. Raises CloudError."""
         await self._calls.open()
 
+    @property
+    def ahead(self) -> float:
+        """By how many seconds this machine's clock is ahead of Compute Engine's (negative: behind), by its latest
+        answers; 0 where they may agree, or nothing was asked yet."""
+        return self._calls.clients.clock.ahead
+
     async def check(self) -> None:
         """See that the project can be used; the error says what to type if not."""
         await self._described()

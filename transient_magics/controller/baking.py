@@ -8,6 +8,7 @@ fail, its labels let a sweep find it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -118,7 +119,7 @@ class Baking:
             ssh_public_key="",
             labels={BUILD_LABEL: spec.name, ID_LABEL: spec.id, **self._whose},
             metadata={"startup-script": image_script(with_gpu=spec.gpu)},
-            termination_time=datetime.now(UTC) + _LIFE,
+            termination_time=datetime.fromtimestamp(time.time() - self._engine.ahead, UTC) + _LIFE,
             image=spec.base,
             disk_gb=spec.disk_gb,
             network=spec.network,

@@ -20,7 +20,7 @@ from ..journal import ClusterState, Journal, RunState, VmState, events, read, re
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
-from . import live_prices
+from . import live_prices, skew
 from .access import Access
 from .advice import Adviser
 from .choice import choose, to_be_chosen
@@ -153,6 +153,10 @@ class Controller:
             self._delete(why)
             return
         self._prepared.add("name")
+        # By the answers to what was asked so far.
+        if why := skew.wrong(access.engine.ahead) or skew.ill_dated(spec.declared_at):
+            self._delete(why)
+            return
         if "prices" not in self._prepared and (priced := await live_prices.find(spec, access.engine)):
             self._recorder.record(priced)
             spec = ClusterSpec.from_dict(priced.spec)
@@ -178,7 +182,8 @@ class Controller:
                 recorder.changed.clear()
                 if adviser.due(time.time()):
                     self._tasks.do("advice", lambda: adviser.keep_asking(time.time()))
-                self._carry_out(fleet)
+                recorder.note("clock", skew.wrong(access.engine.ahead))
+                self._carry_out(fleet, skew.now(access.engine.ahead))
                 fleet.keep_links()
                 self._keep_training(fleet)
                 if self._state.phase == "deleting" and self._state.active_run:
@@ -200,10 +205,10 @@ class Controller:
         finally:
             self._recorder.changed.clear()
 
-    def _carry_out(self, fleet: Fleet) -> None:
+    def _carry_out(self, fleet: Fleet, now: float) -> None:
         if not self._directory.exists():
             self._delete("its folder on this machine was removed")
-        decisions = decide(Situation(time.time(), self._state, self._saved_ahead))
+        decisions = decide(Situation(now, self._state, self._saved_ahead))
         fleet.request([each for each in decisions if isinstance(each, RequestVm)])
         for decision in decisions:
             match decision:

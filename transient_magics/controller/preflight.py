@@ -16,7 +16,7 @@ from ..cloud import ComputeEngine, Finding, VmRequest
 from ..errors import CloudError
 from ..journal import events, replay
 from ..spec import ClusterSpec
-from . import advice, live_prices
+from . import advice, live_prices, skew
 from .access import Access
 from .choice import choose, to_be_chosen
 from .core import RequestVm, Situation, decide
@@ -63,6 +63,8 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
                 log.warning("%s", trouble)
             bucket = (spec.bucket or "").partition("/")[0]
             findings = await access.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
+            if why := skew.wrong(access.engine.ahead):
+                findings.append(Finding("clock", False, why))
             if all(each.good for each in findings) and (why := await taken(spec, access.engine)):
                 findings.append(Finding(f"name {spec.name}", False, why))
             if all(each.good for each in findings):

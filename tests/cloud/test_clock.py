@@ -1,0 +1,87 @@
+"""A machine whose clock is not Compute Engine's makes no cluster, and ends none that is there too early or too late."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from scripted_api import PROJECT, Api
+
+from transient_magics.cloud import ComputeEngine
+from transient_magics.controller import preflight, skew
+from transient_magics.controller.access import Access
+from transient_magics.controller.cluster import Controller
+from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.record import Recorder
+from transient_magics.journal import Journal, events, read, replay
+from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+
+HOUR = 3600.0
+PRICE = PriceLine("n1-standard-4", 0.2, 0.7, "test")
+
+
+def declared(folder: Path, at: float) -> ClusterSpec:
+    """A cluster of two hours at the very begin of its journal."""
+    spec = ClusterSpec(
+        name="one", id="1a2b3c4d", groups=(WorkerGroup("cpu", 1),), zones=("us-west1-b",), project=PROJECT, image="own",
+        prices={"cpu": PRICE, "parameter-server": PRICE}, declared_at=at, max_seconds=2 * HOUR,
+    )  # fmt: skip
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append(events.ClusterDeclared(spec=spec.to_dict()))
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("ahead", "dated", "why"),
+    [
+        (0.0, 0.0, "^$"), (40.0, 0.0, "^$"), (-40.0, 0.0, "^$"), (0.0, 5 * HOUR, "by a clock that was 5 h ahead"),
+        (75.0, 0.0, "clock is 7[0-9] s behind Compute Engine's.*set-ntp true"),
+        (-12 * HOUR, 0.0, "clock is 12 h ahead of Compute Engine's.*set-ntp true"),
+    ],
+)  # fmt: skip
+async def test_no_cluster_is_made_by_a_clock_that_is_far_off(
+    api: Api, engine: ComputeEngine, tmp_path: Path, ahead: float, dated: float, why: str
+) -> None:
+    api.ahead = ahead
+    api.on("GET", "aggregated/instances", {"items": {}})
+    declared(tmp_path, time.time() + dated)
+    controller, access = Controller(tmp_path), cast(Access, SimpleNamespace(engine=engine))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
+        await controller._prepare(access)
+    assert recorder.state.phase == ("provisioning" if why == "^$" else "deleting")
+    assert re.search(why, recorder.state.reason)
+
+
+@pytest.mark.parametrize(("jump", "ends"), [(12 * HOUR, False), (-12 * HOUR, True)])
+async def test_limits_of_a_cluster_that_is_there_go_by_compute_engines_clock(
+    api: Api, engine: ComputeEngine, tmp_path: Path, jump: float, ends: bool
+) -> None:
+    """Declared an hour ago, or three hours, by a clock that was right; since then it has jumped."""
+    api.ahead = -jump
+    api.on("GET", "", {"name": PROJECT})
+    await engine.check()
+    declared(tmp_path, time.time() - jump - (3 * HOUR if ends else HOUR))
+    controller, asked = Controller(tmp_path), list[Any]()
+    fleet = cast(Fleet, SimpleNamespace(request=asked.extend))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
+        controller._carry_out(fleet, skew.now(engine.ahead))
+    assert recorder.state.phase == ("deleting" if ends else "provisioning")
+    assert [each.vm for each in asked] == ([] if ends else ["ps-0", "worker-0"])
+
+
+async def test_the_dry_run_says_so_too(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    api.ahead = -12 * HOUR
+    monkeypatch.setattr("transient_magics.emulator.ensure", lambda **_: api.url)
+    spec = replace(declared(tmp_path, time.time()), project=None)
+    monkeypatch.setattr("transient_magics.controller.access._ask", lambda _: {"relay": "nowhere", "isolated": True})
+    findings, _ = await preflight.examine(spec)
+    assert "12 h ahead of" in next(each.said for each in findings if each.subject == "clock")
