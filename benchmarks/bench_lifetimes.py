@@ -18,6 +18,7 @@ from transient_magics.planner.checkpoints import Planner, young_daly
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas, log_likelihood
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
+from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady
 from transient_magics.runtime.saving import seconds_between
@@ -91,7 +92,7 @@ def by_date(lines: list[dict[str, str]]) -> None:
 
 def simulated(random: np.random.Generator, vms: int, truth: EarlyThenSteady = TRUTH) -> Observations:
     """Of VMs whose users delete them at random moments."""
-    lived = truth.sample(random, vms)
+    lived = drawn(truth, random, vms)
     watched = random.uniform(0.5, 30, vms)
     return Observations.of(np.minimum(lived, watched), lived <= watched)
 

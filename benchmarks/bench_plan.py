@@ -117,9 +117,9 @@ class Lost:
         """The share of the runs' first workers that lived longer."""
         return (self._hours[:, np.newaxis] > hours).mean(axis=0)
 
-    def sample(self, random: np.random.Generator, shape: Any, age: Any = 0.0) -> np.ndarray:
+    def quantile(self, share: np.ndarray, age: Any = 0.0) -> np.ndarray:
         """One row per run."""
-        lifetimes = np.full(shape, np.inf)
+        lifetimes = np.full(share.shape, np.inf)
         lifetimes[:, 0] = self._hours
         return lifetimes
 

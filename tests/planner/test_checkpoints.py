@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Plan, Planner, keep, risk, trusted_hours, young_daly
 from transient_magics.planner.lifetimes.beyond import Capped
-from transient_magics.planner.lifetimes.model import LifetimeModel
+from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
 from transient_magics.runtime.saving import seconds_between
 
@@ -98,7 +98,7 @@ def simulated(planner: Planner, model: LifetimeModel, age: float, cost: float, r
     plans: dict[tuple[float, float], Plan] = {}
     for _ in range(runs):
         left, now, lived = planner.plan().work, 0.0, age
-        ends = float(model.sample(random, 1, age)[0])
+        ends = float(drawn(model, random, 1, age)[0])
         while left > 1e-9:
             if (key := (round(left, 6), round(lived, 6))) not in plans:
                 plans[key] = planner.plan(lived, left)
@@ -108,7 +108,7 @@ def simulated(planner: Planner, model: LifetimeModel, age: float, cost: float, r
                 now, lived, left = now + length, lived + length, left - after
             else:
                 now, lived = now + ends - lived + restart, 0.0
-                ends = float(model.sample(random, 1)[0])
+                ends = float(drawn(model, random, 1)[0])
         total += now
     return total / runs
 

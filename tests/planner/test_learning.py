@@ -140,8 +140,8 @@ def test_a_run_whose_steps_are_taken_together_is_as_fast_with_fewer_workers() ->
         def survival(self, hours: np.ndarray) -> np.ndarray:
             return np.exp(-20 * np.asarray(hours))
 
-        def sample(self, random: np.random.Generator, shape: Any, age: Any = 0.0) -> np.ndarray:
-            return np.asarray(age) + random.exponential(1 / 20, shape)
+        def quantile(self, share: np.ndarray, age: Any = 0.0) -> np.ndarray:
+            return np.asarray(age) - np.log(share) / 20
 
     calm = foretold(110, revoked=False, mode="sync")
     risky, alone = (

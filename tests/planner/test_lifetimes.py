@@ -16,7 +16,7 @@ from transient_magics.planner.lifetimes.beyond import Capped, Continued
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
-from transient_magics.planner.lifetimes.model import LifetimeModel
+from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
 from transient_magics.planner.lifetimes.observations import CAP_HOURS, Observations, enough
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
 
@@ -63,11 +63,11 @@ def test_samples_live_on_from_their_age_as_survival_says(
     model: LifetimeModel, seed: int, age: float, more: float
 ) -> None:
     now, later = model.survival(np.array([age, age + more]))
-    drawn = model.sample(np.random.default_rng(seed), (2, DRAWS), np.full((2, DRAWS), age))
-    assert drawn.shape == (2, DRAWS)
-    assert np.all(drawn > age)
+    lived = drawn(model, np.random.default_rng(seed), (2, DRAWS), np.full((2, DRAWS), age))
+    assert lived.shape == (2, DRAWS)
+    assert np.all(lived > age)
     if now > 0:
-        alive = int(np.sum(drawn > age + more))
+        alive = int(np.sum(lived > age + more))
         assert stats.binomtest(alive, 2 * DRAWS, min(max(later / now, 1e-12), 1 - 1e-12)).pvalue > 1e-9
 
 
@@ -110,7 +110,7 @@ def test_the_exponential_s_mean_is_the_hours_watched_by_revocation(lives: list[t
 
 def test_parameters_are_found_again_although_half_of_the_vms_were_deleted_before() -> None:
     random = np.random.default_rng(1)
-    lived, watched = EarlyThenSteady(0.3, 1.5, 0.02).sample(random, 4000), random.uniform(0, 30, 4000)
+    lived, watched = drawn(EarlyThenSteady(0.3, 1.5, 0.02), random, 4000), random.uniform(0, 30, 4000)
     observed = Observations.of(np.minimum(lived, watched), lived <= watched)
     best, *others = sorted(
         (fit(name, observed, capped=False) for name in formulas(capped=False)), key=lambda each: each.aic
@@ -123,7 +123,7 @@ def test_parameters_are_found_again_although_half_of_the_vms_were_deleted_before
 
 def test_hours_instead_of_moments_change_little() -> None:
     random = np.random.default_rng(2)
-    lived = EarlyThenSteady(0.3, 2.0, 0.02).sample(random, 3000)
+    lived = drawn(EarlyThenSteady(0.3, 2.0, 0.02), random, 3000)
     exact = Observations.of(np.minimum(lived, 24.0), lived <= 24)
     hourly = Observations.hourly(3000, [int((lived <= hour).sum()) for hour in range(1, 25)])
     ages = np.arange(1.0, 25)
@@ -184,7 +184,7 @@ def test_the_alarm_is_rarely_false_and_hears_a_change() -> None:
     truth, changed = EarlyThenSteady(0.3, 1.0, 0.02), EarlyThenSteady(0.7, 1.0, 0.08)
 
     def lives(model: LifetimeModel, vms: int) -> Observations:
-        lived, watched = model.sample(random, vms), random.uniform(2, 24, vms)
+        lived, watched = drawn(model, random, vms), random.uniform(2, 24, vms)
         return Observations.of(np.minimum(lived, watched), lived <= watched)
 
     alarms = {"same": 0, "other": 0}
@@ -201,9 +201,9 @@ def test_other_vms_fall_into_their_interval_as_often_as_it_says() -> None:
     random = np.random.default_rng(4)
     truth, inside, asked = EarlyThenSteady(0.3, 1.0, 0.02), 0, 0
     for _ in range(100):
-        lived, watched = truth.sample(random, 150), random.uniform(1, 30, 150)
+        lived, watched = drawn(truth, random, 150), random.uniform(1, 30, 150)
         model = KaplanMeier(Observations.of(np.minimum(lived, watched), lived <= watched))
-        others = truth.sample(random, 60)
+        others = drawn(truth, random, 60)
         for age in (1.0, 4.0, 12.0, 20.0):
             low, high = model.alive_of(60, age)
             inside, asked = inside + (low <= int((others > age).sum()) <= high), asked + 1

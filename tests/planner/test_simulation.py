@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transient_magics.planner.lifetimes.model import drawn
+from transient_magics.planner.lifetimes.parametric import EarlyThenSteady
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
 from transient_magics.planner.speed import capacity, cluster_speed, worker_speed
@@ -28,8 +30,8 @@ class Exponential:
     def survival(self, hours: np.ndarray) -> np.ndarray:
         return np.exp(-np.asarray(hours) / self.hours)
 
-    def sample(self, random: np.random.Generator, shape: Any, age: Any = 0.0) -> np.ndarray:
-        return np.asarray(age) + random.exponential(self.hours, shape)
+    def quantile(self, share: np.ndarray, age: Any = 0.0) -> np.ndarray:
+        return np.asarray(age) - self.hours * np.log(share)
 
 
 def course(count: int = 4, *, steps: float = 14_400, **more: Any) -> Course:
@@ -80,7 +82,7 @@ def plainly(one: Course, random: np.random.Generator) -> tuple[float, float]:
         requested = 0.0
         while requested < 2e5:
             running = requested + group.startup.running
-            end = running + float(group.lifetimes.sample(random, 1)[0]) * HOUR if group.lifetimes else np.inf
+            end = running + float(drawn(group.lifetimes, random, 1)[0]) * HOUR if group.lifetimes else np.inf
             vms.append((running, requested + boot, end))
             requested = end
     moments = sorted({moment for vm in vms for moment in vm if moment < 2e5})
@@ -136,10 +138,10 @@ def test_sampled_lifetimes_are_those_of_the_table() -> None:
     model, random = published_lifetimes("k80", "us-west1"), np.random.default_rng(0)
     hours = np.array([1.0, 3.0, 12.0, 24.0, 48.0])
     for age in (0.0, 2.5, 30.0):
-        drawn = model.sample(random, 40_000, age)
-        assert (drawn > age).all()
+        lived = drawn(model, random, 40_000, age)
+        assert (lived > age).all()
         alive = np.minimum(model.survival(hours) / model.survival(np.array(age)), 1.0)
-        assert (drawn[:, np.newaxis] > np.maximum(hours, age)).mean(axis=0) == pytest.approx(alive, abs=0.01)
+        assert (lived[:, np.newaxis] > np.maximum(hours, age)).mean(axis=0) == pytest.approx(alive, abs=0.01)
     assert model.survival(np.array([0.0, 3.0])) == pytest.approx([1.0, 1 - 7 / 48])
 
 
@@ -192,3 +194,14 @@ def test_waves_take_several_and_leave_each_lifetime_what_it_is() -> None:
     assert (together.revocations == 2).mean() > 1.1 * (alone.revocations == 2).mean()
     sure = simulate(replace(risky, waves=1.0), 2000)
     assert set(np.unique(sure.revocations)) == {0.0, 2.0}
+
+
+def test_a_young_vm_in_a_wave_with_an_old_one_keeps_its_own_risk() -> None:
+    """Of 30 % that go early: most of those of three minutes are still to go, those of ten hours are gone long since."""
+    early = EarlyThenSteady(0.3, 1.0, 0.005)
+    left = {"lifetimes": early, "ages": (0.05, 10.0), "ready_in": (0.0, 0.0)}
+    risky = course(2, steps=2 * 2 * HOUR, replace=False, workers=left, spent=1.0)
+    gone = [float(1 - early.survival(np.array(age + 2)) / early.survival(np.array(age))) for age in (0.05, 10.0)]
+    for waves in (0.0, 1.0):
+        soon = simulate(replace(risky, waves=waves), 20_000)  # two hours, or a little more where one is lost
+        assert soon.revocations.mean() == pytest.approx(sum(gone), rel=0.1)

@@ -7,9 +7,10 @@ sorted, the offered speed is their running sum (of synchronous steps: the slowes
 (`speed`), and the run is over when the steps add up. All courses are arrays of one computation.
 
 Parameter servers and the chief are on demand: no revocation loses more than the step in flight. Revocations come in
-waves: of the VMs that are there at the begin, each goes with probability `waves` at a moment that those with its GPU in
-its zone have in common, and else at one of its own. That leaves each VM's lifetime what it is, and two of them go
-together with the square of `waves`, which was measured. VMs that come later are revoked independently.
+waves: of the VMs that are there at the begin, each has with probability `waves` its luck in common with those that have
+its GPU in its zone (the same quantile of what is left of its life), and else its own. That leaves each VM's lifetime
+what it is; those of one age go at one moment, two of them with the square of `waves`, which was measured. VMs that come
+later are revoked independently.
 """
 
 from __future__ import annotations
@@ -230,12 +231,11 @@ class _Fleet:
             part = slice(start, start + group.count)
             if group.lifetimes is not None:
                 chosen = ages[:, part]
-                found[:, part] = group.lifetimes.sample(random, chosen.shape, chosen)
+                shares = 1 - random.random(chosen.shape)
                 if waves and group.count > 1:
-                    oldest = chosen.max(axis=1, keepdims=True)
-                    left = group.lifetimes.sample(random, oldest.shape, oldest) - oldest
-                    together = random.random(chosen.shape) < waves
-                    found[:, part] = np.where(together, chosen + left, found[:, part])
+                    common = 1 - random.random((len(chosen), 1))
+                    shares = np.where(random.random(chosen.shape) < waves, common, shares)
+                found[:, part] = group.lifetimes.quantile(shares, chosen)
             start += group.count
         return found
 

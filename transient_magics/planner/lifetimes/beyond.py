@@ -25,11 +25,9 @@ class Capped:
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(np.asarray(hours) < self.end, self.model.survival(hours), 0.0)
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        drawn = np.minimum(self.model.sample(random, shape, age), self.end)
-        return np.maximum(drawn, np.nextafter(age, np.inf))
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        found = np.minimum(self.model.quantile(share, age), self.end)
+        return np.maximum(found, np.nextafter(age, np.inf))
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,10 @@ class Continued:
         later = np.exp(-self.rate * np.maximum(hours - self.watched, 0.0))
         return self.model.survival(np.minimum(hours, self.watched)) * later
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        drawn = self.model.sample(random, shape, np.minimum(age, self.watched))
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        found = self.model.quantile(share, np.minimum(age, self.watched))
         if self.rate > 0:
-            late = np.isinf(drawn)
-            since = np.broadcast_to(np.maximum(age, self.watched), drawn.shape)[late]
-            drawn[late] = since + random.exponential(1 / self.rate, since.shape)
-        return np.maximum(drawn, np.nextafter(age, np.inf))  # where all that were watched are gone, at once
+            reached = share * self.survival(np.asarray(age))
+            late = np.log(self.model.survival(np.array(self.watched)) / reached) / self.rate
+            found = np.where(np.isinf(found), self.watched + late, found)
+        return np.maximum(found, np.nextafter(age, np.inf))  # where all that were watched are gone, at once

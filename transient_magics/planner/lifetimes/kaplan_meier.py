@@ -60,10 +60,8 @@ class KaplanMeier:
         """Greenwood's variance of the share at each age."""
         return self._read(self._greenwood, hours) * self.survival(hours) ** 2
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        return from_table(random, shape, age, *self._falling, self.survival)
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        return from_table(share, age, *self._falling, self.survival)
 
     @cached_property
     def _falling(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -20,9 +20,17 @@ class LifetimeModel(Protocol):
         """The probability that a VM lives longer than `hours`: 1 at 0, never rising."""
         ...
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        """Total lifetimes in hours of VMs that have reached `age`, all above it; infinite: never revoked within the
-        model's support."""
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        """Total lifetimes in hours, all above `age`: of the VMs that have reached it, `share` (above 0, up to 1) live
+        longer. Infinite: never revoked within the model's support."""
         ...
+
+
+def drawn(
+    model: LifetimeModel,
+    random: np.random.Generator,
+    shape: int | tuple[int, ...],
+    age: float | NDArray[np.float64] = 0.0,
+) -> NDArray[np.float64]:
+    """Total lifetimes in hours of VMs that have reached `age`, drawn by chance."""
+    return model.quantile(1 - random.random(shape), age)

@@ -21,6 +21,7 @@ from .model import LifetimeModel
 from .sampling import from_table
 
 _ROWS = 4001
+_EARLY_OVER = 30.0  # time constants, after which nothing of e^-t is left
 
 
 class ParametricModel(LifetimeModel, Protocol):
@@ -58,12 +59,10 @@ class Weibull:
         relative = np.asarray(hours) / self.scale
         return self.shape / self.scale * relative ** (self.shape - 1) * self.survival(hours)
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
         so_far = (np.asarray(age) / self.scale) ** self.shape
-        drawn = self.scale * (so_far + random.exponential(size=shape)) ** (1 / self.shape)
-        return np.maximum(drawn, np.nextafter(age, np.inf))
+        found = self.scale * (so_far - np.log(share)) ** (1 / self.shape)
+        return np.maximum(found, np.nextafter(age, np.inf))
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,17 @@ class EarlyThenSteady:
         going = self.early / self.tau * np.exp(-hours / self.tau) * np.exp(-self.steady * hours)
         return going + self.steady * self.survival(hours)
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        left = self.early * np.exp(-np.asarray(age) / self.tau)
-        is_early = random.random(shape) * (1 - self.early + left) < left
-        going = np.where(is_early, self.tau * random.exponential(size=shape), np.inf)
-        steady = random.exponential(size=shape) / self.steady if self.steady > 0 else np.full(shape, np.inf)
-        return np.maximum(age + np.minimum(going, steady), np.nextafter(age, np.inf))
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        ages, logarithms = self._table
+        wanted = -np.log(share) - np.log(self.survival(np.asarray(age)))
+        beyond = np.maximum(wanted - logarithms[-1], 0.0)  # the early ones are gone by then
+        late = np.divide(beyond, self.steady, out=np.where(beyond > 0, np.inf, 0.0), where=self.steady > 0)
+        return np.maximum(np.interp(wanted, logarithms, ages) + late, np.nextafter(age, np.inf))
+
+    @cached_property
+    def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        ages = np.linspace(0.0, _EARLY_OVER * self.tau, _ROWS)
+        return ages, -np.log(self.survival(ages))
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,8 @@ class Bathtub:
         wall = np.exp((hours - self.b) / self.tau2) / self.tau2
         return self.a * (np.exp(-hours / self.tau1) / self.tau1 + wall) + self.c
 
-    def sample(
-        self, random: np.random.Generator, shape: int | tuple[int, ...], age: float | NDArray[np.float64] = 0.0
-    ) -> NDArray[np.float64]:
-        return from_table(random, shape, age, *self._table, self.survival)
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        return from_table(share, age, *self._table, self.survival)
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Drawing lifetimes from a table of survival, given the ages that VMs have reached."""
+"""Lifetimes from a table of survival, given the ages that VMs have reached."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from numpy.typing import NDArray
 
 
 def from_table(
-    random: np.random.Generator,
-    shape: int | tuple[int, ...],
+    share: NDArray[np.float64],
     age: float | NDArray[np.float64],
     ages: NDArray[np.float64],
     shares: NDArray[np.float64],
     survival: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Total lifetimes in hours, by inversion: above `age`, infinite where the share never falls so low.
+    """Total lifetimes in hours that `share` of those who reached `age` exceed; infinite where no share is so low.
 
     `ages` rise and `shares` fall, from (0, 1) on; between them survival is straight. `survival` tells the share at
     any age.
     """
     reached = np.asarray(age, float)
-    wanted = random.random(shape) * survival(reached)
-    drawn = np.interp(-wanted, -shares, ages, right=np.inf)
-    return np.maximum(drawn, np.nextafter(reached, np.inf))
+    found = np.interp(-share * survival(reached), -shares, ages, right=np.inf)
+    return np.maximum(found, np.nextafter(reached, np.inf))
