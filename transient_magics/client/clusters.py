@@ -254,6 +254,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         chief=declaration.chief,
         max_seconds=3600 * declaration.max_hours,
         max_cost=declaration.max_cost,
+        reserved_workers=declaration.max_workers or 0,
         idle_seconds=declaration.idle,
         project=declaration.project,
         image=declaration.image,
@@ -265,7 +266,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         ssh_from=declaration.ssh_from or ((IAP_RANGE,) if declaration.firewall else ()),
         controller=declaration.controller or _default_controller(declaration),
     )
-    spec = with_home(spec, lines)
+    spec = with_home(spec, lines).with_end()
     _refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
     return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())

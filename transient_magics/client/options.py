@@ -146,7 +146,8 @@ def _declare() -> tuple[Option, ...]:
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
         flag("--provisioning-model", "how workers are rented (spot)",
               **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
-        flag("--max-workers", "no resize goes beyond it (twice the workers)", whole("--max-workers"), metavar="N"),
+        flag("--max-workers", "no resize goes beyond it (twice the workers); with --max-cost the cluster ends as early "
+              "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
         flag("--replace", "replace revoked workers (on)", negated=True),
         flag("--fallback", "on-demand[=10m]: workers on demand after that time without Spot capacity", fallback,
               name="fallback_seconds", metavar="on-demand[=TIME]"),
@@ -154,7 +155,8 @@ def _declare() -> tuple[Option, ...]:
               "revoked, as published systems do (ps)", **one_of("--chief", ("ps", "worker"))),
         flag("--max-hours", "hard limit, also enforced by Compute Engine: 24h (120d at most; it cannot be moved later)",
               hours("--max-hours"), metavar="TIME"),
-        flag("--max-cost", "hard limit in US dollars", positive("--max-cost"), metavar="DOLLARS"),
+        flag("--max-cost", "hard limit in US dollars; a resize is refused for which it would not last until the end",
+              positive("--max-cost"), metavar="DOLLARS"),
         flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
         flag("--project", "a Google Cloud project; without one all is emulated and free", str),
         flag("--bucket", "where checkpoints and results live: NAME, gs://NAME/FOLDER, or none: they come to this "

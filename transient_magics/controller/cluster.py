@@ -435,7 +435,7 @@ class Controller:
 
     def _resize(self, wanted: ClusterSpec) -> None:
         assert self._state.spec
-        spec = resized(self._state.spec, wanted)
+        spec = resized(self._state.spec, wanted, self._state, time.time())
         agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
 

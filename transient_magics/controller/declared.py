@@ -19,10 +19,10 @@ from typing import Any
 
 from .. import places
 from ..errors import AgreementError, ClusterError, DeclarationError
-from ..journal import ClusterState, Event, RunState, events, fold
+from ..journal import ClusterState, Event, RunState, at_the_end, events, fold
 from ..protocol import checks
 from ..protocol.names import checked_name
-from ..spec import ClusterSpec, TrainSpec
+from ..spec import ClusterSpec, TrainSpec, render_duration, render_money
 
 AGREED = "agreed.json"
 ATTACHED = "attached"
@@ -98,15 +98,28 @@ def differences(told: ClusterSpec | None, known: ClusterSpec) -> list[str]:
     return [name for name, value in asdict(known).items() if other.get(name) != value]
 
 
-def resized(known: ClusterSpec, wanted: ClusterSpec) -> ClusterSpec:
-    """`known` with the workers that this machine's user asks for. Raises ClusterError where they are too many.
+def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: float) -> ClusterSpec:
+    """`known` with the workers that this machine's user asks for.
 
+    Raises ClusterError where they are too many, or the money would not last for them until the VMs end by themselves:
+    Compute Engine changes the time limit of VMs that are stopped, not of those that run (instances.setScheduling).
     Of what is `wanted` only the groups and the prices are taken, which were reckoned from `known`.
     """
     if wanted.worker_count > known.max_workers:
         what = f"{wanted.worker_count} workers are more than the {known.max_workers} that {known.name} may have"
         raise ClusterError(what, fix="Declare the cluster with --max-workers.")
-    return replace(known, groups=wanted.groups, prices=wanted.prices)
+    # What was declared before there was such a price has VMs with the end that follows from what it cost until now.
+    end_hourly = known.end_hourly or known.most_hourly
+    new = replace(known, groups=wanted.groups, prices=wanted.prices, end_hourly=end_hourly)
+    cost = at_the_end(state, new, now)
+    if known.max_cost is not None and cost > known.max_cost and new.most_hourly > known.most_hourly:
+        left = render_duration(state.seconds_left(now))
+        what = f"{new.spec} could come to {render_money(cost)} until the VMs of {known.name} end in {left}"
+        raise ClusterError(
+            f"{what}, its limit is {render_money(known.max_cost)}, and Compute Engine moves no end of a VM that runs",
+            fix="Take fewer workers. A cluster that is declared with --max-workers N ends as early as N workers need.",
+        )
+    return new
 
 
 # Its runs

@@ -63,7 +63,7 @@ def repriced(spec: ClusterSpec) -> ClusterSpec:
     lines = price_list(spec.prices)
     candidates = {group.accelerator: spec.zones_for(group.accelerator) for group in spec.groups}
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
-    return with_home(replace(spec, prices=prices), lines)
+    return with_home(replace(spec, prices=prices), lines).with_end()
 
 
 async def _refresh(project: str) -> dict[str, int]:

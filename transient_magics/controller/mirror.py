@@ -220,8 +220,10 @@ class Mirror:
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
         if request.get("do") == "ping":
             return {"pid": os.getpid(), "trouble": self._trouble or self._trouble_there or self._state.trouble}
+        new = self._spec
         if request.get("do") == "resize":  # what is passed on is nothing that this machine would not take back
-            request = {**request, "spec": resized(self._spec, ClusterSpec.from_dict(request["spec"])).to_dict()}
+            new = resized(self._spec, ClusterSpec.from_dict(request["spec"]), self._state, time.time())
+            request = {**request, "spec": new.to_dict()}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._pass_on(request)
@@ -233,7 +235,7 @@ class Mirror:
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
         answer = granted(answer)
         if request.get("do") == "resize":
-            self._spec = resized(self._spec, ClusterSpec.from_dict(request["spec"]))
+            self._spec = new
             agree(self._directory, self._spec)
         return answer
 

@@ -69,4 +69,4 @@ def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterS
         return None
     lines = price_list(spec.prices)
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
-    return with_home(replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines)
+    return with_home(replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines).with_end()

@@ -7,7 +7,7 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`).
 
 from . import events, metrics
 from .clock import Clock
-from .cost import Bill, bill
+from .cost import Bill, at_the_end, bill
 from .events import Event, decode, encode
 from .follow import follow, read
 from .kept import KeptState, kept
@@ -27,6 +27,7 @@ __all__ = [
     "RunState",
     "VmState",
     "WorkerState",
+    "at_the_end",
     "bill",
     "boot_key",
     "decode",

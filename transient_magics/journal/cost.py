@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..spec import price_kind
+from ..spec import ClusterSpec, price_kind
 from .state import ClusterState, VmState
 
 _GIB = 2**30
@@ -69,6 +69,15 @@ def bill(state: ClusterState, now: float) -> Bill:
         transfer_hourly=transfer_hourly,
         projected=_projected(state, total, hourly),
     )
+
+
+def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
+    """US dollars that the cluster will have cost when Compute Engine ends its VMs, if it is `spec` from now on.
+
+    So nobody has to be in charge until then. Data transfer that is still to come is not in it.
+    """
+    left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
+    return bill(state, now).total + spec.most_hourly * max(left, 0.0) / 3600
 
 
 def _projected(state: ClusterState, total: float, hourly: float) -> float | None:

@@ -5,12 +5,14 @@ What a page sends is not trusted: it chooses among these wishes, and its words a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..client import text
 from ..client.clusters import resized
+from ..controller import declared
 from ..errors import ClusterError, TransientError
 from ..journal import ClusterState
 
@@ -70,7 +72,7 @@ def _what_resizing_means(state: ClusterState, wanted: str) -> dict[str, str]:
     """The question before the workers change. Raises DeclarationError or ClusterError."""
     if state.spec is None:
         raise ClusterError("The cluster is not declared yet")
-    new = resized(state.spec, wanted)
+    new = declared.resized(state.spec, resized(state.spec, wanted), state, time.time())
     if new.groups == state.spec.groups:
         raise ClusterError(f"The cluster is {new.spec} already")
     prices = f"{text.money(new.hourly)} per hour, not {text.money(state.spec.hourly)}"

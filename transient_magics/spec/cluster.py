@@ -7,7 +7,7 @@ declaration) are part of it, so that whoever reads `spec.json` later needs no ta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from ..errors import DeclarationError
@@ -68,6 +68,11 @@ class ClusterSpec:
     chief: str = "ps"
     max_seconds: float = 24 * 3600.0
     max_cost: float | None = None
+    reserved_workers: int = 0
+    """With how many workers the limit on money is reckoned, where a resize may bring more than were declared."""
+    end_hourly: float = 0.0
+    """US dollars per hour with which the moment was reckoned at which the money is spent; it stays where a resize
+    changes what the cluster costs, for Compute Engine moves no end of a VM that runs. 0: as it costs now."""
     idle_seconds: float = 30 * 60.0
     project: str | None = None
     bucket: str | None = None
@@ -148,13 +153,22 @@ class ClusterSpec:
         return sum(group.count * self._line(group).on_demand_hourly for group in self.groups) + self._servers_hourly
 
     @property
-    def ends_at(self) -> float:
-        """The one moment (seconds since 1970) at which Compute Engine itself deletes every VM of this cluster.
+    def most_hourly(self) -> float:
+        """What it costs per hour at most: with a fallback every worker may come to cost the price on demand."""
+        return self.hourly if self.fallback_seconds is None else self.on_demand_hourly
 
-        With a fallback every worker may come to cost the price on demand, and the limit on money reckons with that.
-        """
+    def with_end(self) -> Self:
+        """The same, with the end that follows from its prices. For before the first VM: later it stays."""
+        lines = [self._line(group) for group in self.groups]
+        dearest = max(each.hourly if self.fallback_seconds is None else each.on_demand_hourly for each in lines)
+        more = max(self.reserved_workers - self.worker_count, 0)
+        return replace(self, end_hourly=self.most_hourly + more * dearest)
+
+    @property
+    def ends_at(self) -> float:
+        """The one moment (seconds since 1970) at which Compute Engine itself deletes every VM of this cluster."""
         seconds = self.max_seconds
-        hourly = self.hourly if self.fallback_seconds is None else self.on_demand_hourly
+        hourly = self.end_hourly or self.most_hourly
         if self.max_cost is not None and hourly > 0:
             seconds = min(seconds, 3600 * self.max_cost / hourly)
         return self.declared_at + seconds

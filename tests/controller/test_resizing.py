@@ -1,0 +1,118 @@
+"""A resize keeps within the limits of its cluster, whoever is in charge afterwards, or nobody."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transient_magics.client import Declaration
+from transient_magics.client.clusters import resized as meant
+from transient_magics.client.clusters import specify
+from transient_magics.controller.core import DeleteVm, RequestVm, Situation, decide
+from transient_magics.controller.declared import resized
+from transient_magics.controller.machines import requested
+from transient_magics.errors import ClusterError, DeclarationError
+from transient_magics.journal import ClusterState, Event, bill, events, replay
+from transient_magics.spec import ClusterSpec
+
+
+class Life:
+    """A cluster whose VMs come as soon as they are asked for, and go where the controller deletes them."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.now = spec.declared_at
+        self._seq = itertools.count(1)
+        self.state = ClusterState()
+        self.happens(events.ClusterDeclared(spec=spec.to_dict()))
+        self.governed()
+
+    def happens(self, event: Event) -> None:
+        self.state = replay([replace(event, seq=next(self._seq), time=int(self.now * 1e9))], self.state)
+
+    @property
+    def spec(self) -> ClusterSpec:
+        assert self.state.spec
+        return self.state.spec
+
+    def governed(self) -> None:
+        """What its controller decides now is done."""
+        for each in decide(Situation(self.now, self.state)):
+            if isinstance(each, RequestVm):
+                self.happens(requested(self.spec, each))
+                self.happens(events.VmRunning(vm=each.vm, address="10.0.0.1"))
+                self.happens(events.VmReady(vm=each.vm))
+            elif isinstance(each, DeleteVm):
+                self.happens(events.VmDeleted(vm=each.vm, reason=each.reason))
+
+    def resize(self, text: str) -> None:
+        """As the user's command does; everything that was there is checked for its end."""
+        before = self.spec.ends_at
+        new = resized(self.spec, meant(self.spec, text), self.state, self.now)
+        self.happens(events.ClusterResized(spec=new.to_dict()))
+        assert self.spec.ends_at == pytest.approx(before), "VMs that run have that end"
+        self.governed()
+
+    def cost_at_the_end(self) -> float:
+        """Nobody is in charge any more until Compute Engine ends the VMs."""
+        return bill(self.state, self.spec.ends_at).total
+
+
+def declare(spec: str, **options: object) -> Life:
+    options = {"project": "p", "max_cost": 10.0, "max_hours": 1000.0, **options}
+    return Life(specify(Declaration(spec, name="one", **options)))  # type: ignore[arg-type]
+
+
+def test_more_workers_than_the_money_lasts_for_are_refused_in_a_sentence() -> None:
+    life = declare("t4x4", max_workers=None)
+    life.now += 1800
+    with pytest.raises(ClusterError) as refused:
+        life.resize("t4x8")
+    assert "t4x8 could come to $" in refused.value.what
+    assert refused.value.what.endswith("its limit is $10.00, and Compute Engine moves no end of a VM that runs")
+    assert "--max-workers N" in refused.value.fix
+    life.resize("t4x3")  # fewer may always be
+    assert life.cost_at_the_end() < 10.0
+
+
+def test_with_max_workers_there_may_be_as_many_from_the_first_moment_on_and_the_end_is_early() -> None:
+    early, late = declare("t4x4", max_workers=8), declare("t4x4")
+    eight = declare("t4x8")
+    assert early.spec.ends_at - early.now == pytest.approx(eight.spec.ends_at - eight.now)
+    assert early.spec.ends_at < late.spec.ends_at
+    early.resize("t4x8")
+    assert early.cost_at_the_end() == pytest.approx(10.0, rel=1e-3)
+
+
+def test_where_hours_end_the_cluster_first_the_money_may_be_used_up() -> None:
+    life = declare("t4x2", max_hours=2.0)
+    life.resize("t4x4")
+    assert life.cost_at_the_end() < 10.0
+
+
+def test_a_cluster_of_an_earlier_version_keeps_the_end_that_its_vms_have() -> None:
+    spec = replace(declare("t4x4").spec, end_hourly=0.0)
+    life = Life(spec)
+    life.resize("t4x2")
+    assert life.spec.ends_at == pytest.approx(spec.ends_at)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 6), st.none() | st.integers(6, 12), st.sampled_from([None, 600.0]),
+    st.lists(st.tuples(st.floats(0.0, 3 * 3600.0), st.integers(1, 12), st.sampled_from(["t4", "l4"])), max_size=5),
+)  # fmt: skip
+def test_whatever_was_resized_when_the_money_lasts_though_nobody_is_in_charge(
+    workers: int, most: int | None, fallback: float | None, wishes: list[tuple[float, int, str]]
+) -> None:
+    life = declare(f"t4x{workers}", max_workers=most, fallback_seconds=fallback)
+    for after, many, gpu in wishes:
+        life.now = min(life.now + after, life.spec.ends_at - 1)
+        try:
+            life.resize(f"{gpu}x{many}")
+        except (ClusterError, DeclarationError):
+            continue
+    assert life.cost_at_the_end() <= 10.0 * (1 + 1e-9)
