@@ -121,6 +121,49 @@ def test_parameters_are_found_again_although_half_of_the_vms_were_deleted_before
     assert fit("weibull", observed, capped=False).parameters["shape"] < 1
 
 
+@pytest.mark.parametrize("mean", [20.0, 40.0, 100.0])
+def test_what_the_contract_ends_changes_no_formula(mean: float) -> None:
+    """Of memoryless VMs that are all ended at 24 h the mean is found again, by the formula with a shape too, and the
+    gap to what was observed is that of a sample and not the share that reached the end."""
+    random = np.random.default_rng(int(mean))
+    lived = Weibull(mean).sample(random, 600)
+    observed = Observations.of(np.minimum(lived, random.uniform(24.0, 24.8, 600)), [True] * 600).with_cap()
+    known = observed.without_cap()
+    found = fit("exponential", observed, capped=True)
+    assert abs(found.parameters["mean"] / mean - 1) < 3 / math.sqrt(known.events)
+    assert found.parameters["mean"] == pytest.approx(known.watched_hours / known.events, rel=1e-3)
+    assert found.distance < 1.36 / math.sqrt(600), "Kolmogorov's, at 5 %"
+    assert found.model.survival(np.array([24.9, 25.0])) == pytest.approx(
+        [math.exp(-24.9 / found.parameters["mean"]), 0]
+    )
+    assert abs(fit("weibull", observed, capped=True).parameters["shape"] - 1) < 3 / math.sqrt(known.events)
+
+
+def test_the_criterion_mostly_chooses_the_law_that_vms_followed() -> None:
+    random, right = np.random.default_rng(9), 0
+    for name, law in {"weibull": Weibull(60.0, 0.4), "early": EarlyThenSteady(0.35, 0.3, 0.03)}.items():
+        for _ in range(3):
+            lived = np.minimum(law.sample(random, 300), 24.5)
+            observed = Observations.of(lived, [True] * 300).with_cap()
+            scores = {each: fit(each, observed, capped=True).aic for each in ("exponential", "weibull", "early")}
+            right += min(scores, key=lambda each: scores[each]) == name
+    assert right >= 5
+
+
+def test_within_an_hour_the_band_says_that_nobody_saw_when() -> None:
+    """VMs most of which go in the first minutes, counted by the hour: a straight line through it says nothing."""
+    random, law = np.random.default_rng(10), EarlyThenSteady(0.4, 0.1, 0.02)
+    ages, inside = np.array([0.1, 0.25, 0.5, 1.0, 2.0, 2.7]), np.zeros(6)
+    for _ in range(100):
+        lived = law.sample(random, 120)
+        model = KaplanMeier(Observations.hourly(120, [int((lived <= hour).sum()) for hour in range(1, 25)]))
+        low, high = model.band(ages)
+        inside += (low <= law.survival(ages)) & (law.survival(ages) <= high)
+        edges = model.band(np.array([0.0, 1.0]))
+        assert (low[2], high[2]) == (edges[0][1], 1.0) == (edges[0][1], edges[1][0])
+    assert inside.min() >= 80
+
+
 def test_hours_instead_of_moments_change_little() -> None:
     random = np.random.default_rng(2)
     lived = drawn(EarlyThenSteady(0.3, 2.0, 0.02), random, 3000)
@@ -156,8 +199,11 @@ def test_the_published_fits_of_the_bathtub() -> None:
     observed = Observations.of(lived, revoked)
     dead = 1 - KaplanMeier(observed).survival(np.array([1, 3, 6, 12, 20, 23.9]))
     assert dead == pytest.approx([0.149, 0.232, 0.276, 0.318, 0.367, 0.386], abs=5e-4), "they left out the censored"
-    capped = {name: fit(name, observed.with_cap(), capped=True) for name in ("weibull", "bathtub4", "bathtub5")}
-    assert capped["bathtub5"].aic < capped["bathtub4"].aic < capped["weibull"].aic
+    capped = {
+        name: fit(name, observed.with_cap(), capped=True) for name in ("early", "weibull", "bathtub4", "bathtub5")
+    }
+    order = sorted(capped, key=lambda name: capped[name].aic)
+    assert order == ["early", "bathtub5", "weibull", "bathtub4"], "the contract's end is no wall of revocations"
     middle = capped["bathtub5"].model.survival(np.array([8.0, 12.0]))
     assert 0.02 < 1 - middle[1] / middle[0] < 0.07, "4.6 % of those alive at 8 h went by 12 h"
 

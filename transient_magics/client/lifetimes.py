@@ -139,15 +139,19 @@ class Lifetimes:
         """
         observed, end = self.study.observed, self.study.watched
         ages, shares = (list(map(float, values)) for values in observed.steps)
-        low, high = observed.band(_array(ages), LEVEL)
+        if observed.observed.grouped:  # its band has a corner at both sides of each age
+            edges = _array([edge for age in ages for edge in (math.nextafter(age, 0.0), math.nextafter(age, math.inf))])
+        else:
+            edges = _array(ages)
+        low, high = observed.band(edges, LEVEL)
         smooth = [end * place / _POINTS for place in range(_POINTS + 1)]
         curves = {each.name: each.model.survival(_array(smooth)) for each in self.study.fits}
         return {
             "end": end,
             "stepwise": not observed.observed.grouped,
             "observed": list(zip(ages, shares, strict=True)),
-            "low": list(zip(ages, map(float, low), strict=True)),
-            "high": list(zip(ages, map(float, high), strict=True)),
+            "low": list(zip(map(float, edges), map(float, low), strict=True)),
+            "high": list(zip(map(float, edges), map(float, high), strict=True)),
             "fits": {name: list(zip(smooth, map(float, curve), strict=True)) for name, curve in curves.items()},
             "hazard": self.study.hazard(),
         }

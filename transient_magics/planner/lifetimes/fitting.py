@@ -1,8 +1,10 @@
 """Formulas fitted to what was observed, and how well each fits.
 
 Maximum likelihood: a revocation at a known age counts with the density there, one that is known by the hour with the
-probability of that hour, and a VM that was not revoked with the probability of living at least so long. Beside it, for
-comparison with what others published, least squares on the distribution of the revoked alone (`as_published`).
+probability of that hour, and a VM that was not revoked with the probability of living at least so long. A preemptible
+VM that reached 24 hours was not revoked but ended by contract, which tells nothing about revocations: it counts as one
+that lived at least so long, whatever the formula, so that formulas with a wall and without can be compared. Beside it,
+for comparison with what others published, least squares on the distribution of the revoked alone (`as_published`).
 """
 
 from __future__ import annotations
@@ -93,11 +95,13 @@ def formulas(*, capped: bool) -> tuple[str, ...]:
 
 
 def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
-    """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives beyond 25 hours.
+    """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives beyond 25 hours; what
+    ended them from 24 hours on is not fitted.
 
     Raises PlanError where the formula cannot describe the observations at all.
     """
     family = _FAMILIES[formula]
+    observed = observed.without_cap() if capped else observed
 
     def loss(free: _Vector) -> float:
         if np.abs(free).max() > _FARTHEST:
@@ -139,7 +143,8 @@ def log_likelihood(model: ParametricModel, observed: Observations) -> float:
 
 
 def distance(model: LifetimeModel, observed: KaplanMeier) -> float:
-    """The largest difference between a model's survival and the observed, at the ages where that changes."""
+    """The largest difference between a model's survival and the observed, at the ages where that changes: to the share
+    that lived longer, and, where ages are exact, to the one just before."""
     ages, shares = observed.steps
     expected = model.survival(ages)
     before = shares if observed.observed.grouped else np.append(1.0, shares[:-1])

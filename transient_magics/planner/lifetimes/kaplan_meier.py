@@ -2,13 +2,16 @@
 
 The band is Greenwood's variance on the log-log scale (Kalbfleisch and Prentice, "The Statistical Analysis of Failure
 Time Data", 2002, section 1.4), which keeps it between 0 and 1. Before the first revocation that has no width; there the
-band is the exact one of no event among so many VMs.
+band is the exact one of no event among so many VMs. Within an hour of which only the number of revocations is known
+nobody saw when they came: the band reaches from the hour's end to its begin, and from the one's lower to the other's
+upper end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,13 +101,24 @@ class KaplanMeier:
 
     def _quantile(self, hours: NDArray[np.float64], part: float | NDArray[np.float64]) -> NDArray[np.float64]:
         """Below which share the true one lies with the probability `part`, at each age."""
-        shares, low = self.survival(hours), np.asarray(part) < 0.5
+        low = np.asarray(part) < 0.5
+        hours = np.where(low, self._outer(hours, "left"), self._outer(hours, "right"))
+        shares = self.survival(hours)
         least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
         logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
         spread = np.exp(-stats.norm.ppf(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
         none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / max(self.observed.vms, 1)), 1.0)
         found = np.where(shares < 1, np.exp(logarithm * spread), none_ended)
         return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)
+
+    def _outer(self, hours: NDArray[np.float64], side: Literal["left", "right"]) -> NDArray[np.float64]:
+        """The end (`left`: the later) of the hour in which nobody saw the share at an age; else the age itself."""
+        if not self.observed.grouped:
+            return np.asarray(hours, float)
+        ages = self.steps[0]
+        place = np.searchsorted(ages, hours, side=side) - (side == "right")
+        inside = (np.asarray(hours) > 0) & (np.asarray(hours) < ages[-1])
+        return np.where(inside, ages[np.minimum(place, len(ages) - 1)], hours)
 
     def _read(self, values: NDArray[np.float64], hours: NDArray[np.float64]) -> NDArray[np.float64]:
         ages = self.steps[0]

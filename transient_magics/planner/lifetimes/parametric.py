@@ -4,7 +4,8 @@
 them are exposed to a steady hazard. `Bathtub` is that of Kadupitiya, Jadhao and Sharma ("Modeling the Temporally
 Constrained Preemptions of Transient Cloud VMs", HPDC 2020, arXiv 1911.05160, equation 1): early revocations, a quiet
 middle, and a wall near 24 hours; with `steady` it has a fifth parameter, because their four leave almost no hazard in
-the middle. The wall belongs to preemptible VMs: Spot VMs have none.
+the middle. The wall belongs to preemptible VMs: Spot VMs have none. Fitted here (`fitting`), it is what revocations
+before 24 hours show of it, not the contract's end.
 """
 
 from __future__ import annotations
