@@ -17,13 +17,14 @@ from transient_magics.client.text import event_words
 from transient_magics.controller.access import Access
 from transient_magics.controller.boots import Boots
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.core import DeleteVm, Situation, decide
+from transient_magics.controller.core import BeginDeletion, DeleteVm, Situation, decide
 from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.metering import Metering
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.training import Training
-from transient_magics.journal import Journal, events, read, replay
-from transient_magics.protocol.vm_events import from_agent
+from transient_magics.journal import Journal, bill, events, read, replay
+from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 ZONE, AWAY = "us-west1-b", "us-east1-c"
@@ -48,9 +49,9 @@ def in_charge(directory: Path) -> Iterator[Controller]:
         yield controller
 
 
-def tell(controller: Controller, line: dict[str, Any]) -> None:
-    """As the link of worker-0 does."""
-    controller._agent_line("worker-0", from_agent(json.dumps(line).encode(), 0, time.time_ns()))
+def tell(controller: Controller, line: dict[str, Any], vm: str = "worker-0") -> None:
+    """As the link of the VM does."""
+    controller._agent_line(vm, from_agent(json.dumps(line).encode(), 0, time.time_ns()))
 
 
 @pytest.fixture
@@ -65,21 +66,81 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_traffic_is_counted_once_however_often_it_is_read(cluster: Path) -> None:
-    lines: list[dict[str, Any]] = [
-        {"kind": "vm.traffic", "time": (100 + 10 * number) * SECOND, "sent": 1000 * number, "received": 0}
-        for number in range(1, 6)
-    ]
-    with in_charge(cluster) as controller:
+SERVER: dict[str, Any] = {**WORKER, "vm": "ps-0", "role": "ps", "zone": ZONE, "provisioning_model": "standard"}
+
+
+def exchanged(number: int, total: int) -> dict[str, Any]:
+    """What an agent says of its VM's traffic, every ten seconds."""
+    return {"kind": "vm.traffic", "time": (100 + 10 * number) * SECOND, "sent": total, "received": 0}
+
+
+@pytest.fixture
+def served(cluster: Path) -> Path:
+    """The same cluster with its parameter server."""
+    with Journal(cluster / "journal.jsonl") as journal:
+        journal.append(events.VmRequested(**SERVER, time=SECOND))
+        journal.append(events.VmRunning(vm="ps-0", address="10.0.0.2", time=100 * SECOND))
+        journal.append(events.VmReady(vm="ps-0", time=110 * SECOND))
+    return cluster
+
+
+def test_traffic_is_counted_once_however_often_it_is_read(served: Path) -> None:
+    lines = [exchanged(number, 1000 * number) for number in range(1, 6)]
+    with in_charge(served) as controller:
         for line in lines[:3]:
+            tell(controller, line, "ps-0")
             tell(controller, line)
-    with in_charge(cluster) as later:
+    with in_charge(served) as later:
         for line in lines:  # two of them were written while nobody was in charge
+            tell(later, line, "ps-0")
             tell(later, line)
-    history = read(cluster / "journal.jsonl")
+    history = read(served / "journal.jsonl")
     assert sum(event.kind == "vm.traffic" for event in history) == 5
     vm = replay(history).vms["worker-0"]
     assert (vm.traffic_bytes, vm.traffic_rate) == (5000, 100.0)
+
+
+def test_a_vm_that_makes_its_traffic_up_is_billed_what_the_other_end_counted(served: Path) -> None:
+    with in_charge(served) as controller:
+        state = controller._recorder.state
+        cost = lambda: bill(controller._state, 200.0).transfer  # noqa: E731
+        tell(controller, exchanged(2, 10**15))
+        assert cost() == 0, "nobody else has counted anything"
+        tell(controller, exchanged(3, 2**30), "ps-0")
+        assert cost() == pytest.approx(0.01), "one GiB"
+        tell(controller, {**exchanged(3, 10**16), "time": int(controller._state.vms["worker-0"].traffic_at * 1e9) + 1})
+        assert cost() == pytest.approx(0.01)
+        tell(controller, exchanged(5, 2**31), "ps-0")
+        assert cost() == pytest.approx(0.02)
+        tell(controller, exchanged(6, 5))
+        assert cost() == pytest.approx(0.02), "nor is anything taken back"
+        assert controller._state.vms["worker-0"].traffic_rate <= 2**30 / 10
+        assert state.spec
+        limited = replace(controller._state, spec=replace(state.spec, max_cost=100.0, max_seconds=1e12))
+        assert not [each for each in decide(Situation(200.0, limited)) if isinstance(each, BeginDeletion)]
+
+
+def test_nobody_is_billed_more_than_a_link_carries_though_both_ends_say_so(served: Path) -> None:
+    with in_charge(served) as controller:
+        metering = Metering(controller._recorder)
+        for sent in (10**12, 10**9):
+            for vm in ("ps-0", "worker-0"):  # ten seconds after they were started
+                metering.counted(vm, TrafficCounted(time=110 * SECOND, sent=sent, received=0), 110.0)
+            assert controller._state.vms["worker-0"].traffic_bytes == (0 if sent == 10**12 else sent)
+
+
+def test_what_was_billed_before_a_parameter_server_was_lost_stays_and_what_comes_is_added(served: Path) -> None:
+    with in_charge(served) as controller:
+        tell(controller, exchanged(1, 1000), "ps-0")
+        tell(controller, exchanged(1, 1000))
+        controller._recorder.record(events.VmDeleted(vm="ps-0", reason="lost"))
+        controller._recorder.record(events.VmRequested(**{**SERVER, "vm": "ps-1"}))
+        controller._recorder.record(events.VmRunning(vm="ps-1", address="10.0.0.3"))
+    with in_charge(served) as later:  # the lost one's agent tells nothing any more
+        tell(later, exchanged(1, 1000))
+        tell(later, exchanged(2, 300), "ps-1")
+        tell(later, exchanged(2, 1300))
+        assert later._state.vms["worker-0"].traffic_bytes == 1300
 
 
 @pytest.mark.parametrize("model", ["spot", "standard"])

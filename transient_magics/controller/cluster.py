@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
-from ..journal import ClusterState, Journal, RunState, VmState, events, read, replay
+from ..journal import ClusterState, Journal, RunState, events, read, replay
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
@@ -28,6 +28,7 @@ from .commands import serve
 from .core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from .fleet import Fleet
+from .metering import Metering
 from .neighbours import taken
 from .owner import note, noted
 from .record import Recorder
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
 _END_OF_RUN_SECONDS = 150.0
-_FASTEST_LINK = 50e9  # bytes per second, both ways, of the fastest VM there is
 _MOST_LOG = 262_144  # bytes
 _PATIENCE = 10.0  # of a command, with a controller that is just starting
 
@@ -56,6 +56,7 @@ class Controller:
         self._saved_ahead = False
         self._prepared: set[str] = set()
         self._fleet: Fleet | None = None
+        self._metering: Metering | None = None
         self._in_charge = asyncio.Event()
         self._taken: set[str] = set()
         """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
@@ -283,10 +284,8 @@ class Controller:
                 if state.living and state.state != "leaving" and state.provisioning_model != "standard":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time))
             case TrafficCounted():
-                priced = self._state.spec and state.zone in self._state.spec.transfer_prices
-                if state.living and priced and line.at > state.traffic_at and self._may_have_moved(state, line):
-                    sent, received = line.sent, line.received
-                    self._recorder.record(events.VmTraffic(vm=vm, sent=sent, received=received, time=line.time))
+                self._metering = self._metering or Metering(self._recorder)
+                self._metering.counted(vm, line, time.time())
             case ProcessGaveUp() if (line.name, line.role) == (vm, state.role):
                 training = self._trainings.get(line.run)
                 if training and state.living:
@@ -298,11 +297,6 @@ class Controller:
                     self._recorder.record(events.VmUnfit(vm=vm, reason=line.reason))
             case _:
                 log.info("%s: %s", vm, line)
-
-    def _may_have_moved(self, vm: VmState, line: TrafficCounted) -> bool:
-        """Whether a VM can have exchanged so much, and no less than before: it is billed by its own word."""
-        moved = line.sent + line.received
-        return vm.traffic_bytes <= moved <= _FASTEST_LINK * max(time.time() - vm.running_at, 1.0)
 
     def _note_readiness(self) -> None:
         state = self._state

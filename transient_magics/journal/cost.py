@@ -2,8 +2,8 @@
 
 A VM costs from the moment Compute Engine reports it as RUNNING until it is gone, by the second. The on-demand
 equivalent is the same VM time at on-demand prices (what the same work would have cost without transient servers).
-Data that VMs exchange with parameter servers in another zone costs by the byte, as the VMs count them; on demand it
-would cost the same. Where the emulated clock runs faster, VM time is counted on it.
+Data that VMs exchange with parameter servers in another zone costs by the byte, as the VMs at both ends count
+them; on demand it would cost the same. Where the emulated clock runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
