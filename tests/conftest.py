@@ -110,7 +110,7 @@ def _own_home() -> Iterator[None]:
 
 def _left_behind(place: Path) -> list[str]:
     """The command lines of what was started with this place in its environment, and does not end by itself; ends it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90  # an emulator waits a minute for its first VM
     while (found := processes.bearing(place.name)) and time.monotonic() < deadline:
         time.sleep(0.2)
     for number in found:

@@ -126,7 +126,7 @@ def test_what_the_contract_ends_changes_no_formula(mean: float) -> None:
     """Of memoryless VMs that are all ended at 24 h the mean is found again, by the formula with a shape too, and the
     gap to what was observed is that of a sample and not the share that reached the end."""
     random = np.random.default_rng(int(mean))
-    lived = Weibull(mean).sample(random, 600)
+    lived = drawn(Weibull(mean), random, 600)
     observed = Observations.of(np.minimum(lived, random.uniform(24.0, 24.8, 600)), [True] * 600).with_cap()
     known = observed.without_cap()
     found = fit("exponential", observed, capped=True)
@@ -143,7 +143,7 @@ def test_the_criterion_mostly_chooses_the_law_that_vms_followed() -> None:
     random, right = np.random.default_rng(9), 0
     for name, law in {"weibull": Weibull(60.0, 0.4), "early": EarlyThenSteady(0.35, 0.3, 0.03)}.items():
         for _ in range(3):
-            lived = np.minimum(law.sample(random, 300), 24.5)
+            lived = np.minimum(drawn(law, random, 300), 24.5)
             observed = Observations.of(lived, [True] * 300).with_cap()
             scores = {each: fit(each, observed, capped=True).aic for each in ("exponential", "weibull", "early")}
             right += min(scores, key=lambda each: scores[each]) == name
@@ -155,7 +155,7 @@ def test_within_an_hour_the_band_says_that_nobody_saw_when() -> None:
     random, law = np.random.default_rng(10), EarlyThenSteady(0.4, 0.1, 0.02)
     ages, inside = np.array([0.1, 0.25, 0.5, 1.0, 2.0, 2.7]), np.zeros(6)
     for _ in range(100):
-        lived = law.sample(random, 120)
+        lived = drawn(law, random, 120)
         model = KaplanMeier(Observations.hourly(120, [int((lived <= hour).sum()) for hour in range(1, 25)]))
         low, high = model.band(ages)
         inside += (low <= law.survival(ages)) & (law.survival(ages) <= high)

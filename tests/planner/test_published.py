@@ -65,6 +65,7 @@ def test_the_workload_is_the_fit_of_those_cells() -> None:
     assert found.compute_seconds == pytest.approx({g: each.seconds for g, each in known.compute.items()}, rel=0.01)
     assert found.service_seconds == pytest.approx(known.service_seconds, rel=0.01)
     assert found.scaling == pytest.approx(known.scaling, rel=0.01)
+    assert found.error == pytest.approx(known.compute["k80"].error, rel=0.02)
 
 
 def test_cells_that_were_left_out_are_met() -> None:
@@ -94,6 +95,7 @@ def test_cm_dares_clusters(model: str, name: str) -> None:
     assert abs(found.errors).max() < 0.08
     assert found.compute_seconds == pytest.approx({g: known.compute[g].seconds for g in ("k80", "p100")}, rel=0.01)
     assert (found.service_seconds, found.scaling) == pytest.approx((known.service_seconds, known.scaling), rel=0.02)
+    assert found.error == pytest.approx(known.compute["k80"].error, rel=0.02)
 
 
 def test_unseen_networks_are_met_by_their_family() -> None:
@@ -148,3 +150,10 @@ def test_preemptible_vms_end_after_a_day() -> None:
     assert preemptible.hours > 100
     assert preemptible.revocations > 4 * 4
     assert spot.revocations < preemptible.revocations
+
+
+def test_a_cluster_on_demand_saves_nothing_against_itself_however_uncertain_its_speed() -> None:
+    guessed = planned("a100x2", provisioning_model="standard", revocations=0)
+    assert guessed.workload.step("a100").error > 0.25
+    assert guessed.saved == pytest.approx(0.0, abs=1e-9)
+    assert guessed.on_demand_hours == pytest.approx(guessed.hours)

@@ -205,3 +205,47 @@ def test_a_young_vm_in_a_wave_with_an_old_one_keeps_its_own_risk() -> None:
     for waves in (0.0, 1.0):
         soon = simulate(replace(risky, waves=waves), 20_000)  # two hours, or a little more where one is lost
         assert soon.revocations.mean() == pytest.approx(sum(gone), rel=0.1)
+
+
+def spread_of(one: Course) -> float:
+    """The standard deviation of the logarithm of the hours."""
+    return float(np.log(simulate(one, 10_000).hours).std())
+
+
+def test_an_error_of_the_work_is_one_for_all_workers_and_their_servers() -> None:
+    """However many groups there are, and also where the servers are what limits the speed."""
+    calm = course(from_first_step=True, work_error=0.2)
+    busy = replace(calm, service_seconds=10.0)  # a tenth of a step per second
+    many = replace(calm, groups=tuple(replace(calm.groups[0], count=1) for _ in range(4)))
+    for one in (calm, busy, many):
+        assert spread_of(one) == pytest.approx(0.2, rel=0.05)
+
+
+def test_a_gpu_in_two_zones_is_off_by_one_error_and_two_gpus_by_two() -> None:
+    calm = course(2, from_first_step=True, workers={"accelerator": "k80", "error": 0.2})
+    alike = replace(calm, groups=(calm.groups[0], calm.groups[0]))
+    unlike = replace(calm, groups=(calm.groups[0], replace(calm.groups[0], accelerator="p100")))
+    assert spread_of(alike) == pytest.approx(0.2, rel=0.05)
+    assert spread_of(unlike) == pytest.approx(0.2 / 2**0.5, rel=0.07)
+
+
+def test_courses_that_lose_all_are_begun_again_in_time_and_bill() -> None:
+    """One worker, alive for an hour with a chance of 1/e: e attempts, of which all but the last end before an hour."""
+    hopeless = course(1, steps=HOUR, from_first_step=True, replace=False, workers={"lifetimes": Exponential(1.0)})
+    once = simulate(hopeless, 20_000)
+    assert once.finished == pytest.approx(np.exp(-1), abs=0.01)
+    done = once.until_done()
+    assert done.finished == 1
+    # The attempts fail after 1 - 1 / (e - 1) hours in the mean, and there are e - 1 of them.
+    assert done.hours.mean() == pytest.approx(1 + (np.e - 1) * (1 - 1 / (np.e - 1)), rel=0.03)
+    assert done.dollars.mean() == pytest.approx(1.5 * done.hours.mean(), rel=0.01)
+    assert simulate(course(), 3).until_done().hours == pytest.approx(simulate(course(), 3).hours)
+
+
+def test_a_vm_costs_a_minute_at_least_and_nothing_where_it_is_taken_in_its_first() -> None:
+    brief = course(1, steps=30, workers={"startup": Startup(100, 0)}, server_startup=Startup(100, 0))
+    assert simulate(brief, 1).dollars[0] == pytest.approx((60 * 1.0 + 30 * 0.5) / HOUR)
+    doomed = course(1, steps=HOUR, replace=False, workers={"lifetimes": Exponential(0.001), "startup": Startup(100, 0)})
+    gone = simulate(replace(doomed, server_hourly=0.0), 2000)
+    assert gone.finished == 0
+    assert (gone.dollars == 0).mean() == pytest.approx(1 - np.exp(-60 / 3.6), abs=0.01)

@@ -287,15 +287,14 @@ def _steps(workload: Workload, needed: int | TargetSteps) -> tuple[int | Callabl
 def _steps(
     workload: Workload, needed: int | TargetSteps, workers: int | None = None
 ) -> tuple[int | Callable[[int], int], Workload, list[str]]:
-    """The steps of so many workers (None: for any number), where they come from; their own uncertainty is added to that
-    of their seconds."""
+    """The steps of so many workers (None: for any number), the workload with how far off they may be, and where they
+    come from."""
     if isinstance(needed, int):
         return needed, workload, []
     error = needed.need(workers).error if workers else needed.error
-    compute = {gpu: changed(each, error=(each.error**2 + error**2) ** 0.5) for gpu, each in workload.compute.items()}
     depends = workers is None and needed.depends_on_workers
     steps = needed.steps if depends else needed.steps(workers or 1)
-    return steps, changed(workload, compute=compute), [needed.words(workers)]
+    return steps, changed(workload, steps_error=error), [needed.words(workers)]
 
 
 def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:

@@ -33,6 +33,7 @@ Lifetimes = Callable[[str, str], LifetimeModel | None]
 NOTICE_SECONDS = 30.0
 """How long before its end Compute Engine tells a VM that it is revoked; its worker leaves at once."""
 _GIB = 2**30
+_DISTANCE_ERROR = 0.1  # of a step far from its servers: 8 % in the mean (speed.distance_seconds) as a deviation
 _MORE_SERVERS_ERROR = 0.1  # of their limit, each time their number doubles
 
 
@@ -107,7 +108,9 @@ class Choice:
             return known
         away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))
         more = distance_seconds(away, 4 * workload.parameters / 2**20)
-        return Estimate(known.seconds + more, math.hypot(known.error, 0.08) if more else known.error, known.source)
+        return Estimate(
+            known.seconds + more, math.hypot(known.error, _DISTANCE_ERROR) if more else known.error, known.source
+        )
 
     def transfer_dollars(self, workload: Workload, group: WorkerGroup) -> float:
         """What the data of one step of one of the group's workers costs."""
@@ -141,7 +144,8 @@ class Choice:
             place = region(group.zone or "")
             groups.append(
                 Workers(
-                    count=group.count, compute_seconds=estimate.seconds, error=estimate.error,
+                    accelerator=group.accelerator, count=group.count,
+                    compute_seconds=estimate.seconds, error=estimate.error,
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,
                     startup=_startup(group.accelerator, transient, place), join_seconds=workload.join_seconds,
@@ -154,6 +158,7 @@ class Choice:
             server_hourly=self.prices(workload).parameter_server(self.server_cores, home) if self.servers else 0.0,
             server_startup=_startup("cpu", False, region(home)), service_seconds=workload.service_seconds,
             scaling=workload.scaling, replace=replace,
+            work_error=workload.steps_error,
             limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
             synchronous=workload.synchronous, backup_workers=workload.backup_workers,

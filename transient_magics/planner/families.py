@@ -35,7 +35,8 @@ BATCH_SIZE = 128
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`. `error`: mean, relative, of unseen models."""
+    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`. `error`: relative standard deviation of
+    unseen models, as each was when it was left out."""
 
     fixed: float
     per_gigaflop: float
@@ -57,8 +58,8 @@ def line(family: str, gpu: str) -> Line | None:
     points = _points(family, gpu)
     if len(points) < 3:
         return None
-    errors = [abs(predicted / seconds - 1) for _, seconds, predicted in leave_one_out(family, gpu)]
-    return Line(*_fit(points), float(np.mean(errors)))
+    errors = [predicted / seconds - 1 for _, seconds, predicted in leave_one_out(family, gpu)]
+    return Line(*_fit(points), float(np.sqrt(np.mean(np.square(errors)))))
 
 
 def leave_one_out(family: str, gpu: str) -> list[tuple[str, float, float]]:

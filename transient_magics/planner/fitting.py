@@ -11,10 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 from scipy.optimize import least_squares
 
 from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
+
+_USUAL_ERROR, _USUAL_WEIGHT = 0.05, 3.0
+"""What is known before anything was measured: how far stretches of one run differ, relatively, and how many of them
+that knowledge is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +34,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell."""
+    """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell.
+
+    `error`: how far off, relatively, the speed of one more such cluster may be (as `spread` has it).
+    """
 
     compute_seconds: dict[str, float]
     service_seconds: float
     scaling: float
     sharpness: float
     errors: NDArray[np.float64]
+    error: float = 0.0
 
     def predict(self, cell: Cell) -> float:
         """Steps per second of the cell's cluster."""
@@ -72,7 +81,22 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
 
     best = read(np.asarray(least_squares(misses, start).x))
     errors = np.array([best.predict(cell) / cell.steps_per_second - 1 for cell in cells])
-    return Fit(best.compute_seconds, best.service_seconds, best.scaling, best.sharpness, errors)
+    error = spread(errors, len(start), [cell.weight for cell in cells])
+    return Fit(best.compute_seconds, best.service_seconds, best.scaling, best.sharpness, errors, error)
+
+
+def spread(errors: ArrayLike, parameters: int, weights: ArrayLike) -> float:
+    """The relative standard deviation of one more measurement about a fit of so many parameters that left `errors`.
+
+    The variance has its degrees of freedom, those of what is usual among them, and the error of the fit itself adds to
+    it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
+    """
+    left, weight = np.asarray(errors, float), np.asarray(weights, float)
+    many = weight.sum() ** 2 / (weight**2).sum()  # as many as there would be of equal weight
+    freedom = _USUAL_WEIGHT + max(many - parameters, 0.0)
+    squares = _USUAL_WEIGHT * _USUAL_ERROR**2 + many * float(np.average(left**2, weights=weight))
+    wider = stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)
+    return float(wider * (squares / freedom * (1 + parameters / many)) ** 0.5)
 
 
 def _single(cells: Sequence[Cell], gpu: str) -> float:

@@ -7,8 +7,9 @@ on its way; the speed is what these workers were measured to reach together. The
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,13 +18,12 @@ from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
 from .choices import NOTICE_SECONDS, Lifetimes
-from .fitting import Cell, fit
+from .fitting import Cell, fit, spread
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speed import SCALING
 
 _RUNS = 4000
-_LEAST_ERROR = 0.03
 _YOUNG_ERROR = 0.1
 _JOIN_SECONDS = 15.0
 _STALE_SECONDS = 60.0
@@ -41,6 +41,11 @@ class Forecast:
     steps_left: int
     outcome: Outcome
     risk: str
+
+    @property
+    def finished(self) -> float:
+        """The share of courses in which the run comes to its end; all else is told of these."""
+        return self.outcome.finished
 
     @property
     def seconds(self) -> float:
@@ -90,6 +95,7 @@ def forecast(
     seconds, service, scaling, error = _speeds(state, run, record)
     left = max(run.train_steps - _steps_by(now, run, record), 1)
     vms = [vm for vm in state.living if vm.role == "worker" and vm.state != "leaving"]
+    vms += _to_come(state, vms)
     if not vms:
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
     startup, join = _startup(state), _join(state, run, record)
@@ -98,10 +104,10 @@ def forecast(
     course = Course(
         groups=tuple(
             _workers(state, run, now, [vm for vm in vms if (vm.accelerator or "cpu", vm.zone, vm.provisioning_model)
-                                       == kind], seconds, error, lifetimes, startup, join, transfer)
+                                       == kind], seconds, lifetimes, startup, join, transfer)
             for kind in kinds
         ),
-        steps=left,
+        steps=left, work_error=error,
         servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role != "worker"),
         service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
         spent=bill.total,
@@ -110,11 +116,10 @@ def forecast(
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
     late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
-    outcome = Outcome(
-        outcome.hours + late / 3600,
-        outcome.dollars + late / 3600 * bill.hourly * state.clock.rate,
-        outcome.revocations,
-    )
+    outcome = replace(
+        outcome, hours=outcome.hours + late / 3600,
+        dollars=outcome.dollars + late / 3600 * bill.hourly * state.clock.rate,
+    )  # fmt: skip
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     return Forecast(run.name, now, left, outcome, risk)
@@ -128,39 +133,57 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
     return min(step + round(since * run.steps_per_second), run.train_steps)
 
 
+def _to_come(state: ClusterState, vms: list[VmState]) -> list[VmState]:
+    """VMs for declared places that are empty, because no zone would sell one: the controller goes on asking.
+
+    They are like the last that had their accelerator, and not requested yet.
+    """
+    if not (state.spec and state.spec.replace):
+        return []
+    had = {vm.accelerator or "cpu": vm for vm in state.vms.values() if vm.role == "worker"}
+    wanted, there = Counter(), Counter(vm.accelerator or "cpu" for vm in vms)
+    for group in state.spec.groups:
+        wanted[group.accelerator] += group.count
+    empty = {kind: count - there[kind] for kind, count in wanted.items() if kind in had and count > there[kind]}
+    return [replace(had[kind], requested_at=0.0, running_at=0.0) for kind, count in empty.items() for _ in range(count)]
+
+
 def _workers(
-    state: ClusterState, run: RunState, now: float, vms: list[VmState], seconds: dict[str, float], error: float,
+    state: ClusterState, run: RunState, now: float, vms: list[VmState], seconds: dict[str, float],
     lifetimes: Lifetimes, startup: Startup, join: float, transfer: float,
 ) -> Workers:  # fmt: skip
     kind, rate = vms[0].accelerator or "cpu", state.clock.rate
     known = seconds.get(kind) or statistics.fmean(seconds.values())
     way = (startup.running + startup.usable) / rate + join
     return Workers(
-        count=len(vms), compute_seconds=known, error=error,
+        accelerator=kind, count=len(vms), compute_seconds=known,
         hourly=vms[0].hourly + transfer, on_demand_hourly=vms[0].on_demand_hourly + transfer,
         lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(kind, region(vms[0].zone)),
         startup=startup, join_seconds=join,
         ages=tuple(state.clock.between(vm.running_at, now) / 3600 if vm.running_at else 0.0 for vm in vms),
-        ready_in=tuple(0.0 if vm.name in run.workers else max(way - (now - vm.requested_at), 1.0) for vm in vms),
+        ready_in=tuple(
+            -1.0 if not vm.requested_at  # drawn, from now on
+            else 0.0 if vm.name in run.workers else max(way - (now - vm.requested_at), 1.0)
+            for vm in vms
+        ),
     )  # fmt: skip
 
 
 def _speeds(state: ClusterState, run: RunState, record: Record) -> tuple[dict[str, float], float, float, float]:
-    """Seconds of a step by GPU, the servers' part of it and its scaling, and the error to reckon with."""
+    """Seconds of a step by GPU, the servers' part of it and its scaling; how far off their speed together may be."""
     seen = list(record.observations)
-    error = _LEAST_ERROR
+    least = 0.0
     if not seen:
         if run.steps_per_second <= 0 or not run.workers:
             raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
         kinds = [state.vms[name].accelerator or "cpu" for name in run.workers if name in state.vms]
         seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
-        error = _YOUNG_ERROR
+        least = _YOUNG_ERROR
     if _synchronous(run):  # nobody is faster than all: each of them as fast as they were together last
-        return {"": 1 / seen[-1].steps_per_second}, 0.0, SCALING, error
+        return {"": 1 / seen[-1].steps_per_second}, 0.0, SCALING, max(least, spread([0.0], 1, [1.0]))
     # The forecast is for the servers that there are: however many, they are one to this fit.
     found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds) for each in seen])
-    error = max(error, float(np.average(abs(found.errors), weights=[each.seconds for each in seen])))
-    return found.compute_seconds, found.service_seconds, found.scaling, error
+    return found.compute_seconds, found.service_seconds, found.scaling, max(least, found.error)
 
 
 def _synchronous(run: RunState) -> bool:

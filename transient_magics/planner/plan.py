@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,6 @@ from .simulate import Outcome, simulate
 from .workloads import Workload
 
 RUNS = 10_000
-_RUNS_ON_DEMAND = 64  # only the start-up is left to chance
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,19 +33,21 @@ class Plan:
     """Of the undisturbed cluster."""
     revocations: float
     """How many workers are lost, in the mean."""
+    seed: int
+    """Of the simulation."""
     risk: str
     """Which revocations were reckoned with."""
     notes: tuple[str, ...] = ()
 
     @property
     def hours(self) -> float:
-        """The mean, of the courses that come to their end."""
-        return self._mean("hours")
+        """The mean until a course has come to its end, with those before it that lost every worker."""
+        return float(self._done.hours.mean())
 
     @property
     def dollars(self) -> float:
-        """The mean, of the courses that come to their end."""
-        return self._mean("dollars")
+        """The mean until a course has come to its end, with those before it that lost every worker."""
+        return float(self._done.dollars.mean())
 
     @property
     def finished(self) -> float:
@@ -78,17 +79,13 @@ class Plan:
         if what not in ("hours", "dollars") or not 0 < level < 1:
             raise PlanError("An interval is of hours or dollars, with a level between 0 and 1",
                             fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
-        low, high = np.quantile(self._finished(what), [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(getattr(self._done, what), [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
     def within(self, hours: float | None = None, dollars: float | None = None) -> float:
         """The probability to be done within so many hours and dollars."""
-        good = np.isfinite(self.outcome.hours)
-        if hours is not None:
-            good &= self.outcome.hours <= hours
-        if dollars is not None:
-            good &= self.outcome.dollars <= dollars
-        return float(good.mean())
+        quick = self._done.hours <= (np.inf if hours is None else hours)
+        return float((quick & (self._done.dollars <= (np.inf if dollars is None else dollars))).mean())
 
     def __str__(self) -> str:
         from .words import plan_text
@@ -99,15 +96,13 @@ class Plan:
 
     @cached_property
     def _on_demand(self) -> Outcome:
+        # With the same draws: where the speed is a guess, both are as far off.
         course = self.choice.course(self.workload, self.train_steps, on_demand=True)
-        exact = tuple(replace(each, error=0.0) for each in course.groups)
-        return simulate(replace(course, limit_error=0.0, groups=exact), runs=_RUNS_ON_DEMAND)
+        return simulate(course, runs=len(self.outcome.hours), seed=self.seed)
 
-    def _mean(self, what: str) -> float:
-        return float(self._finished(what).mean())
-
-    def _finished(self, what: str) -> np.ndarray:
-        return getattr(self.outcome, what)[np.isfinite(self.outcome.hours)]
+    @cached_property
+    def _done(self) -> Outcome:
+        return self.outcome.until_done()
 
 
 def make_plan(
@@ -137,7 +132,7 @@ def make_plan(
     return Plan(
         choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,
         hourly=_hourly(choice, workload, speed), steps_per_second=speed,
-        revocations=float(outcome.revocations.mean()), risk=risk, notes=(*notes, *_notes(choice, workload)),
+        revocations=float(outcome.revocations.mean()), seed=seed, risk=risk, notes=(*notes, *_notes(choice, workload)),
     )  # fmt: skip
 
 
@@ -165,7 +160,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
         if not estimate.measured:
             said.append(
                 f"The {group.accelerator.upper()}'s step time is not measured but {estimate.source}: "
-                f"{estimate.error:.0%} off on average."
+                f"it may be {estimate.error:.0%} off."
             )
         if price := choice.transfer_dollars(workload, group):
             said.append(

@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 
 _FAR = 1e12  # seconds: later than anything
 _MOST_GENERATIONS = 4096
-_HOUR = 3600.0
+_HOUR, _MINUTE = 3600.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,9 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Workers that are alike. Speeds by seconds of a step (`compute_seconds`, relative `error`), prices in $ per hour.
+    """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per hour.
 
+    `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off by the same luck.
     `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
     `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
     the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.
@@ -53,6 +54,7 @@ class Workers:
     compute_seconds: float
     hourly: float
     on_demand_hourly: float
+    accelerator: str = ""
     error: float = 0.0
     lifetimes: LifetimeModel | None = None
     startup: Startup = Startup()
@@ -66,7 +68,8 @@ class Workers:
 class Course:
     """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter servers.
 
-    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
+    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take. `work_error`:
+    relative, of the steps, or of a speed that all have in common: workers and servers.
     `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
     lie behind already. `rate`: emulated seconds that pass in a second of work; lifetimes,
     boots and bills go by the former. `notice_seconds`: how long a revoked VM is still there, and billed, but idle.
@@ -82,6 +85,7 @@ class Course:
     service_seconds: float = 0.0
     scaling: float = SCALING
     limit_error: float = 0.0
+    work_error: float = 0.0
     sharpness: float = SHARPNESS
     replace: bool = True
     from_first_step: bool = False
@@ -95,16 +99,36 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of each course: `hours` until the last step (infinite where it is never made), `dollars`, `revocations`."""
+    """Of each course: `hours` until the last step (infinite where it is never made), `dollars`, `revocations`, and the
+    hours that it `lasted`: until the last step, or until the last VM was gone."""
 
     hours: Array
     dollars: Array
     revocations: Array
+    lasted: Array
 
     @property
     def finished(self) -> float:
         """The share of courses that come to their end."""
         return float(np.isfinite(self.hours).mean())
+
+    def until_done(self) -> Outcome:
+        """Each course that does not come to its end followed by the next ones, from the begin, until one does.
+
+        Courses are independent of each other, so their order is as good as any. One at least must come to its end.
+        """
+        done = np.isfinite(self.hours)
+        if done.all():
+            return self
+        places = np.arange(2 * len(done))
+        end = np.minimum.accumulate(np.where(np.tile(done, 2), places, len(places))[::-1])[::-1][: len(done)]
+
+        def added(values: Array) -> Array:
+            sums = np.append(0.0, np.cumsum(np.tile(values, 2)))
+            return sums[end + 1] - sums[: len(done)]
+
+        hours = added(self.lasted)
+        return Outcome(hours, added(self.dollars), added(self.revocations), hours)
 
 
 def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None) -> Outcome:
@@ -152,7 +176,7 @@ class _Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """All workers of a course: `speed` has shape (runs, places), `limit` (runs,), everything else (places,)."""
+    """All workers of a course: `speed` has shape (runs, places), `limit` and `steps` (runs,), all else (places,)."""
 
     speed: Array
     running: Array
@@ -162,6 +186,7 @@ class _Fleet:
     hourly: Array
     transfer: Array
     limit: Array
+    steps: Array
 
     @classmethod
     def of(cls, course: Course, random: np.random.Generator, runs: int) -> _Fleet:
@@ -170,13 +195,15 @@ class _Fleet:
         def places(values: Sequence[float]) -> Array:
             return np.repeat(np.array(values, dtype=float), counts)
 
-        # One GPU's step time is as wrong for all of its workers.
-        errors = [np.exp(random.normal(0.0, group.error, runs)) if group.error else np.ones(runs)
-                  for group in course.groups]  # fmt: skip
+        # One GPU's step time is as wrong for all of its workers, wherever they are.
+        luck = {name: random.normal(size=runs) for name in dict.fromkeys(each.accelerator for each in course.groups)}
         speeds = [
-            worker_speed(group.compute_seconds * error, course.service_seconds, course.servers)
-            for group, error in zip(course.groups, errors, strict=True)
-        ]
+            worker_speed(
+                group.compute_seconds * np.exp(group.error * luck[group.accelerator]),
+                course.service_seconds, course.servers,
+            )
+            for group in course.groups
+        ]  # fmt: skip
         startups = [group.startup for group in course.groups]
         return cls(
             np.repeat(np.stack(speeds, axis=1), counts, axis=1),
@@ -187,7 +214,8 @@ class _Fleet:
             places([group.hourly for group in course.groups]),
             places([group.transfer_dollars for group in course.groups]),
             capacity(course.service_seconds, course.servers, course.scaling)
-            * np.exp(random.normal(0.0, course.limit_error, runs)),
+            * np.exp(course.limit_error * random.normal(size=runs)),
+            course.steps * np.exp(course.work_error * random.normal(size=runs)),
         )
 
     @property
@@ -207,7 +235,7 @@ class _Fleet:
             yield _Generation(np.minimum(running, end), np.minimum(ready, end), end, gone)
             if not course.replace or (end >= _FAR).all():
                 return
-            running, ready = self._start(course, random, gone)
+            running, ready = self._start(course, random, end)  # asked for at the notice
             ages, lost, waves = np.zeros_like(end), None, 0.0
 
     def _first(self, course: Course, random: np.random.Generator, runs: int) -> tuple[Array, Array]:
@@ -216,7 +244,8 @@ class _Fleet:
         running, ready = self._start(course, random, np.zeros((runs, self.size)))
         ages = np.concatenate([np.array(group.ages or (0.0,) * group.count) for group in course.groups])
         known = np.concatenate([np.array(group.ready_in or (-1.0,) * group.count) for group in course.groups])
-        running = np.where(ages > 0, -ages * _HOUR / course.rate, running)
+        on_its_way = np.maximum(known - self.join - self.usable / course.rate, 0.0)
+        running = np.where(ages > 0, -ages * _HOUR / course.rate, np.where(known >= 0, on_its_way, running))
         return running, np.where(known >= 0, known, ready)
 
     def _start(self, course: Course, random: np.random.Generator, requested: Array) -> tuple[Array, Array]:
@@ -242,7 +271,7 @@ class _Fleet:
 
 def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: Array | None) -> Outcome:
     runs = len(fleet.speed)
-    finish, dollars, revoked = np.full(runs, np.inf), np.zeros(runs), np.zeros(runs)
+    finish, dollars, revoked, lasted = np.full(runs, np.inf), np.zeros(runs), np.zeros(runs), np.zeros(runs)
     generations = fleet.generations(course, random, runs, lost)
     chain: list[_Generation] = []
     open_runs = np.arange(runs)  # those whose end lies beyond what is known of their VMs
@@ -258,20 +287,23 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
             np.stack([getattr(each, name)[open_runs] for each in chain], axis=2)
             for name in ("running", "ready", "end", "gone")
         )
-        found = _finish(course, fleet.speed[open_runs], fleet.limit[open_runs], ready, end)
+        found = _finish(
+            course, fleet.speed[open_runs], fleet.limit[open_runs], fleet.steps[open_runs], ready, end
+        )  # fmt: skip
         known_until = end[:, :, -1].min(axis=1) if course.replace and not over else np.full(len(open_runs), np.inf)
         settled = (found <= known_until) if wanted < _MOST_GENERATIONS else np.ones(len(open_runs), dtype=bool)
         at = open_runs[settled]
         finish[at] = found[settled]
         used = np.maximum(np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0)[settled]
-        dollars[at] = _bill(course, fleet, at, found[settled], running[settled], gone[settled], used)
+        lasted[at] = np.where(np.isfinite(found), found, gone.max(axis=(1, 2)))[settled]
+        dollars[at] = _bill(course, fleet, at, lasted[at], running[settled], gone[settled], used)
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
         wanted *= 2
-    return Outcome(finish / _HOUR, course.spent + dollars, revoked)
+    return Outcome(finish / _HOUR, course.spent + dollars, revoked, lasted / _HOUR)
 
 
-def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array) -> Array:
+def _finish(course: Course, speed: Array, limit: Array, steps: Array, ready: Array, end: Array) -> Array:
     """Seconds until the steps are made, one per run; infinite where they never are."""
     times = np.concatenate([ready, end], axis=2).reshape(len(speed), -1)
     order = np.argsort(times, axis=1)
@@ -279,11 +311,11 @@ def _finish(course: Course, speed: Array, limit: Array, ready: Array, end: Array
     pace = (_pace_together if course.synchronous else _pace)(course, speed, limit, ready.shape[2], order)
     spans = np.diff(times, axis=1, append=_FAR)
     done = np.cumsum(pace * spans, axis=1)
-    last = np.argmax(done >= course.steps, axis=1)[:, np.newaxis]
+    last = np.argmax(done >= steps[:, np.newaxis], axis=1)[:, np.newaxis]
     at, before, then = (np.take_along_axis(each, last, axis=1)[:, 0] for each in (times, done - pace * spans, pace))
     with np.errstate(divide="ignore", invalid="ignore"):
-        finish = at + (course.steps - before) / then
-    return np.where(done[:, -1] >= course.steps, finish, np.inf)
+        finish = at + (steps - before) / then
+    return np.where(done[:, -1] >= steps, finish, np.inf)
 
 
 def _pace(course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]) -> Array:
@@ -308,10 +340,16 @@ def _pace_together(course: Course, speed: Array, limit: Array, generations: int,
 def _bill(
     course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, gone: Array, used: Array
 ) -> Array:
-    """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps."""
-    until = np.minimum(gone, np.minimum(finish, _FAR)[:, np.newaxis, np.newaxis])
-    rented = np.maximum(until - np.maximum(running, 0.0), 0.0).sum(axis=2)
-    vms = (rented * fleet.hourly).sum(axis=1) / _HOUR * course.rate
+    """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps.
+
+    A VM is paid for a minute at least, and not at all where it is taken back in its first minute.
+    """
+    until = np.minimum(gone, finish[:, np.newaxis, np.newaxis])
+    rented = np.maximum(until - np.maximum(running, 0.0), 0.0)
+    minute = 0.0 if course.from_first_step else _MINUTE / course.rate
+    rented = np.where((rented > 0) & (running >= 0), np.maximum(rented, minute), rented)
+    rented[(gone <= finish[:, np.newaxis, np.newaxis]) & (gone - running < minute)] = 0.0
+    vms = (rented.sum(axis=2) * fleet.hourly).sum(axis=1) / _HOUR * course.rate
     begun = 0.0 if course.from_first_step or course.spent else course.server_startup.running / course.rate
     servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
     if not fleet.transfer.any():
@@ -319,5 +357,6 @@ def _bill(
     took_steps = used.sum(axis=2)
     made = took_steps * fleet.speed[runs]
     # Asynchronous steps are shared out, synchronous ones are everybody's who is there.
-    shares = took_steps / finish[:, np.newaxis] if course.synchronous else made / made.sum(axis=1, keepdims=True)
-    return vms + servers + course.steps * (shares * fleet.transfer).sum(axis=1)
+    whole = finish[:, np.newaxis] if course.synchronous else made.sum(axis=1, keepdims=True)
+    shares = np.divide(took_steps if course.synchronous else made, whole, out=np.zeros_like(made), where=whole > 0)
+    return vms + servers + fleet.steps[runs] * (shares * fleet.transfer).sum(axis=1)

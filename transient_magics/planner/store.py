@@ -22,8 +22,6 @@ from .fitting import Cell, fit
 from .measured import Record
 from .workloads import Estimate, Workload
 
-_LEAST_ERROR = 0.02
-_ONE_STRETCH_ERROR = 0.05
 _SERVER_SECONDS_PER_MEGABYTE = 1 / 600  # of variables, one way: CM-DARE's parameter server at its limit (500 to 700)
 
 
@@ -68,14 +66,13 @@ class ModelStore:
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(4 * parameters / 2**20 * _SERVER_SECONDS_PER_MEGABYTE, single / 2)
         found = fit(cells, service_seconds=assumed)
-        error = _ONE_STRETCH_ERROR if len(cells) == 1 else max(_LEAST_ERROR, float(abs(found.errors).mean()))
         joins = [seconds for record in records.values() for seconds in record.joins]
         runs = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}"
         notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
                                        "transfer between zones are left out."]  # fmt: skip
         return Workload(
             name=name,
-            compute={gpu: Estimate(seconds, error, runs)
+            compute={gpu: Estimate(seconds, found.error, runs)
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,

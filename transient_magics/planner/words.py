@@ -56,7 +56,8 @@ def plan_text(plan: Plan) -> str:
         f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
     ]
     if plan.finished < 0.9995:
-        lines.append(f"{1 - plan.finished:.1%} of the courses lose every worker and never end.")
+        lost = f"{1 - plan.finished:.1%}"
+        lines.append(f"{lost} of the courses lose every worker; time and cost are reckoned with the run begun again.")
     return "\n".join([*lines, *left_out(plan), *plan.notes])
 
 
@@ -126,8 +127,13 @@ def forecast_words(forecast: Forecast) -> str:
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)} ({render_duration(low)} to {render_duration(high)}), "
-        f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)})"
+        f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)}){_unless(forecast)}"
     )
+
+
+def _unless(forecast: Forecast) -> str:
+    lost = 1 - forecast.finished
+    return f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
 
 
 def ending_words(forecast: Forecast) -> str:
@@ -144,5 +150,5 @@ def ending_words(forecast: Forecast) -> str:
 
     return (
         f"ends about {moment(forecast.seconds)} ({moment(low)} to {moment(high)}), "
-        f"for {money(forecast.dollars)} ({money(least)} to {money(most)})"
+        f"for {money(forecast.dollars)} ({money(least)} to {money(most)}){_unless(forecast)}"
     )
