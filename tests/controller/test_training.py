@@ -18,6 +18,7 @@ from transient_magics.controller import training as conduct
 from transient_magics.controller.checking import possible_here
 from transient_magics.controller.link import Link, Work
 from transient_magics.controller.training import Training
+from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
 from transient_magics.remote import Connection, generate_key
 
@@ -53,15 +54,18 @@ class Machine:
         folder.mkdir(exist_ok=True)
         for name in (f"model.ckpt-{step}.data-00000-of-00001", f"model.ckpt-{step}.index", "checkpoint"):
             (folder / name).write_text(f"{step}")
-        line = {"time": time.time_ns(), "kind": "train.checkpoint", "run": "run-1", "step": step, "asked": asked}
+        self.tells("train.checkpoint", step=step, asked=asked, path=f"checkpoints/model.ckpt-{step}")
+
+    def tells(self, kind: str, **values: Any) -> None:
+        """One more event of the run."""
         with (self.run / "events.jsonl").open("a") as file:
-            file.write(json.dumps({**line, "path": f"checkpoints/model.ckpt-{step}"}) + "\n")
+            file.write(json.dumps({"time": time.time_ns(), "kind": kind, "run": "run-1", **values}) + "\n")
 
 
 class Conducted:
     """A run that trains, its conduct, and the journal that comes of it."""
 
-    def __init__(self, folder: Path, *, started: bool = True, **declared: Any) -> None:
+    def __init__(self, folder: Path, *, started: bool = True, store: str | None = None, **declared: Any) -> None:
         phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
         run = RunState("run-1", 1000, {"model": "m", **declared}, phase=phase, started_at=since, step=90)
         self.state = ClusterState(runs={"run-1": run})
@@ -70,7 +74,7 @@ class Conducted:
         folder.mkdir(parents=True)
         link = cast("Callable[[str], Link | None]", self.machines.get)
         self.troubles: dict[str, str] = {}
-        self.training = Training(run, folder, self.record, link, lambda: None, note=self.troubles.__setitem__)
+        self.training = Training(run, folder, self.record, link, lambda: None, store, note=self.troubles.__setitem__)
         self.home = folder / "checkpoints"
         self.task = asyncio.create_task(self.training.conduct())
 
@@ -198,6 +202,57 @@ async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come
     assert "model.ckpt-100.index" in run.at_home()
     second.saves(140)
     await until(lambda: run.at_home() == {"model.ckpt-20.index", "model.ckpt-140.index"})
+
+
+async def test_a_checkpoint_whose_copy_home_was_cut_off_comes_anew_as_a_whole(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    """Its data came, and then the parameter server began anew and made the step once more, as large and with others."""
+    run.home.mkdir()
+    (run.home / "model.ckpt-120.data-00000-of-00001").write_text("???")
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.saves(120)
+    (machine.run / "checkpoints" / "model.ckpt-160.data-00000-of-00001.tempstate7").write_text("a part of the next")
+    run.on("ps-0", machine)
+    await until(lambda: run.at_home() == {"model.ckpt-120.index"})
+    assert (run.home / "model.ckpt-120.data-00000-of-00001").read_text() == "120"
+    assert not list(run.home.glob("model.ckpt-160.*"))
+
+
+async def test_what_the_bucket_does_not_take_comes_home_until_it_takes_some_again(
+    tmp_path: Path, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    run = Conducted(tmp_path / "runs" / "run-1", store="gs://results/c/run-1")
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.saves(20)
+    run.on("ps-0", machine)
+    await until(lambda: run.state.runs["run-1"].checkpoint_step == 20)
+    assert not run.home.exists(), "the bucket has it"
+    machine.tells("train.unshipped", reason="the VM may not use the bucket")
+    await until(lambda: run.home.exists() and run.at_home() == {"model.ckpt-20.index"})
+    machine.saves(40)
+    await until(lambda: run.at_home() == {"model.ckpt-20.index", "model.ckpt-40.index"})
+    machine.tells("train.shipped", step=40, path="gs://results/c/run-1/checkpoints/40-ab/model.ckpt-40")
+    machine.saves(60)
+    await until(lambda: run.state.runs["run-1"].checkpoint_step == 60)
+    await asyncio.sleep(0.3)
+    assert run.at_home() == {"model.ckpt-20.index", "model.ckpt-40.index"}
+    run.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run.task
+
+
+async def test_a_checkpoint_that_was_asked_for_and_cannot_be_written_is_told_at_once(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.asked = lambda: machine.tells("train.unsaved", step=90, reason="No space left on device")
+    run.on("ps-0", machine)
+    with pytest.raises(TrainingError, match="No space left on device"):
+        await asyncio.wait_for(run.training.save(), 30)
 
 
 async def test_checkpoints_come_home_only_where_all_of_them_have_room(

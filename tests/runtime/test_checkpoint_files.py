@@ -22,6 +22,41 @@ for _ in range(2):
         print(error)
 """
 
+MENDED = """
+import shutil
+import sys
+from pathlib import Path
+from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.graph_mode import tensorflow
+
+here, elsewhere = map(Path, sys.argv[1:])
+here.mkdir()
+tf, numbers = tensorflow(), [float(each) for each in range(1000)]
+for step in (10, 20, 30):
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = [tf.constant([number + step for number in numbers])]
+        session.run(tf.raw_ops.SaveV2(prefix=f"{here}/model.ckpt-{step}", tensor_names=["v"], shape_and_slices=[""],
+                                      tensors=values))
+shutil.copytree(here, elsewhere)
+
+
+def hurt():
+    data = here / "model.ckpt-20.data-00000-of-00001"
+    data.write_bytes(bytes(255 - byte for byte in data.read_bytes()))  # of the same size
+    (here / "model.ckpt-30.data-00000-of-00001").unlink()
+
+
+def mend():
+    shutil.copytree(elsewhere, here, dirs_exist_ok=True)
+
+
+for mended in (None, mend):
+    mend()
+    hurt()
+    step, values = Checkpoints(here).newest(mended)
+    print(step, values["v"][0])
+"""
+
 
 def save(prefix: str) -> None:
     for ending in (".data-00000-of-00001", ".index"):
@@ -49,6 +84,22 @@ def test_a_good_checkpoint_is_not_spoiled_by_writing_it_again(tmp_path: Path):
         checkpoints.write(41, full)
     assert checkpoints.steps() == [40]
     assert (tmp_path / "model.ckpt-40.index").read_text() == "values"
+
+
+def test_what_a_killed_save_left_goes_with_the_next_one(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(40, save)
+    for ending in (".data-00000-of-00001.tempstate17", ".data-00000-of-00001"):
+        (tmp_path / f"model.ckpt-47{ending}").write_text("a part")
+    checkpoints.write(60, save)
+    assert not list(tmp_path.glob("model.ckpt-47.*"))
+    assert checkpoints.steps() == [60, 40]
+
+
+@pytest.mark.training
+def test_flipped_bytes_and_an_index_without_its_data_are_passed_over_or_mended(tmp_path: Path):
+    told = programs.run(MENDED, tmp_path / "here", tmp_path / "elsewhere", own=True).splitlines()
+    assert told == ["10 10.0", "30 30.0"]
 
 
 @pytest.mark.training

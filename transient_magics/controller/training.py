@@ -60,6 +60,7 @@ _PRESENT, _LASTING = (_LINES, _CHECKPOINTS), (_LAST, _HOME, _BUCKET)
 """Sources of trouble: those that are over with the run, and those that are told until the next one begins."""
 _LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d{1,15})\.index")
+_PART = re.compile(r"model\.ckpt-(\d{1,15})\..+")
 
 
 class Training:
@@ -393,10 +394,12 @@ class Training:
                 self._to_ship.set()
 
     async def _ship(self) -> None:
-        """Make the local folder of checkpoints the same as the chief's; files of one name and size are the same.
+        """Make the local folder of checkpoints the same as the chief's, as far as those are whole.
 
-        Nothing is dropped here while there is none as new on the chief's VM, and nothing comes where not all of it has
-        room. Raises RemoteError or OSError, also when no VM holds the run within two minutes.
+        A checkpoint is here if all of its files are, of the same sizes; else all of it comes anew: a part of it may be
+        of another life of the parameter server, which made the same step once more. Nothing is dropped here while there
+        is none as new on the chief's VM, and nothing comes where not all of it has room. Raises RemoteError or OSError,
+        also when no VM holds the run within two minutes.
         """
         async with asyncio.timeout(_SHIP_SECONDS):
             connection = await self._chief_connection()
@@ -406,12 +409,13 @@ class Training:
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
             listing = [line.split() for line in listed.splitlines() if _safe(line)]
             found = ((name, int(size)) for name, size in listing)
-            sizes = {name: size for name, size in found if not name.startswith(PREFIX) or size <= MOST_BYTES}
-            new = [
-                name
+            sizes = _whole({name: size for name, size in found if not name.startswith(PREFIX) or size <= MOST_BYTES})
+            other = {
+                _unit(name)
                 for name, size in sizes.items()
                 if name == "checkpoint" or not (path := here / name).exists() or path.stat().st_size != size
-            ]
+            }
+            new = [name for name in sizes if _unit(name) in other]
             self._look_for_room(sizes, new, here)
             for name in sorted(new, key=lambda name: (name == "checkpoint", name.endswith(".index"))):
                 await connection.get(f"{there}/{name}", here / name, most=max(sizes[name], _MOST_GROWTH))
@@ -481,6 +485,17 @@ def _is_plain(path: Path) -> bool:
 def _safe(line: str) -> bool:
     """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
     return _LISTED.fullmatch(line) is not None and ".tmp" not in line
+
+
+def _unit(name: str) -> str:
+    """What comes home in one piece: a checkpoint (its step), or a file of another kind (its name)."""
+    return found[1] if (found := _PART.fullmatch(name)) else name
+
+
+def _whole(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The files without those of checkpoints that are being written just now, which have no index yet."""
+    steps = {found[1] for name in sizes if (found := _CHECKPOINT.fullmatch(name))}
+    return {name: size for name, size in sizes.items() if not _PART.fullmatch(name) or _unit(name) in steps}
 
 
 def _newest(names: Iterable[str]) -> int:

@@ -20,6 +20,7 @@ from ..errors import TrainingError
 from .folder import write_atomically
 
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
+_PART = re.compile(r"model\.ckpt-(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,16 @@ class Checkpoints:
             if not self._is_held(old):
                 for path in self.files(old):
                     path.unlink(missing_ok=True)
+        self._tidy()
         return Saved(step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size)
+
+    def _tidy(self) -> None:
+        """Drop what a process that was killed while it wrote or dropped a checkpoint has left: files without index."""
+        whole = set(self.steps())
+        for path in self._folder.glob("model.ckpt-*"):
+            found = _PART.match(path.name)
+            if found and int(found[1]) not in whole:
+                path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def held(self, step: int) -> Iterator[None]:
@@ -109,12 +119,13 @@ class Checkpoints:
     def _index(self, step: int) -> Path:
         return self._folder / f"model.ckpt-{step}.index"
 
-    def newest(self) -> tuple[int, dict[str, Any]] | None:
+    def newest(self, mend: Callable[[], object] | None = None) -> tuple[int, dict[str, Any]] | None:
         """Step and values of the newest checkpoint that can be read whole; None if there is none at all.
 
         Every value is read (TensorFlow checks its sum), so what is returned is what will be restored. A broken one is
-        set aside as `broken-...`; if all are broken the run must not silently start from nothing, so that raises, then
-        and ever after. So does what is no fault of the file: too little memory, too many open files.
+        set aside as `broken-...`, then `mend` may bring it from elsewhere; if all are broken the run must not silently
+        start from nothing, so that raises, then and ever after. So does what is no fault of the file: too little
+        memory, too many open files.
         """
         from .graph_mode import tensorflow
 
@@ -128,6 +139,9 @@ class Checkpoints:
                 broken.append(f"model.ckpt-{step}: {str(error).splitlines()[0][:120]}")
                 for path in self.files(step):
                     path.rename(path.with_name(f"broken-{path.name}"))
+                if mend:
+                    mend()
+                    return self.newest()
         if broken:
             raise TrainingError("no checkpoint of the run can be read", where="; ".join(broken))
         return None

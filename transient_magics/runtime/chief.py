@@ -23,6 +23,7 @@ from ..protocol.vm_events import TrainFailed, TrainFinished, told
 from . import chief_events as events
 from . import data_files, dead_sessions, delivery, shared_records, vocabularies
 from .batching import Rule
+from .checkpoints import Checkpoints
 from .chief_state import ChiefState, Phase, Plan
 from .evaluating import evaluate
 from .folder import Lines, RunFolder, RunSpec, append, write_atomically
@@ -118,8 +119,7 @@ class Chief:
     async def _prepare(self) -> None:
         """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
         try:
-            restored = self._shipper.restore() if self._shipper else asyncio.sleep(0)
-            await asyncio.gather(self._on_thread(self._keeper.define), restored)
+            await asyncio.gather(self._on_thread(self._keeper.define), self._restore())
             await self._on_thread(self._keeper.serve)
             if self._spec.data_dir is None:
                 making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
@@ -136,6 +136,7 @@ class Chief:
             return
         if "started" not in self._kept:
             self._kept["started"] = time.time()
+            self._keep()
         if self._shipper:
             self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
         if self._spec.mode == "sync":
@@ -145,6 +146,18 @@ class Chief:
             )
             self._rounds.start()
         self._happened(events.Prepared(step, self._keeper.batch))
+
+    async def _restore(self) -> None:
+        """Have the newest checkpoint here.
+
+        A run that has begun on this machine has it: nobody waits for a bucket then, unless it turns out to be broken.
+        """
+        if not self._shipper:
+            return
+        restore, loop = self._shipper.restore, asyncio.get_running_loop()
+        self._keeper.mend = lambda: asyncio.run_coroutine_threadsafe(restore(), loop).result()
+        if "started" not in self._kept or not Checkpoints(self._folder.checkpoints).steps():
+            await restore()
 
     def _rounds_failed(self, error: BaseException) -> None:
         _trace(error)

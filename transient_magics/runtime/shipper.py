@@ -21,10 +21,12 @@ from ..protocol.vm_events import TrainShipped, TrainUnshipped
 from .checkpoints import Checkpoints
 from .folder import RunFolder
 from .program import answer
+from .protocol import decode
 
 _TRIES, _FIRST_PAUSE = 5, 2.0
 _MOST_SECONDS = 3600.0
 _LAST_SECONDS = 180.0
+_BRIEFLY_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 
 
@@ -64,8 +66,20 @@ class Shipper:
     async def restore(self) -> None:
         """Have the bucket's newest good checkpoint in the run's folder, if none as new is there.
 
-        Where the bucket does not answer the run goes on from what is here. Raises TrainingError if that is nothing.
+        Where the bucket does not answer the run goes on from what is here, and that after a minute where nothing newer
+        is known to have been shipped. Raises TrainingError if nothing is here.
         """
+        here = Checkpoints(self._folder.checkpoints).steps()
+        if not here or here[0] < _shipped(self._folder):
+            return await self._restore()
+        try:
+            async with asyncio.timeout(_BRIEFLY_SECONDS):
+                return await self._restore()
+        except TimeoutError:
+            said = f"the bucket has not answered within {_BRIEFLY_SECONDS:.0f} s: the run goes on from step {here[0]}"
+            print(said, file=sys.stderr, flush=True)
+
+    async def _restore(self) -> None:
         restored: dict[str, Any] = {}
         for attempt in range(_TRIES):
             restored = await self._program("restore")
@@ -115,3 +129,15 @@ class Shipper:
         self._folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = self._folder.logs / "shipping.log"
         return await answer("shipping", do, "--run", str(self._folder.path), log=log, limit=_MOST_SECONDS)
+
+
+def _shipped(folder: RunFolder) -> int:
+    """The newest step that is known to have been shipped; -1 if there is none."""
+    steps = [-1]
+    with contextlib.suppress(OSError):
+        for line in folder.events.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):  # a torn one
+                told = decode(line)
+                if told.get("kind") == TrainShipped.kind and isinstance(step := told.get("step"), int):
+                    steps.append(step)
+    return max(steps)

@@ -1,0 +1,150 @@
+"""A run and its bucket: whatever becomes of the way there, training goes on, it is said, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from tests.conftest import Emulate
+from tests.faults.healing import healed
+from tests.faults.rooms import Ward
+from tests.road import Road, road
+from tests.runtime.machine_room import MachineRoom, until
+from transient_magics.runtime.bucket import Bucket
+from transient_magics.runtime.shipping import read_manifest, restore
+
+pytestmark = pytest.mark.training
+
+PLACE = "gs://runs-here/c/run-1"
+
+
+@pytest.fixture
+def way(emulate: Emulate) -> Iterator[Road]:
+    """The road to an emulator with a bucket."""
+    with emulate() as url, road(url) as way, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", url)
+        storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url}).create_bucket("runs-here")
+        yield way
+
+
+@pytest.fixture
+def ward(way: Road, tmp_path: Path) -> Iterator[Ward]:
+    """A run that ships its checkpoints."""
+    with closing(MachineRoom(tmp_path, way.socket)) as room:
+        ward = Ward(room, store=PLACE)
+        ward.bring_token(PLACE)
+        ward.assign("ps-0")
+        until(lambda: len(ward.events("train.shipped")) > 1, "checkpoints in the bucket")
+        yield ward
+
+
+def trains_on_and_saves(ward: Ward, saved: int) -> None:
+    """See steps, and checkpoints on the machine, after the one of step `saved`."""
+    ward.trains()
+    until(lambda: ward.steps_at_disk()[-1] > saved, "checkpoints on the machine")
+
+
+def is_shipped_again(ward: Ward, fault: str, since: float) -> None:
+    """See a checkpoint in the bucket that was saved since, and that it comes back as it is here."""
+    saved = ward.steps_at_disk()[-1]
+    found = lambda: [line for line in ward.events("train.shipped") if line["step"] >= saved]  # noqa: E731
+    shipped = until(found, "a newer one in the bucket")[0]
+    healed(fault, "training", shipped["time"] / 1e9 - since)
+    manifest, _ = read_manifest(Bucket(PLACE))
+    assert manifest.newest
+    assert manifest.newest.step >= saved
+
+
+def test_a_bucket_forbidden_while_training_and_a_server_killed_while_shipping_lose_nothing(
+    ward: Ward, way: Road, tmp_path: Path
+) -> None:
+    ward.bring_token("gs://runs-here/c/another")
+    told = ward.more("train.unshipped")
+    assert "the VM may not use the bucket" in told["reason"]
+    trains_on_and_saves(ward, ward.steps_at_disk()[-1])
+    ward.bring_token(PLACE)
+    is_shipped_again(ward, "bucket forbidden (403)", time.time())
+
+    way.hold_up(3000)
+    assert way.held.wait(120)
+    saved, starts = ward.steps_at_disk()[-1], len(ward.events("train.started"))
+    killed = time.time()
+    ward.kill_server()
+    started = until(lambda: ward.events("train.started")[starts:], "training again")[0]
+    assert started["step"] >= saved
+    healed("kill -9 of the parameter server", "shipping", ward.trains(killed))
+    way.open()
+    is_shipped_again(ward, "kill -9 of the parameter server, bucket held up", time.time())
+    step = restore(Bucket(PLACE), tmp_path / "elsewhere")["step"]
+    assert step >= started["step"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", ["cut", "silent", "slow"])
+def test_a_bucket_unreachable_while_training(ward: Ward, way: Road, fault: str) -> None:
+    began, saved = time.time(), ward.steps_at_disk()[-1]
+    if fault == "cut":
+        way.close_down()
+    elif fault == "silent":
+        way.silent = True
+    else:
+        way.rate = 2000.0
+    trains_on_and_saves(ward, saved)
+    if fault != "slow":
+        told = ward.more("train.unshipped")
+        assert told["time"] / 1e9 - began < 240, "two minutes of trying again, and one without a word"
+        assert PLACE in told["reason"]
+    trains_on_and_saves(ward, ward.steps_at_disk()[-1])
+    way.open()
+    is_shipped_again(ward, f"bucket {fault}", time.time())
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", ["kill -9 of the parameter server", "bucket cut"])
+def test_a_server_that_begins_on_another_machine_while_it_restores_from_the_bucket(
+    ward: Ward, way: Road, fault: str, tmp_path: Path
+) -> None:
+    """The first machine and all that was on it are lost."""
+    shipped = ward.events("train.shipped")[-1]["step"]
+    ward.room.say("ps-0", {"do": "stop", "run": "run-1"})
+    ward.room.say("worker-1", {"do": "stop", "run": "run-1"})
+    began = time.time()
+    lost = ward.folder
+    lost.rename(lost.with_name("lost"))
+    ward.room.put("ps-0", ward.declared, ward.cell)
+    ward.bring_token(PLACE)
+    way.hold_up(0)
+    ward.assign("ps-0")
+    assert way.held.wait(120)
+    if fault == "bucket cut":
+        way.close_down()
+        time.sleep(5)
+    else:
+        os.kill(until(lambda: ward.room.pids("ps-0").get("ps-0"), "its process"), signal.SIGKILL)
+    assert not ward.events("train.started"), "it begins from nothing"
+    way.open()
+    ward.assign("worker-1")
+    started = ward.wait("training", "train.started", "train.failed")
+    assert started["kind"] == "train.started"
+    assert started["step"] >= shipped
+    healed(fault, "restoring from the bucket", ward.trains(began))
+
+
+@pytest.mark.matrix
+def test_a_run_whose_bucket_never_answers_when_it_begins_never_starts_from_nothing(ward: Ward, way: Road) -> None:
+    for name in ("ps-0", "worker-1"):
+        ward.room.say(name, {"do": "stop", "run": "run-1"})
+    ward.folder.rename(ward.folder.with_name("lost"))
+    ward.room.put("ps-0", ward.declared, ward.cell)
+    ward.assign("ps-0")  # without any token
+    failed = ward.wait("the end", "train.started", "train.failed")
+    assert failed["kind"] == "train.failed"
+    assert "no token" in failed["reason"]
