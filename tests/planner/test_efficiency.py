@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_steps_follow_the_global_batch_whoever_makes_it() -> None:
     halved = TargetSteps([ran(1), ran(2), ran(4), ran(8)], TARGET, 64)
     assert halved.steps(3) == pytest.approx(steps.steps(6) / 2, rel=0.03)
     assert "R² 1.00" in steps.words(3)
-    assert "a line over the noise of 5 runs' gradients" in steps.words(3)
+    assert "a line through 5 runs, over the noise of their gradients" in steps.words(3)
     assert "1 run with a global batch of 64" in steps.words(2)
     assert steps.noise is not None
     assert steps.noise.examples == pytest.approx(SCALE, rel=0.1), "what came behind the target does not count"
@@ -89,6 +90,48 @@ def test_below_an_r2_of_0_8_only_what_was_run_is_planned() -> None:
     with pytest.raises(PlanError, match=r"explains too little .* \(R² 0\.\d\d, 0\.8 needed\)\. Plan with a global"):
         u_shaped.need(3)
     assert u_shaped.need(2).examples == pytest.approx(22e3, rel=0.01)
+
+
+def test_the_law_that_better_meets_the_runs_that_are_left_out_is_taken() -> None:
+    """McCandlish's: examples grow with the batch itself, so that over the share of noise they lie on a curve."""
+    known = {workers: 20_000 * (1 + 32 * workers / SCALE) for workers in (1, 2, 4, 8, 16)}
+    steps = TargetSteps([ran(workers, needed=needed) for workers, needed in known.items()], TARGET, 32)
+    assert steps.need(12).examples == pytest.approx(20_000 * (1 + 384 / SCALE), rel=0.01)
+    assert "over their batches" in steps.words(12)
+    scavenger = TargetSteps([ran(1), ran(2), ran(4), ran(8), ran(16)], TARGET, 32)
+    assert scavenger.need(12).examples == pytest.approx(examples(384), rel=0.01)
+
+
+def test_a_slope_that_may_be_chance_is_none() -> None:
+    """Of pure noise at three batches a third has an R² above 0.8, and one in twenty a slope that is not chance."""
+    random = np.random.default_rng(4)
+    said = []
+    for _ in range(200):
+        needed = {workers: float(random.normal(40e3, 4e3)) for workers in (1, 2, 4)}
+        steps = TargetSteps([ran(workers, needed=each) for workers, each in needed.items()], TARGET, 32)
+        try:
+            said.append(f"{steps.need(3).examples:.0f} examples")
+        except PlanError as error:
+            said.append(str(error))
+    assert sum("may be chance" in each for each in said) > 20
+    assert sum(each.endswith(" examples") for each in said) < 30  # of two laws the better is looked at
+
+
+def test_runs_that_were_not_there_yet_needed_more() -> None:
+    def late(record: Record) -> Record:
+        """The same run, stopped after its last evaluation before the target."""
+        return replace(record, evaluations=record.evaluations[:1])
+
+    there = [ran(4, needed=needed) for needed in (30e3, 34e3)]
+    alone = TargetSteps(there, TARGET, 32).need(4)
+    longer = TargetSteps([*there, late(ran(4, needed=60e3))], TARGET, 32).need(4)
+    assert alone.examples == pytest.approx(32e3, rel=0.01)
+    assert longer.examples > 1.25 * alone.examples
+    assert longer.source.endswith("2 runs with a mini-batch of 32 got there, 1 had not by its end")
+    early = TargetSteps([*there, late(ran(4, needed=2e3))], TARGET, 32).need(4)
+    assert early.examples == pytest.approx(32e3, rel=0.02), "it tells nothing"
+    with pytest.raises(PlanError, match="No run is known that got to"):
+        TargetSteps([late(ran(4))], TARGET, 32)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +198,7 @@ def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None
     assert two.train_steps == pytest.approx(examples(64) / 32, rel=0.05)
     line = next(line for line in str(three).splitlines() if "R²" in line)
     assert line.startswith(
-        "Steps to accuracy>=0.9: a line over the noise of 3 runs' gradients (global batches of 32 to"
+        "Steps to accuracy>=0.9: a line through 3 runs, over the noise of their gradients (global batches of 32 to"
     )
     assert "noise scale" in line
     assert "R² 1.00" in panels.plan_html(three)

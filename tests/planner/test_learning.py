@@ -12,7 +12,7 @@ from tests.panels import stories
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, replay
 from transient_magics.planner.choices import immortal
-from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps
+from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, forecast
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Record, record
@@ -191,8 +191,8 @@ def reaching(batch: int, step: int) -> Record:
 
 def test_examples_to_a_target() -> None:
     target = Target.parse(" accuracy >= 0.9 ")
-    assert target.reached(reaching(32, 1000).evaluations) == pytest.approx(1000)
-    assert Target.parse("loss<=0.5").reached([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == pytest.approx(9)
+    assert target.known(reaching(32, 1000).evaluations) == (pytest.approx(1000), True)
+    assert Target.parse("loss<=0.5").known([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == (pytest.approx(9), True)
     found = TargetSteps([reaching(32, 1000), reaching(32, 1200), reaching(64, 900)], target, 32).need(4)
     assert found.examples == pytest.approx(32 * 1100)
     assert "2 runs" in found.source
@@ -210,7 +210,9 @@ def test_another_batch_is_predicted_only_where_the_line_holds() -> None:
         TargetSteps(grows, target, 512).need(1)
     with pytest.raises(PlanError, match="mini-batch sizes"):
         TargetSteps(grows[:2], target, 100).need(1)
-    u_shaped = ExamplesModel.fit([32, 64, 128, 256], [40_000, 22_000, 23_000, 39_000])
+    u_shaped = ExamplesModel.fit(
+        [32, 64, 128, 256], [Way(32, 0, needed, True) for needed in (40_000, 22_000, 23_000, 39_000)]
+    )
     with pytest.raises(PlanError, match="R²"):
         u_shaped.predict(100)
 

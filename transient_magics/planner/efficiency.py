@@ -9,24 +9,33 @@ in the squared norm of its gradient,
 
 which is what Scavenger's comes to for many small workers. N is what runs measured on their way to the target
 (`runtime.noise`), B what all workers of a run take together for one step of each. The line is over examples, which are
-epochs times the size of the data. The sign of its slope is the job's own and is fitted; below an R^2 of 0.8, with fewer
-than three batches, or outside of them, no other batch is predicted. Without measured noise the line is over the
-mini-batch itself, and how many workers there are is not reckoned with.
+epochs times the size of the data. McCandlish's own law is a line over the batch itself, E_min (1 + B / N'); of the two
+that one is taken that better meets each run when it is left out. The sign of the slope is the job's own and is fitted.
+No other batch is predicted below an R^2 of 0.8, where the slope may be chance (p of 0.05 or more, which three batches
+reach with a third of pure noise above that R^2), with fewer than three batches, or outside of them. Without measured
+noise the line is over the mini-batch, and how many workers there are is not reckoned with.
+
+A run that was evaluated and had not got to the target by its last evaluation needed more than that: it counts with what
+is to be expected of one of which so much is known (a censored normal regression, Tobin 1958).
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
 from ..errors import DeclarationError, PlanError
 from .measured import Record
 
-LEAST_R2 = 0.8
+LEAST_R2, MOST_CHANCE = 0.8, 0.05
+_LEAST_SPREAD = 0.1  # of what runs alike need, relatively, where too few tell
+_ROUNDS = 50
 _ALIKE = 0.1
 """How far apart, relatively, two batches may be that count as one: a run's workers come and go."""
 _TARGET = re.compile(r"\s*(?P<metric>[A-Za-z_][\w/-]*)\s*(?P<sign>>=|<=)\s*(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
@@ -52,19 +61,31 @@ class Target:
     def __str__(self) -> str:
         return f"{self.metric}{self.sign}{self.value:g}"
 
-    def reached(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> float | None:
-        """At which step a run got there, evenly between two evaluations; None where it never did."""
+    def known(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[float, bool]:
+        """At which step a run got there, evenly between two evaluations, and True; else the last step at which it was
+        known not to be there (0 where it was never evaluated), and False."""
         before: tuple[float, float] | None = None
         for step, metrics in evaluations:
             if (value := metrics.get(self.metric)) is None:
                 continue
             if _SIGNS[self.sign](value, self.value):
                 if before is None or value == before[1]:
-                    return float(step)
+                    return float(step), True
                 part = (self.value - before[1]) / (value - before[1])
-                return before[0] + part * (step - before[0])
+                return before[0] + part * (step - before[0]), True
             before = (float(step), value)
-        return None
+        return (before[0] if before else 0.0), False
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a run took to the target: its mini-batch, its global batch (0: not known), examples; or how many it had
+    taken when it was last evaluated without having `reached` it."""
+
+    batch: int
+    whole: float
+    examples: float
+    reached: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,39 +133,49 @@ class NoiseScale:
 class ExamplesModel:
     """Examples to the target as a line over the share of noise (without a noise scale: over the batch).
 
-    `r2` is the R^2 of its fit, `error` the relative standard deviation of what it leaves.
+    `r2` is the R^2 of its fit, `chance` the probability of such a slope where there is none, `error` the relative
+    standard deviation of what it leaves. `noise` is None, too, where the line over the batch was better.
     """
 
     at_zero: float
     slope: float
     r2: float
+    chance: float
     smallest: int
     largest: int
     error: float = 0.1
     noise: NoiseScale | None = None
 
     @classmethod
-    def fit(cls, batches: Sequence[float], examples: Sequence[float], noise: NoiseScale | None = None) -> ExamplesModel:
+    def fit(cls, batches: Sequence[float], ways: Sequence[Way], noise: NoiseScale | None = None) -> ExamplesModel:
         """The least squares line. Raises PlanError for fewer than three different batches."""
         if len(different(batches)) < 3:
             raise PlanError(f"{len(different(batches))} mini-batch sizes do not show how the steps depend on them",
                             fix="Three are needed, or plan with a mini-batch that was run.")  # fmt: skip
-        x = np.array([noise.share(each) if noise else each for each in batches], dtype=float)
-        y = np.array(examples, dtype=float)
+        laws = [noise, None] if noise else [None]
+        chosen = min(laws, key=lambda law: _missed(_over(law, batches), ways))
+        x = _over(chosen, batches)
+        y = _filled(ways, lambda values: _line(x, values))
         slope, at_zero = np.polyfit(x, y, 1)
         left, all_of_it = float(((y - at_zero - slope * x) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
-        r2 = 1 - left / all_of_it if all_of_it > 0 else 1.0
-        error = (left / max(len(y) - 2, 1)) ** 0.5 / float(y.mean())
-        return cls(float(at_zero), float(slope), r2, round(min(batches)), round(max(batches)), error, noise)
+        r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
+        chance = float(stats.f.sf(freedom * r2 / (1 - r2), 1, freedom)) if r2 < 1 else 0.0
+        return cls(
+            float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
+            (left / freedom) ** 0.5 / float(y.mean()), chosen,
+        )  # fmt: skip
 
-    def predict(self, batch: float) -> float:
-        """Raises PlanError below an R^2 of 0.8, and outside of the batches that were run."""
-        what, kind = ("noise of the gradients", "global batch") if self.noise else ("mini-batch", "mini-batch")
+    def predict(self, batch: float, kind: str = "global batch") -> float:
+        """Raises PlanError below an R^2 of 0.8, where the slope may be chance, and outside of the batches that were
+        run."""
+        what = "noise of the gradients" if self.noise else kind
+        fix = f"Plan with a {kind} that was run, with --train-steps, or let more runs get there."
         if self.r2 < LEAST_R2:
-            raise PlanError(
-                f"The {what} explains too little of how many examples the target takes (R² {self.r2:.2f}, {LEAST_R2} "
-                "needed)", fix=f"Plan with a {kind} that was run, with --train-steps, or let more runs get there.",
-            )  # fmt: skip
+            raise PlanError(f"The {what} explains too little of how many examples the target takes (R² {self.r2:.2f}, "
+                            f"{LEAST_R2} needed)", fix=fix)  # fmt: skip
+        if self.chance >= MOST_CHANCE:
+            raise PlanError(f"That the examples to the target depend on the {what} may be chance (p {self.chance:.2f}, "
+                            f"below {MOST_CHANCE} needed)", fix=fix)  # fmt: skip
         if not (1 - _ALIKE) * self.smallest <= batch <= (1 + _ALIKE) * self.largest:
             raise PlanError(f"A {kind} of {batch:g} lies outside of what was run ({self.smallest} to {self.largest})",
                             fix="Plan within that.")  # fmt: skip
@@ -160,24 +191,25 @@ class TargetSteps:
 
     def __init__(self, records: Iterable[Record], target: Target, batch: int) -> None:
         """`batch`: the mini-batch that is planned with. Raises PlanError where no run got there."""
-        reached = [(each, target.reached(each.evaluations)) for each in records if each.batch_size]
-        self._found = [(each, step, step * each.batch_size) for each, step in reached if step is not None]
+        seen = [(each, *target.known(each.evaluations)) for each in records if each.batch_size]
+        self._ways = [Way(each.batch_size, each.global_batch, step * each.batch_size, reached)
+                      for each, step, reached in seen if step > 0]  # fmt: skip
         self._target, self._batch = target, batch
-        if not self._found:
+        if not any(way.reached for way in self._ways):
             raise PlanError(
                 f"No run is known that got to {target}",
                 fix=f"Let one get there with --eval-every N, so that {target.metric} is known on the way.",
             )
-        measured = [each for record, step, _ in self._found for each in record.gradients if each[0] <= step]
+        measured = [each for record, step, _ in seen for each in record.gradients if each[0] <= step]
         self.noise = NoiseScale.of(measured)
         self._estimates = len(measured)
-        self._whole = [(each.global_batch, examples) for each, _, examples in self._found if each.global_batch]
-        self.batches = different([batch for batch, _ in self._whole])
+        self._whole = [way for way in self._ways if way.whole]
+        self.batches = different([way.whole for way in self._whole if way.reached])
         self.depends_on_workers = self.noise is not None and len(self.batches) >= 3
         self._model: ExamplesModel | None = None
         if self.depends_on_workers:
-            sizes, needed = zip(*self._whole, strict=True)
-            self._model = ExamplesModel.fit(sizes, needed, self.noise)
+            told = _telling(self._whole, lambda way: way.whole)
+            self._model = ExamplesModel.fit([way.whole for way in told], told, self.noise)
 
     def need(self, workers: int) -> Need:
         """The examples that so many workers need. Raises PlanError where that cannot be told."""
@@ -185,8 +217,8 @@ class TargetSteps:
         if model is None:
             return self._by_mini_batch()
         batch = workers * self._batch
-        alike = [examples for size, examples in self._whole if abs(size / batch - 1) <= _ALIKE]
-        if alike:
+        alike = [way for way in self._whole if abs(way.whole / batch - 1) <= _ALIKE]
+        if any(way.reached for way in alike):
             return self._seen(alike, f"a global batch of {batch}")
         return Need(model.predict(batch), model.error, self._line)
 
@@ -211,7 +243,8 @@ class TargetSteps:
 
     @property
     def _line(self) -> str:
-        return f"a line over the noise of {len(self._whole)} runs' gradients"
+        over = "the noise of their gradients" if self._model and self._model.noise else "their batches"
+        return f"a line through {len(self._whole)} runs, over {over}"
 
     def _lacking(self) -> str:
         if not self._estimates:
@@ -222,18 +255,62 @@ class TargetSteps:
         return f"global batches of {sizes} got there, and three different ones are needed ({self.noise})"
 
     def _by_mini_batch(self) -> Need:
-        sizes, examples = zip(*((each.batch_size, examples) for each, _, examples in self._found), strict=True)
-        same = [needed for size, needed in zip(sizes, examples, strict=True) if size == self._batch]
-        if same:
+        same = [way for way in self._ways if way.batch == self._batch]
+        if any(way.reached for way in same):
             return self._seen(same, f"a mini-batch of {self._batch}")
-        model = ExamplesModel.fit(sizes, examples)
-        return Need(model.predict(self._batch), model.error, f"a line over {len(sizes)} runs, R² {model.r2:.2f}")
+        told = _telling(self._ways, lambda way: way.batch)
+        model = ExamplesModel.fit([way.batch for way in told], told)
+        needed = model.predict(self._batch, "mini-batch")
+        return Need(needed, model.error, f"a line through {len(told)} runs, R² {model.r2:.2f}")
 
-    def _seen(self, examples: Sequence[float], what: str) -> Need:
-        mean = float(np.mean(examples))
-        spread = float(np.std(examples, ddof=1)) / mean if len(examples) > 1 else 0.1
-        runs = f"{len(examples)} run{'' if len(examples) == 1 else 's'}"
-        return Need(mean, spread, f"{runs} with {what} got there")
+    def _seen(self, ways: Sequence[Way], what: str) -> Need:
+        examples = _filled(ways, lambda values: np.full(len(values), float(values.mean())))
+        mean, count = float(examples.mean()), sum(way.reached for way in ways)
+        spread = float(np.std(examples, ddof=1)) / mean if len(examples) > 1 else _LEAST_SPREAD
+        said = f"{count} run{'' if count == 1 else 's'} with {what} got there"
+        late = sum(not way.reached for way in ways)
+        return Need(mean, spread, f"{said}, {late} had not by {'its' if late == 1 else 'their'} end" if late else said)
+
+
+def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.float64]:
+    return np.array([noise.share(each) if noise else each for each in batches], dtype=float)
+
+
+def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What the least squares line through the values `y` makes of each."""
+    return np.asarray(np.polyval(np.polyfit(x, y, 1), x), dtype=float)
+
+
+def _missed(x: NDArray[np.float64], ways: Sequence[Way]) -> float:
+    """The mean squared error of lines over `x`, each of which meets the run that was left out of it."""
+    y = _filled(ways, lambda values: _line(x, values))
+    terms = np.stack([np.ones_like(x), x], axis=1)
+    leverage = np.einsum("ij,ji->i", terms, np.linalg.pinv(terms))
+    left = y - _line(x, y)
+    return float(np.mean((left / np.maximum(1 - leverage, 1e-9)) ** 2))
+
+
+def _filled(ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Each run's examples to the target; of one that was not there yet what is to be expected of it.
+
+    `fitted` is what a model makes of values, for each of them. Expectation and fit take turns.
+    """
+    known, reached = np.array([way.examples for way in ways]), np.array([way.reached for way in ways])
+    values = known.copy()
+    for _ in range(_ROUNDS if not reached.all() else 0):
+        expected = fitted(values)
+        left = float(((values - expected)[reached] ** 2).mean()) ** 0.5
+        spread = max(left, _LEAST_SPREAD * float(np.abs(expected).mean()))
+        beyond = (known - expected) / spread
+        more = spread * np.exp(stats.norm.logpdf(beyond) - stats.norm.logsf(beyond))
+        values = np.where(reached, known, np.maximum(expected + more, known))
+    return values
+
+
+def _telling(ways: Sequence[Way], size: Callable[[Way], float]) -> list[Way]:
+    """The runs that got to the target, and those that did not with batches between the others'."""
+    sizes = [size(way) for way in ways if way.reached]
+    return [way for way in ways if way.reached or min(sizes) <= size(way) <= max(sizes)]
 
 
 def different(batches: Iterable[float]) -> list[float]:
