@@ -131,3 +131,9 @@ def say_all(name: str, values: Sequence[float], unit: str, target: str = "") -> 
 def median(values: Sequence[float]) -> float:
     """The median."""
     return statistics.median(values)
+
+
+def say_never(what: str, times: int, of: int) -> None:
+    """How often something came that never may; where it never did, what that is worth (the rule of three)."""
+    bound = "" if times or not of else f"with 95 % confidence below {3 / of:.2g} of them"
+    print(f"{what:58} {times:5} of {of:<6} {bound}".rstrip(), flush=True)

@@ -71,6 +71,24 @@ def test_a_vm_that_came_to_run_opens_its_zone() -> None:
     assert offer(refused(1, "us-west1-b", "stockout"), ran(2, "us-west1-b", slot=1)) == Offer("us-west1-b", "spot")
 
 
+def test_of_two_answers_the_later_one_counts_whichever_was_asked_for_first() -> None:
+    came = replace(ran(1, ZONES[0], slot=1), requested_at=NOW - 60, running_at=NOW - 20)
+    before, after = (refused(number, ZONES[0], "stockout", ago=ago) for number, ago in ((0, 30.0), (2, 10.0)))
+    for asked in ([came, before], [before, came]):
+        assert offer(*asked) == Offer(ZONES[0], "spot")
+    for asked in ([came, after], [after, came]):
+        assert offer(*asked) == Offer(ZONES[1], "spot")
+
+
+def test_a_place_that_has_another_gpu_since_a_resize_begins_anew() -> None:
+    other = [replace(refused(number, ZONES[0], "other"), accelerator="k80") for number in range(9)]
+    assert offer(*other) == Offer(ZONES[0], "spot")
+    spec = replace(SPEC, fallback_seconds=600.0)
+    short = [refused(number, zone, "stockout", ago=650) for number, zone in enumerate(ZONES)]
+    k80 = replace(ran(9, ZONES[0]), accelerator="k80")
+    assert offer(*short, k80, spec=spec) == Offer(ZONES[0], "standard")
+
+
 def test_zones_that_google_names_are_asked_first() -> None:
     named = refused(1, "us-west1-b", "stockout", hints=("europe-west4-a", "us-east1-c"))
     assert offer(named) == Offer("us-east1-c", "spot")
@@ -122,7 +140,8 @@ def test_what_is_sold_as_spot_only_is_never_asked_for_on_demand() -> None:
         *(refused(n, zone, "stockout") for n, zone in enumerate(ZONES)),
     ]
     for gpu, model in (("v100", "standard"), ("cpu", "standard"), ("h100", "spot")):
-        offered = Capacity(spec, tried, NOW + 120).offer("worker", 0, gpu, ZONES, "spot")
+        same = [replace(vm, accelerator=gpu) for vm in tried]
+        offered = Capacity(spec, same, NOW + 120).offer("worker", 0, gpu, ZONES, "spot")
         assert offered
         assert offered.provisioning_model == model
 

@@ -47,7 +47,7 @@ class Offer:
 
 
 class Capacity:
-    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far, in order.
+    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far.
 
     `advice`: what Compute Engine advised, by GPU.
     """
@@ -64,10 +64,10 @@ class Capacity:
         self._now = now
         self._open_at: dict[tuple[str, str, str], float] = {}
         self._hints: dict[str, tuple[str, ...]] = {}
-        self._places: dict[tuple[str, int], list[VmState]] = {}
+        self._places: dict[tuple[str, int, str], list[VmState]] = {}
         rows: dict[tuple[str, str, str], tuple[int, float]] = {}  # how many in a row, and when the last was
-        for vm in vms:
-            trail = self._places.setdefault((vm.role, vm.slot), [])
+        for vm in sorted(vms, key=_answered_at):
+            trail = self._places.setdefault((vm.role, vm.slot, vm.accelerator), [])
             if vm.running_at:
                 own = (price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone)
                 rows.pop(own, None)
@@ -79,7 +79,7 @@ class Capacity:
 
     def offer(self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str) -> Offer | None:
         """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
-        trail = self._places.get((role, slot), [])
+        trail = self._places.get((role, slot, gpu), [])
         others = [vm for vm in trail if vm.cause not in _CLOSED]
         if others:
             last, bounds = others[-1], _DENIED if others[-1].cause == ACCESS else _DELAYED
@@ -126,6 +126,11 @@ class Capacity:
         since = next((vm.requested_at for vm in trail if vm.cause in _CLOSED), None)
         seconds = self._spec.fallback_seconds
         return seconds is not None and since is not None and self._now - since >= seconds
+
+
+def _answered_at(vm: VmState) -> float:
+    """When its request taught something: of two that were made together, the later answer is the newer knowledge."""
+    return vm.running_at or vm.ended_at
 
 
 def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
