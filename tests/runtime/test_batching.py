@@ -146,6 +146,19 @@ def test_equal_workers_are_left_alone_however_noisy_they_are(count: int, noise: 
     assert workers.train(controller, 200) == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_that_lasts_is_no_difference_of_speed(seed: int) -> None:
+    """Eight equal workers whose step times wander by 5 %, half of it gone after seven observations."""
+    dice, kept = random.Random(seed), 0.9
+    controller = controller_of("dynamic", 32, dict.fromkeys(range(8), 1.0))
+    off = [dice.gauss(0, 0.05) for _ in range(8)]
+    for _ in range(400):
+        for worker in range(8):
+            off[worker] = kept * off[worker] + (1 - kept**2) ** 0.5 * dice.gauss(0, 0.05)
+            controller.observe(worker, controller.sizes[worker], 5 * (1 + off[worker]), 5)
+        assert controller.decide() == {}
+
+
 def test_a_worker_that_becomes_slower_gets_less_and_again_more_when_it_recovers() -> None:
     workers = Workers({0: 1.0, 1: 1.0}, fixed=0.05, noise=0.02)
     controller = controller_of("dynamic", 32, {0: 1.0, 1: 1.0})
@@ -209,7 +222,7 @@ def test_a_size_that_turned_out_to_be_too_much_is_not_kept_for_being_near() -> N
     assert controller.sizes == {1: 10, 2: 2}
 
     def observe(seconds: float) -> dict[int, int]:
-        for turn in range(4):
+        for turn in range(16):
             for number, size in controller.sizes.items():
                 controller.observe(number, size, seconds * (1.1 if turn % 2 else 0.9), 10)
         return controller.decide()

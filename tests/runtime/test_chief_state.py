@@ -527,7 +527,7 @@ def test_sizes_follow_the_measured_speeds_and_exhausted_memory():
     story(events.Prepared(0, batch=32))
     for connection in (1, 2):
         story.joins(connection, f"worker-{connection}")
-    for _ in range(8):
+    for _ in range(24):
         for connection, seconds in ((1, 0.8), (2, 1.6)):
             line = {"worker": "", "step": 1, "steps": 8, "samples": 256, "batch_size": 32, "loss": 1.0}
             story(events.Heard(connection, {**line, "compute_seconds": seconds}), after=0.5)

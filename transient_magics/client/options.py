@@ -239,7 +239,8 @@ def _train() -> tuple[Option, ...]:
         flag("--lr-policy", "the n of the learning rate's 1/sqrt(n): active: the workers that train (with "
               "--mode sync: 1); slots: --max-workers; fixed: 1 (active)",
               **one_of("--lr-policy", ("active", "slots", "fixed"))),
-        flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate (none)",
+        flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top of "
+              "--lr-policy (none)",
               **one_of("--damping", ("none", "staleness"))),
         flag("--wire", "how numbers cross between workers and parameter servers; bf16: in half the bytes (fp32)",
               **one_of("--wire", ("fp32", "bf16"))),

@@ -35,10 +35,14 @@ APART = 0.1
 """Two sizes nearer to each other than this (relatively) tell nothing about the fixed part of a step."""
 FELL = 0.05
 """The smallest relative loss of throughput that shows that more examples were too many."""
+MOST_CORRELATED = 0.98
+"""From one observation to the next; what lasts longer is a change of speed."""
 MOST_FIXED = 4.0
 """The fixed part of a step is never taken for more than so many times the rest: two noisy times would say anything."""
 _NOISE = 0.03
 """The relative noise of an observation, before a worker's own is known."""
+_WINDOW = 200
+"""Observations over which a worker's noise is averaged."""
 _STEPS_PER_SECOND = {"K80": 4.56, "P100": 12.19, "V100": 15.61}
 """As published for ResNet-32."""
 _TERAFLOPS = {"K80": 4.113, "P4": 5.5, "T4": 8.1, "L4": 30.3, "A100": 19.5, "H100": 66.9}
@@ -122,10 +126,11 @@ class StepTime:
         self._before: tuple[int, float] | None = None
         self.worth = 0.0
         """How many examples the fixed part of a step is worth. A change of speed does not change that."""
-        self._variance = _NOISE**2
-        """Of one observation, relative, from successive differences: a lasting change of speed is no noise."""
-        self._differences = 5
-        self._size, self._seconds, self._last = 0, 0.0, 0.0
+        self._jumps = [_NOISE**2, _NOISE**2]
+        """Half the mean square, relative, of how far an observation is from the last, and from the one before that: a
+        lasting change of speed is no noise."""
+        self._counts = [5, 5]
+        self._size, self._seconds, self._last = 0, 0.0, [0.0, 0.0]
         self._steps, self._looks, self._judged = 0, -1, False
 
     def resized(self) -> None:
@@ -142,12 +147,12 @@ class StepTime:
         self._steps += steps
         if self._looks == 1:
             self._seconds = seconds
-        else:
-            self._differences += 1
-            difference = ((seconds - self._last) / self._seconds) ** 2 / 2
-            self._variance += (difference - self._variance) / min(self._differences, 50)
-            self._seconds += (seconds - self._seconds) * max(self._rule.smoothing, 1 / self._looks)
-        self._size, self._last = size, seconds
+        for lag, before in enumerate(self._last[: self._looks - 1]):
+            self._counts[lag] += 1
+            jump = ((seconds - before) / self._seconds) ** 2 / 2
+            self._jumps[lag] += (jump - self._jumps[lag]) / min(self._counts[lag], _WINDOW)
+        self._seconds += (seconds - self._seconds) * max(self._rule.smoothing, 1 / self._looks)
+        self._size, self._last = size, [seconds, self._last[0]]
 
     @property
     def known(self) -> bool:
@@ -156,9 +161,19 @@ class StepTime:
 
     @property
     def error(self) -> float:
-        """The relative standard error of the smoothed time."""
-        smoothing = self._rule.smoothing
-        return math.sqrt(self._variance * max(smoothing / (2 - smoothing), 1 / max(self._looks, 1)))
+        """The relative standard error of the smoothed time.
+
+        Noise that lasts is no difference of speed. From one observation to the next it varies by 1 - r of its variance,
+        to the one after that by 1 - r^2, where it is correlated as in an autoregression of first order; r is taken as
+        large as so few observations may hide. The mean of such noise varies (1 + r q) / (1 - r q) times as much as if
+        it was not correlated, where q is the weight that stays with the past.
+        """
+        kept = 1 - self._rule.smoothing
+        near, far = self._jumps
+        seen = (far / near - 1 if near > 0 else 0.0) + 4 / math.sqrt(min(self._counts[1], _WINDOW))
+        correlation = min(max(seen, 0.0), MOST_CORRELATED)
+        lasting = (1 + correlation * kept) / (1 - correlation * kept) / (1 - correlation)
+        return math.sqrt(near * lasting * max((1 - kept) / (1 + kept), 1 / max(self._looks, 1)))
 
     @property
     def seconds_per_example(self) -> float:
