@@ -4,7 +4,9 @@ In each sequence a small cluster is declared; then, for some seconds, zones sell
 refused, fail, get lost or are answered twice as Google's client sends them again, VMs are slow or taken away (some
 before they run), credentials expire, and the controller is killed (-9) and revived, also while the cluster is deleted.
 When the faults are over the cluster must be the declared one, or be told in one sentence per place why not; and when
-it is deleted nothing may be left. What the emulator lists is compared with the journal all the while.
+it is deleted nothing may be left but what was there before: VMs of others, with names and labels like the cluster's,
+which nobody may touch. What the emulator lists is compared with the journal all the while, and the journal with the
+promises that simulated sequences keep, too (tests/simulation/observer.py).
 
 Controllers are real processes with the real client, forked from one that has imported it already.
 """
@@ -28,14 +30,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _common import say
+from _common import say, say_never
 from bench_chaos import PROJECT, left_behind
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.simulation.observer import Observer, Slot, Wanted
 from transient_magics import emulator, places
 from transient_magics.client import Cluster, Declaration, commands
 from transient_magics.client.clusters import specify
 from transient_magics.errors import TransientError
-from transient_magics.journal import ClusterState, VmState, events, fold, read
+from transient_magics.journal import ClusterState, Event, VmState, events, fold, read
+from transient_magics.spec import WORKER, ClusterSpec, price_kind
 
 NAME = "faulty"
 K80, P100 = "us-west1-b", "us-central1-c"
@@ -60,6 +66,17 @@ FAIR = {
 KILLED = "controller killed"
 _FORK = multiprocessing.get_context("fork")
 _PATIENCE, _END_PATIENCE, _STILL = 240.0, 120.0, 2.0
+_SWEPT_WITHIN = 30.0
+"""Seconds that a VM may run of which the journal says that it is gone."""
+_STRANGERS = (
+    (f"{NAME}-worker-1", "us-central1-b", {"transient-magics-cluster": NAME, "transient-magics-id": "00000001"}),
+    (f"{NAME}-worker-0-old", "us-west1-b", {"transient-magics-cluster": NAME}),
+)
+_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+_SORTS = (
+    "not healed", "leaked", "places doubled", "names used again", "closed zones asked", "asked for nothing",
+    "strangers touched", "failed",
+)  # fmt: skip
 
 
 @dataclass
@@ -73,7 +90,10 @@ class Outcome:
     revoked: int = 0
     refused: int = 0
     seconds: float = 0.0
+    healed: float = 0.0
+    """Seconds from the last fault until the cluster stayed as it is."""
     broken: list[str] = field(default_factory=list)
+    found: Counter[str] = field(default_factory=Counter)
 
 
 class Sequence:
@@ -84,9 +104,13 @@ class Sequence:
         self.chance = random.Random(outcome.seed)
         self.cluster = Cluster(NAME)
         self.url = emulator.ensure(linger=600.0, timeout=60.0, options=("--boot", "0.3", "--notice", "1"))
+        self.strangers: dict[str, tuple[str, str]] = {}
+        self.ids: dict[str, str] = {}
+        self.zombies: dict[str, float] = {}
         self.cluster.directory.joinpath("runs").mkdir(parents=True)
         spec = specify(Declaration(self.chance.choice(SPECS), name=NAME))
         (self.cluster.directory / "spec.json").write_text(json.dumps(spec.to_dict()))
+        self.spec = spec
         self.declared = {("ps", 0), *(("worker", slot) for slot in range(spec.worker_count))}
         self.for_good = {"stockout": [f"{K80}:k80"]} if self.chance.random() < 0.25 else {}
         self._controller: multiprocessing.process.BaseProcess | None = None
@@ -96,6 +120,7 @@ class Sequence:
         try:
             self.cluster.weather(seed=self.outcome.seed)
             self.revive()
+            self.be_joined()
             self.storm()
             self.cluster.weather(**FAIR | self.for_good)
             self.settle()
@@ -104,6 +129,31 @@ class Sequence:
         finally:
             self.kill()
             os.kill(emulator.about(self.url)["pid"], signal.SIGTERM)
+
+    def be_joined(self) -> None:
+        """Others make VMs in the project, once the cluster's name is known not to be taken."""
+        until = time.monotonic() + 60
+        while not self.cluster.state.vms and time.monotonic() < until:
+            time.sleep(0.02)
+        self.strangers = {name: self.stranger(name, zone, labels) for name, zone, labels in _STRANGERS}
+
+    def stranger(self, name: str, zone: str, labels: dict[str, str]) -> tuple[str, str]:
+        """A VM of somebody else; what tells it apart, once it runs."""
+        body = {
+            "name": name, "labels": labels, "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
+            "networkInterfaces": [{"network": "global/networks/default"}],
+            "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": _IMAGE}}],
+        }  # fmt: skip
+        where = f"{self.url}/{PROJECT}/zones/{zone}/instances"
+        head = {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(where, json.dumps(body).encode(), head), timeout=30).close()
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            for vm in self.everything() or ():
+                if vm["name"] == name and vm["zone"].endswith(zone) and vm["status"] == "RUNNING":
+                    return vm["id"], "RUNNING"
+            time.sleep(0.1)
+        raise TransientError(f"{name} did not start")
 
     def storm(self) -> None:
         """Some seconds of faults."""
@@ -133,11 +183,13 @@ class Sequence:
                 since, before = time.monotonic(), state.seq
             verdict = self.verdict(state, found, fair)
             if verdict and time.monotonic() - since > _STILL:
-                self.outcome.verdict = verdict
+                self.outcome.verdict, self.outcome.healed = verdict, time.time() - fair
                 return
             if time.monotonic() > deadline:
                 vms = ", ".join(f"{vm.name} {vm.state} {vm.reason}" for vm in state.living)
-                self.broken(f"not settled: {state.phase}; {vms}; listed: {sorted(found or ())}; {state.trouble}")
+                self.broken(
+                    "not healed", f"not settled: {state.phase}; {vms}; listed: {sorted(found or ())}; {state.trouble}"
+                )
                 return
             time.sleep(0.2)
 
@@ -165,17 +217,28 @@ class Sequence:
         while not self.cluster.state.over and time.monotonic() < deadline:
             time.sleep(0.1)
         if not self.cluster.state.over:
-            self.broken(f"not deleted: {[vm.name for vm in self.cluster.state.living]}, {self.cluster.state.trouble}")
-        if left := left_behind(self.url):
-            self.broken(f"{left} VMs, disks, addresses or rules were left behind")
+            self.broken(
+                "leaked", f"not deleted: {[vm.name for vm in self.cluster.state.living]}, {self.cluster.state.trouble}"
+            )
+        if left := left_behind(self.url) - 2 * len(self.strangers):  # each a VM and its disk
+            self.broken("leaked", f"{left} VMs, disks, addresses or rules were left behind")
+        there = {(vm["id"], vm["status"]) for vm in self.everything() or ()}
+        for name, known in self.strangers.items():
+            if known not in there:
+                self.broken("strangers touched", f"{name} of somebody else is not as it was")
 
     def compare(self) -> None:
-        """Whatever the emulator has was recorded before it was asked for, and nothing of it exists twice."""
+        """Whatever the emulator has was recorded before it was asked for, and nothing of it exists twice or for long
+        after the journal took it for gone."""
         if (found := self.listed()) is None:
             return
-        known = {f"{NAME}-{vm}" for vm in self.cluster.state.vms}
-        if strangers := set(found) - known:
-            self.broken(f"{strangers} were never recorded")
+        state, now = self.cluster.state, time.monotonic()
+        if strangers := set(found) - {f"{NAME}-{vm}" for vm in state.vms}:
+            self.broken("asked for nothing", f"{strangers} were never recorded")
+        gone = {name for name in found if (vm := state.vms.get(name.removeprefix(f"{NAME}-"))) and not vm.living}
+        self.zombies = {name: self.zombies.get(name, now) for name in gone if found[name] == "RUNNING"}
+        if late := [name for name, since in self.zombies.items() if now - since > _SWEPT_WITHIN]:
+            self.broken("leaked", f"{late} run on though the journal took them for gone")
 
     def look_back(self) -> None:
         """The journal, event by event: no place was ever filled twice, no name used twice, no event lost."""
@@ -185,27 +248,35 @@ class Sequence:
             state = fold(state, event)
             filled = Counter((vm.role, vm.slot) for vm in state.living if vm.state != "leaving")
             if twice := [place for place, count in filled.items() if count > 1]:
-                self.broken(f"{twice} were filled twice at event {event.seq}")
-        wanted = [event.vm for event in history if isinstance(event, events.VmRequested)]
-        if len(wanted) != len(set(wanted)):
-            self.broken("a name was used twice")
+                self.broken("places doubled", f"{twice} were filled twice at event {event.seq}")
+        observer = observed(self.spec, history)
+        for what, sort in observer.broken.items():
+            self.broken(sort, what)
         if [event.seq for event in history] != list(range(1, len(history) + 1)):
-            self.broken("events are missing in the journal")
-        self.outcome.asked = len(wanted)
+            self.broken("failed", "events are missing in the journal")
+        self.outcome.asked = sum(isinstance(event, events.VmRequested) for event in history)
         self.outcome.revoked = state.revocations
         self.outcome.refused = sum(isinstance(event, events.VmRefused) for event in history)
 
     def listed(self) -> dict[str, str] | None:
-        """Name and status of each VM that the emulator has; None where it does not tell now."""
+        """Name and status of each VM that the emulator has, but for others' ones; None where it does not tell now."""
+        if (found := self.everything()) is None:
+            return None
+        others = {known for known, _ in self.strangers.values()}
+        own = [vm for vm in found if vm["id"] not in others]
+        for vm in own:
+            if self.ids.setdefault(vm["name"], vm["id"]) != vm["id"]:
+                self.broken("names used again", f"{vm['name']} was, or is, another VM")
+        return {vm["name"]: vm["status"] for vm in own}
+
+    def everything(self) -> list[dict[str, str]] | None:
+        """Each VM that the emulator has; None where it does not tell now."""
         try:
             with urllib.request.urlopen(f"{self.url}/{PROJECT}/aggregated/instances", timeout=5) as answer:
                 scopes = json.load(answer)["items"].values()
         except (OSError, ValueError):
             return None
-        vms = [vm for scope in scopes for vm in scope.get("instances", ())]
-        if len({vm["name"] for vm in vms}) != len(vms):
-            self.broken(f"a VM exists twice: {sorted(vm['selfLink'] for vm in vms)}")
-        return {vm["name"]: vm["status"] for vm in vms}
+        return [vm for scope in scopes for vm in scope.get("instances", ())]
 
     def revive(self) -> None:
         """A controller, if there is none."""
@@ -235,13 +306,49 @@ class Sequence:
         self._controller.kill()
         self._controller.join()
         if self._controller.exitcode not in (0, -signal.SIGKILL):
-            self.broken(f"the controller failed: {(self.cluster.directory / 'controller.log').read_text()[-2000:]}")
+            self.broken(
+                "failed", f"the controller failed: {(self.cluster.directory / 'controller.log').read_text()[-2000:]}"
+            )
         self._controller = None
 
-    def broken(self, what: str) -> None:
+    def broken(self, sort: str, what: str) -> None:
         """Note what is not as it must be, once."""
         if what not in self.outcome.broken:
             self.outcome.broken.append(what)
+            self.outcome.found[sort] += 1
+
+
+def observed(spec: ClusterSpec, history: list[Event]) -> Observer:
+    """Whoever looks on, having seen what the journal says was asked and answered, and when."""
+    slots = [group for group in spec.groups for _ in range(group.count)]
+    zones = {group.accelerator: (group.zone,) if group.zone else spec.zones_for(group.accelerator) for group in slots}
+    wanted: dict[Slot, Wanted] = {("ps", 0): Wanted("parameter-server", spec.all_zones, False)}
+    wanted |= {
+        (WORKER, number): Wanted(group.accelerator, zones[group.accelerator], True)
+        for number, group in enumerate(slots)
+    }
+    observer = Observer(lambda: wanted, spec.fallback_seconds)
+    for event in history:
+        match event:
+            case events.VmRequested():
+                model = "standard" if event.provisioning_model == "standard" else "spot"
+                kind = price_kind(event.role, event.accelerator)
+                observer.asked(event.vm, (event.role, event.slot), kind, event.zone, model, event.at)
+            case events.VmRefused():
+                observer.refused(event.vm, event.cause, event.at)
+            case events.VmRunning():
+                observer.ran(event.vm, event.at)
+            case events.VmReady():
+                observer.answered(event.vm)
+            case events.VmBootFailed():
+                observer.failed(event.vm, event.at)
+            case events.VmPreemptionNotice():
+                observer.noticed(event.vm, event.at)
+            case events.VmRevoked() | events.VmDeleted():
+                observer.gone(event.vm, event.at)
+            case _:
+                pass
+    return observer
 
 
 def _refused(state: ClusterState, place: tuple[str, int], fair: float, for_good: bool) -> bool:
@@ -275,6 +382,7 @@ def sequence(seed: int) -> Outcome:
         Sequence(outcome).run()
     except TransientError as error:
         outcome.broken.append(str(error))
+        outcome.found["failed"] += 1
     outcome.seconds = time.monotonic() - began
     if outcome.broken:
         outcome.broken.append(f"(its files: {home})")
@@ -316,6 +424,15 @@ def report(ended: list[Outcome], seconds: float) -> None:
         print(f"{what or 'all':40} {len(here):9} {times:6} {counts}")
     good = sum(not each.broken for each in ended)
     say("sequences that ended as they must", good, f"of {len(ended)}", f"{len(ended)}")
+    say_never("sequences that broke a promise", len(ended) - good, len(ended))
+    for sort in _SORTS:
+        say_never(f"  {sort}", sum(bool(each.found[sort]) for each in ended), len(ended))
+    say(
+        "longest from the last fault to a cluster that stays",
+        max(each.healed for each in ended),
+        "s",
+        f"< {_PATIENCE:.0f}",
+    )
     say("VMs asked for in them", sum(each.asked for each in ended), "")
     say("VMs revoked in them", sum(each.revoked for each in ended), "")
     say("VMs refused in them", sum(each.refused for each in ended), "")
