@@ -153,8 +153,8 @@ def mean_of(cells: dict[int, tuple[int, float, float]], spec: str) -> tuple[floa
     return sum(n * p.hours for n, p in plans) / runs, sum(n * p.dollars for n, p in plans) / runs
 
 
-def icac19() -> None:
-    """Every cell of the three tables."""
+def icac19() -> list[float]:
+    """Every cell of the three tables; returns the relative error of each."""
     print("ICAC'19 (three GPUs' step times, the server's part, its scaling, and the bend: six numbers fitted to hours)")
     print(f"  {'':44} predicted published")
     hours, dollars = [], []
@@ -180,6 +180,7 @@ def icac19() -> None:
     summary("hours", hours)
     summary("dollars", dollars)
     summary("all of it", hours + dollars)
+    return hours + dollars
 
 
 def cmdare() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 
 import pytest
@@ -31,13 +32,19 @@ async def notice_after(server: MetadataServer, polls: int = 2) -> float:
     return seen[0] - flipped
 
 
-async def test_a_flip_is_seen_at_once():
+async def test_a_flip_is_seen_within_milliseconds():
+    """A bound with a wide margin, of the median: one flip may meet a machine that is busy with something else."""
     server = MetadataServer()
     await server.start()
-    seconds = await notice_after(server)
+    seconds, polls = [], []
+    for _ in range(20):
+        before = server.polls
+        seconds.append(await notice_after(server, before + 2))
+        polls.append(server.polls - before)
+        server.value = "FALSE"
     await server.stop()
-    assert seconds < 5
-    assert server.polls <= 3
+    assert statistics.median(seconds) < 0.1
+    assert max(polls) <= 3, "one that hangs, and no traffic meanwhile"
 
 
 async def test_a_busy_server_is_asked_again():
