@@ -25,8 +25,11 @@ import pytest
 
 from tests import processes
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
-hypothesis.settings.load_profile("untimed")
+# A busy machine is no failure, and the same tests see the same examples: whoever changes a text shall not meet what
+# chance has just found in a parser. `pytest --hypothesis-profile=explore` goes looking for that: others every time.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("same")
 
 TESTS = Path(__file__).parent
 

@@ -28,10 +28,15 @@ def own_home() -> Iterator[Path]:
         yield folder
         for each in tm.clusters():
             each.delete()
-        if url := emulator.running():
-            os.kill(emulator.about(url)["pid"], signal.SIGTERM)
-            deadline = time.monotonic() + _PATIENCE
-            while emulator.running():
-                assert time.monotonic() < deadline, "the emulator goes on"
-                time.sleep(0.05)
+        end_emulator()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_emulator() -> None:
+    """End the emulator of the home in which this process lives, if there is one."""
+    if url := emulator.running():
+        os.kill(emulator.about(url)["pid"], signal.SIGTERM)
+        deadline = time.monotonic() + _PATIENCE
+        while emulator.running():
+            assert time.monotonic() < deadline, "the emulator goes on"
+            time.sleep(0.05)

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.client import Declaration, arguments
+from transient_magics import client
+from transient_magics.client import Declaration, arguments, options
 from transient_magics.client.arguments import parse, split
 from transient_magics.client.clusters import Preview, resized, specify
 from transient_magics.controller.core import RequestVm
 from transient_magics.controller.machines import requested
+from transient_magics.emulator.weather.settings import Settings
 from transient_magics.errors import DeclarationError
+from transient_magics.spec import TrainSpec
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
+
+
+def unnamed(verb: str, *lines: str) -> list[str]:
+    """The options of a sub-command that none of the lines gives."""
+    given = {word for line in lines for word in split(line)}
+    return [each.flags[0] for each in options.declared(verb) if each.flags[0].startswith("-")
+            and not given & {*each.spellings}]  # fmt: skip
 
 
 def declared(line: str) -> dict[str, object]:
@@ -64,15 +77,18 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         "k80x2@us-west1-b+p100 --name demo --ps 2 --ps-cores 8 --zone us-west1-b,us-west1-a "
         "--provisioning-model preemptible --max-workers 9 --no-replace --chief ps --max-hours 3 --max-cost $4.50 "
         "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
-        "--controller local --dry-run --wait -o c"
+        "--controller local --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
+        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --dry-run --wait -o c"
     )
+    assert unnamed("declare", line) == []
     command = parse("cluster", split(line))
     assert (command.dry_run, command.wait, command.output) == (True, True, "c")
     assert Declaration(**command.values) == Declaration(
         spec="k80x2@us-west1-b+p100", name="demo", ps=2, ps_cores=8, zone=("us-west1-b", "us-west1-a"),
         provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3.0,
         max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
-        external_ip=False, controller="local",
+        external_ip=False, controller="local", fallback_seconds=600.0, ps_machine="n2-standard-4", firewall=False,
+        ssh_from=("203.0.113.7/32", "10.0.0.0/8"),
     )  # fmt: skip
 
 
@@ -166,6 +182,68 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
     assert (command.verb, command.values) == (verb, values)
 
 
+ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
+    "list": (client.clusters, ["--all"]),
+    "status": (client.cluster, ["demo"]),
+    "attach": (client.attach, ["demo --project p -o c"]),
+    "resize": (None, ["demo k80x6"]),
+    "revoke": (None, ["demo worker-1 --in 30"]),
+    "logs": (None, ["demo ps-0 --lines 5"]),
+    "events": (None, ["demo --kind vm --follow"]),
+    "delete": (client.deleted, ["--all", "demo --by-name"]),
+    "sweep": (client.sweep, ["--project p --yes --all-machines"]),
+    "catalog": (client.catalog, ["t4 --project p"]),
+    "export": (None, ["run-1 f --cluster c --data-dir d --trust"]),
+    "tensorboard": (None, ["run-1 f --cluster c"]),
+    "plan": (client.plan, [
+        "k80x4 --workload w --train-steps 5 --revocations own --no-replace --mode sync --backup-workers 1 --ps 2 "
+        "--ps-cores 8 --zone us-west1-b --provisioning-model spot --batch-size 64 -o p",
+        "--model m --hparams-set h --problem p --target a>=1 --gpus k80,p100 --max-hours 3 --max-cost 4 "
+        "--objective time",
+    ]),
+    "doctor": (client.doctor, [
+        "t4 --project p --spend 2 --yes --anyway --report f --zone us-west1-b --bucket none --image i "
+        "--service-account s --network n --subnet u --no-firewall --ssh-from 10.0.0.0/8 --no-external-ip",
+    ]),
+    "weather": (None, [
+        "tour --revocations published --waves 0.5 --hours-per-minute 6 --stockout us-west1-b:k80,for=10m "
+        "--quota v100=4 --api-errors 0.05 --api-latency 50ms..400ms --credentials expired,for=60s "
+        "--creation-preemptions 0.1 --boot published --gpu-driver fails --gpu-speed published "
+        "--link 1gbit,far=100mbit --seed 7 --reset",
+    ]),
+    "lifetimes": (client.lifetimes, [
+        "--gpu k80 --region us-west1 --source published --provisioning-model preemptible --fit weibull --job 4h "
+        "--age 3h --checkpoint-cost 2m --restart 1m",
+    ]),
+    "image build": (client.build_image, [
+        "i --project p --zone us-west1-b --base b --no-gpu --machine-type m --disk-gb 60 --network n --subnet u "
+        "--no-external-ip --wait",
+    ]),
+    "image list": (client.images, ["--project p"]),
+    "image delete": (client.delete_image, ["i --project p"]),
+}  # fmt: skip
+"""What sub-commands but `declare` and `train` call (None: a handle's method), and lines with all their options."""
+
+
+@pytest.mark.parametrize("verb", ALL_OPTIONS)
+def test_every_option_of_the_other_sub_commands_is_taken_by_what_it_is_for(verb: str) -> None:
+    taker, lines = ALL_OPTIONS[verb]
+    assert unnamed(verb, *lines) == []
+    for line in lines:
+        magic = "cluster" if verb in arguments.verbs() else verb.partition(" ")[0]
+        values = parse(magic, [*(verb.split()[-1:] if magic != verb else []), *split(line)]).values
+        if verb == "weather":
+            assert Settings().changed({name: values[name] for name in values.keys() - {"name", "reset"}})
+        elif taker:
+            assert inspect.signature(taker).bind(**values)
+    assert {*arguments.verbs(), *arguments.verbs("transient")} - {*ALL_OPTIONS} == {
+        "cluster",
+        "train",
+        "image",
+        "emulator",
+    }
+
+
 def test_a_synchronous_run_reads_its_options() -> None:
     values = parse("train", split(TRAIN + "--mode SYNC --backup-workers 2")).values
     assert (values["mode"], values["backup_workers"]) == ("sync", 2)
@@ -212,15 +290,28 @@ def test_how_mini_batches_follow_what_is_measured_is_read() -> None:
     assert [read(f"--eval-batches {many}")["eval_batches"] for many in ("all", "20")] == [0, 20]
 
 
-def test_a_run_reads_its_options() -> None:
-    line = TRAIN + "--include a.py b --pip x y --checkpoint-every 5m --eval-every 50 --no-check --pace .2 --wait -o run"
+def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
+    line = TRAIN + (
+        "--cluster c --name r --hparams batch_size=64,learning_rate=0.1 --data-dir d --include a.py b --pip x y "
+        "--pip-build --checkpoint-every 5m --keep 2 --ps-shards 3 --mode async --batching dynamic "
+        "--batch-bounds 16,256 --deadband .1 --batch-smoothing 0.5 --step-time proportional --lr-policy slots "
+        "--damping staleness --wire bf16 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
+        "--eval-batches all --resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
+    )
+    assert unnamed("train", line) == ["--backup-workers"], "which takes --mode sync"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")
     assert command.values == {
         "model": "resnet", "hparams_set": "resnet_cifar_32", "problem": "image_digits", "train_steps": 2000,
-        "include": ("a.py", "b"), "pip": ("x", "y"), "checkpoint_steps": None, "checkpoint_seconds": 300.0,
-        "eval_steps": 50, "check": False, "pace_seconds": 0.2,
+        "cluster": "c", "name": "r", "hparams": "batch_size=64,learning_rate=0.1", "data_dir": "d",
+        "include": ("a.py", "b"), "pip": ("x", "y"), "pip_build": True, "checkpoint_steps": None,
+        "checkpoint_seconds": 300.0, "keep": 2, "ps_shards": 3, "mode": "async", "batching": "dynamic",
+        "batch_least": 16, "batch_most": 256, "deadband": 0.1, "batch_smoothing": 0.5, "step_time": "proportional",
+        "lr_policy": "slots", "damping": "staleness", "wire": "bf16", "alarm_below": 0.9, "alarm_after": 60.0,
+        "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "resume": "run-1", "check": False,
+        "when_done": "workers", "pace_seconds": 0.2,
     }  # fmt: skip
+    assert TrainSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import homes
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
-from transient_magics import places
+from transient_magics import client, places
+from transient_magics.client import program
 from transient_magics.client.forecasts import Forecaster
 from transient_magics.journal import Journal
 
@@ -46,6 +48,7 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Fore
     one = Forecaster()
     yield one
     one.end()
+    homes.end_emulator()  # it was asked for its weather
 
 
 def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:
@@ -58,6 +61,17 @@ def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) 
     os.kill(first, signal.SIGKILL)
     assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
     assert forecaster.process != first
+
+
+def test_how_a_run_ends_is_told_by_its_handle_and_by_the_status(
+    forecaster: Forecaster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = re.compile(rf"finishes in \d+ min \(.*\), at {CLOCK}, and will have cost {MONEY} \({MONEY} to {MONEY}\)")
+    found = client.cluster("demo").run("run-1").forecast()
+    assert words.fullmatch(str(found))
+    assert program.main(["cluster", "status", "demo"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if words.search(line)]
+    assert line.strip().startswith("run-1 finishes in ")
 
 
 def test_without_scipy_nothing_is_told_and_nothing_started(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_api import PROJECT, ZONE, Api, instance
+from scripted_api import PROJECT, ZONE, Api, instance, operation
 
 from transient_magics.cloud import ComputeEngine, Vm
 from transient_magics.controller.access import Access
@@ -78,6 +78,21 @@ async def test_the_way_is_the_one_that_the_firewall_leaves(
     assert "SSH may come from 203.0.113.7/32 alone (--ssh-from)" in said
     assert "--ssh-from" not in await refused(access(engine, firewall=False), key)
     assert not gcloud.exists()
+
+
+async def test_the_rules_let_ssh_in_from_where_it_was_said_and_without_a_firewall_there_are_none(
+    api: Api, engine: ComputeEngine
+) -> None:
+    api.on("POST", "global/firewalls", operation())
+    api.on("POST", "global/operations/operation-1/wait", operation())
+    await access(engine, firewall=False, ssh_from=("203.0.113.7/32",)).protect({})
+    assert api.requests == []
+    await access(engine, ssh_from=("203.0.113.7/32", "198.51.100.0/24")).protect({})
+    made = {body["name"]: body.get("sourceRanges") for _, body in api.asked("POST", "global/firewalls")}
+    assert made == {
+        "transient-magics-c-members": None, "transient-magics-c-deny": ["0.0.0.0/0"],
+        "transient-magics-c-ssh": ["203.0.113.7/32", "198.51.100.0/24"],
+    }  # fmt: skip
 
 
 async def test_a_vm_of_which_nothing_else_is_known_says_by_a_label_how_it_is_entered(

@@ -303,6 +303,19 @@ def test_requests_fail_as_often_and_in_as_many_ways_as_asked_for(sky: Cloud) -> 
     assert http_request(sky.running.url, "GET", WEATHER)[0] == 200, "the weather itself always answers"
 
 
+def test_expired_credentials_are_refused_until_their_time_is_over(sky: Cloud) -> None:
+    path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}"
+    weather(sky, credentials="expired,for=1s")
+    status, refused = http_request(sky.running.url, "GET", path)
+    assert (status, refused["error"]["errors"][0]["reason"]) == (401, "authError")
+    eventually(lambda: http_request(sky.running.url, "GET", path)[0] == 200)
+    assert not http_request(sky.running.url, "GET", WEATHER)[1]["description"], "nobody asked for that"
+    weather(sky, credentials="expired,for=1h")
+    assert http_request(sky.running.url, "GET", path)[0] == 401
+    weather(sky, credentials="accepted")
+    assert http_request(sky.running.url, "GET", path)[0] == 200
+
+
 def test_answers_are_late(sky: Cloud) -> None:
     weather(sky, api_latency="50ms..80ms")
     began = time.monotonic()
