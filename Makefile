@@ -56,9 +56,10 @@ quick: $(FRONT)
 faults: $(FRONT)
 	@$(BIN)/python -m pytest --matrix -n 2 --dist loadfile --no-loadscope-reorder tests/faults
 
-# As a stranger would: pip install . in an empty environment, and what works there.
+# As a stranger would: pip install . in an empty environment, and what works there; with a newer Python too, if there is.
+NEWER := $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null)
 light:
-	@tools/light $(PYTHON)
+	@for python in $(PYTHON) $(NEWER); do tools/light $$python || exit 1; done
 
 bench: $(FRONT)
 	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done

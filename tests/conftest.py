@@ -95,13 +95,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_home() -> Iterator[None]:
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A home of the tests' own, where what this user has learnt and declared is not seen, and a place for sockets.
 
-    Tests that need an empty one set another; of all homes the sockets lie below this place (places.sockets).
+    Tests that need an empty one set another; of all homes the sockets lie below this place (places.sockets), and so
+    does what anybody makes in the directory of temporary files: nothing is left of it.
     """
+    tmp_path_factory.getbasetemp()  # not below it: what a test leaves there is looked at when it has failed
     place = Path(tempfile.mkdtemp(prefix="tm-"))  # short: the paths of sockets are
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
+        patch.setenv("TMPDIR", str(place))
         patch.setenv("TRANSIENT_MAGICS_HOME", str(place / "home"))
         patch.setenv("XDG_RUNTIME_DIR", str(place))
         patch.delenv("TRANSIENT_MAGICS_EMULATOR", raising=False)

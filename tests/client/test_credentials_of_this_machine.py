@@ -1,0 +1,79 @@
+"""Google is asked with this machine's credentials, at its own names: they are used where they lie, never copied."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.google_here import ACCOUNT, TOKEN, google
+
+pytestmark = pytest.mark.story
+
+PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+
+
+def sku(description: str, dollars: float, usage: str) -> dict[str, Any]:
+    """As Cloud Billing describes the price of a part."""
+    price = {"currencyCode": "USD", "units": "0", "nanos": round(dollars * 1e9)}
+    rate = {"startUsageAmount": 0, "unitPrice": price}
+    return {
+        "description": description, "category": {"usageType": usage}, "serviceRegions": ["us-central1"],
+        "pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": [rate]}}],
+    }  # fmt: skip
+
+
+SKUS = [
+    sku("Nvidia Tesla T4 GPU running in Americas", 0.4321, "OnDemand"),
+    sku("Nvidia Tesla T4 GPU attached to Spot Preemptible VMs running in Americas", 0.1234, "Preemptible"),
+]
+
+
+def who(bearer: str) -> str:
+    """Whose the credentials of a request are: a token that was given for the key, or one that was signed with it."""
+    token = bearer.removeprefix("Bearer ")
+    if token == TOKEN:
+        return ACCOUNT
+    return json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["iss"]
+
+
+def test_todays_prices_and_a_cluster_are_asked_for_with_credentials_that_are_never_copied(tmp_path: Path) -> None:
+    def answers(host: str, method: str, path: str) -> tuple[int, dict[str, Any]]:
+        if host.startswith("cloudbilling"):
+            return 200, {"skus": SKUS}
+        return 403, {"error": {"code": 403, "message": "Not today", "errors": [{"reason": "forbidden"}]}}
+
+    home, secret = tmp_path / "home", tmp_path / "secret"
+    secret.mkdir()
+    with google(secret, answers) as there:
+        own = {**there.environment, "TRANSIENT_MAGICS_HOME": str(home), "TMPDIR": str(tmp_path / "tmp")}
+        (tmp_path / "tmp").mkdir()
+
+        def said(*words: str) -> str:
+            ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, env=own)
+            assert ended.returncode == 0, ended
+            return ended.stdout
+
+        told = said("catalog", "t4", "--project", "mine")
+        assert datetime.now(UTC).date().isoformat() in told
+        assert {path.partition("?")[0] for _, _, path, _ in there.asked} == {"/v1/services/6F81-5844-456A/skus"}
+
+        said("cluster", "t4", "--name", "c", "--project", "mine", "--ssh-from", "10.0.0.0/8", "--bucket", "none")
+        deadline = time.monotonic() + 200
+        while not [each for each in there.asked if each[0].startswith("compute")]:
+            assert time.monotonic() < deadline, (home / "clusters" / "c" / "controller.log").read_text()
+            time.sleep(0.1)
+        os.kill(int((home / "clusters" / "c" / "controller.lock").read_text()), signal.SIGKILL)
+        assert there.tokens, "which are made with the key"
+        assert {who(bearer) for *_, bearer in there.asked} == {ACCOUNT}
+        assert there.kept_in(secret) == [secret / "credentials.json"]
+        assert there.kept_in(home) == there.kept_in(tmp_path / "tmp") == []
