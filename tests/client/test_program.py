@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from transient_magics import client
+
 PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
 
 
@@ -102,15 +104,23 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "demo  ready" in said("cluster", "list")
     assert "worker-0  4 vCPU" in said("cluster", "status", "demo")
     assert "worker-0 is ready" in said("cluster", "events", "demo", "--kind", "vm.ready")
+    assert said("cluster", "logs", "demo", "worker-0") == "worker-0 has logged nothing yet.\n"
     following = subprocess.Popen([*PROGRAM, "cluster", "events", "demo", "--follow"], stdout=subprocess.PIPE)
-    assert "will be taken back" in said("cluster", "revoke", "demo", "worker-0")
+    attached = subprocess.Popen([*PROGRAM, "cluster", "attach", "demo"], stdout=subprocess.PIPE, text=True)
+    assert "will be taken back" in said("cluster", "revoke", "demo", "worker-0", "--in", "3s")
     assert following.stdout is not None
     for line in following.stdout:
         if b"worker-0 will be taken back in 30 s" in line:
             break
     following.send_signal(signal.SIGINT)
     assert following.wait(60) == 130
+    (asked,), (noticed,) = map(client.cluster("demo").events, ("vm.preemption_asked", "vm.preemption_notice"))
+    assert noticed.time - asked.time > 3e9
     assert "demo is deleted, no VM is left" in said("cluster", "delete", "demo")
+    told, _ = attached.communicate(timeout=60)  # it ends with the cluster
+    assert attached.returncode == 0
+    assert "worker-0  4 vCPU" in told, "the status first"
+    assert "worker-0 will be taken back in 30 s" in told, "and then all that happens"
     assert "demo is deleted" in said("cluster", "delete", "demo")
     assert "demo  deleted" in said("cluster", "list", "--all")
 

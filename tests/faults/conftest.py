@@ -263,12 +263,14 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
-    """Three workers that train for ever, with a package that has to be installed on every VM, and a module of our own.
+    """Three workers that train for ever, with a package that has to be installed on every VM, and a folder of our own.
 
     They keep a core busy, and so end with the module.
     """
-    layers = tmp_path_factory.mktemp("modules") / "own_layers.py"
-    layers.write_text("SIZES = [1, 1, 1]\n")
+    layers = tmp_path_factory.mktemp("modules") / "own_layers"
+    (layers / "deep").mkdir(parents=True)
+    (layers / "__init__.py").write_text("from .deep.sizes import SIZES\n")
+    (layers / "deep" / "sizes.py").write_text("SIZES = [1, 1, 1]\n")
     cell = CELL.replace("= [1, 1, 1]", "= own_layers.SIZES")
     cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
     run = client.train(

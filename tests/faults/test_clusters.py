@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -10,22 +11,34 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
 from transient_magics import client
 from transient_magics.controller.access import Access
-from transient_magics.controller.seat import Seat
-from transient_magics.errors import ClusterError, CommandError, DeclarationError
-from transient_magics.journal import events
+from transient_magics.controller.cluster import Controller
+from transient_magics.controller.core import RequestVm
+from transient_magics.controller.machines import requested
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.tasks import Tasks
+from transient_magics.errors import ClusterError, DeclarationError
+from transient_magics.journal import ClusterState, Journal, events, read, replay
+from transient_magics.remote import Connection
+from transient_magics.spec import CONTROLLER
 
 
 @pytest.fixture(scope="module")
 def pair(home: Path) -> Iterator[tuple[Patient, Patient]]:
-    """Two small clusters side by side, ready."""
-    clusters = [client.declare(client.Declaration("k80", name=name)) for name in ("left", "right")]
+    """Two small clusters side by side, ready; the one on the right has workers that are stopped, not deleted."""
+    models = {"left": "spot", "right": "preemptible"}
+    clusters = [
+        client.declare(client.Declaration("k80", name=each, provisioning_model=models[each])) for each in models
+    ]
     for cluster in clusters:
         cluster.wait(PATIENCE)
     yield Patient(clusters[0]), Patient(clusters[1])
@@ -78,6 +91,17 @@ def test_a_resize_brings_and_takes_workers(pair: tuple[Patient, Patient]) -> Non
     right.until(lambda now: sum(vm.role == "worker" for vm in now.living) == 1, "one worker")
 
 
+def test_a_worker_that_compute_engine_stops_is_replaced_and_deleted(pair: tuple[Patient, Patient]) -> None:
+    _, right = pair
+    (worker,) = [vm.name for vm in right.cluster.state.living if vm.role == "worker"]
+    mark = right.mark()
+    right.cluster.revoke(worker)
+    right.event(mark, events.WorkerReplaced, worker=worker)
+    right.event(mark, events.VmRevoked, vm=worker)
+    right.sees(lambda: f"right-{worker}" not in json.loads(_list_instances()), f"end of {worker}, which is stopped")
+    right.until(lambda now: any(vm.replaces == worker and vm.state == "ready" for vm in now.living), "replaced")
+
+
 def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Patient, Patient]) -> None:
     left, _ = pair
     path = left.cluster.directory / "journal.jsonl"
@@ -101,15 +125,43 @@ def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Pati
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
 
 
-async def test_a_vm_that_may_not_manage_vms_is_no_place_for_the_controller(pair: tuple[Patient, Patient]) -> None:
+async def test_where_a_vm_may_not_manage_vms_the_controller_stays_here_and_says_why(
+    pair: tuple[Patient, Patient], tmp_path: Path
+) -> None:
     cluster = pair[1].cluster
     spec, server = cluster.state.spec, cluster.state.vms["ps-0"]
     assert spec
-    async with Access(spec) as access:
+    spec = replace(spec, controller="cluster", prices={**spec.prices, CONTROLLER: spec.prices["parameter-server"]})
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict()))
+    seat = RequestVm("controller-0", CONTROLLER, 0, "", server.zone, "standard", None)
+    told = (
+        events.ClusterDeclared(spec=spec.to_dict()), requested(spec, seat),
+        events.VmRunning(vm=seat.vm, address=server.address), events.VmReady(vm=seat.vm),
+    )  # fmt: skip
+    controller = Controller(tmp_path)
+    async with Access(spec) as access, asyncio.TaskGroup() as group:
         await access.reopen()
         async with await access.connect(server, cluster.directory / "key") as connection:
-            with pytest.raises(CommandError, match="insufficient authentication scopes"):
-                await Seat(connection, spec, server.name).check()
+            with Journal(tmp_path / "journal.jsonl") as journal:
+                recorder = controller._recorder = Recorder(journal, ClusterState())
+                controller._tasks = Tasks(group, recorder.changed.set, recorder.note)
+                assert all(recorder.record(each) for each in told)
+
+                async def connected() -> Connection:
+                    return connection  # to a VM that has no service account
+
+                fleet: Any = SimpleNamespace(link=lambda _: SimpleNamespace(answering=True, connection=connected))
+                async with asyncio.timeout(PATIENCE):
+                    while not recorder.trouble:
+                        recorder.changed.clear()
+                        controller._hand_over(access, fleet)
+                        await recorder.changed.wait()
+                controller._tasks.cancel_all()
+    history = read(tmp_path / "journal.jsonl")
+    (trouble,) = [each.what for each in history if isinstance(each, events.ControllerTrouble)]
+    assert trouble.startswith("The controller cannot move to controller-0 yet: ")
+    assert "insufficient authentication scopes" in trouble
+    assert replay(history).seat == ""
 
 
 def test_a_vm_taken_away_while_it_boots_is_asked_for_again_and_one_that_reboots_is_not(home: Path) -> None:

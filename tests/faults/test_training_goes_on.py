@@ -19,24 +19,23 @@ pytestmark = pytest.mark.training
 
 
 def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
-    mark = patient.mark()
-    patient.kill("worker-0", "worker")
-    patient.event(mark, events.WorkerLeft, worker="worker-0")
+    mark, victim = patient.mark(), patient.workers()[0]
+    patient.kill(victim, "worker")
+    patient.event(mark, events.WorkerLeft, worker=victim)
     patient.goes_on()
-    joined = patient.event(mark, events.WorkerJoined, worker="worker-0")
+    joined = patient.event(mark, events.WorkerJoined, worker=victim)
     numbers = [each.number for each in patient.cluster.events("worker.joined")]  # type: ignore[attr-defined]
     assert len(numbers) == len(set(numbers)), "a number was used twice"
     assert joined.run == "run-1"  # type: ignore[attr-defined]
 
 
 def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patient) -> None:
-    worker = patient.process("worker-1", "worker")
-    old = patient.kill("worker-1", "agent")
-    patient.sees(
-        lambda: set(processes(str(patient.home("worker-1")), "runtime.agent ")) - {old}, "new agent on worker-1"
-    )
+    vm = patient.workers()[0]
+    worker = patient.process(vm, "worker")
+    old = patient.kill(vm, "agent")
+    patient.sees(lambda: set(processes(str(patient.home(vm)), "runtime.agent ")) - {old}, f"new agent on {vm}")
     patient.goes_on()
-    assert patient.process("worker-1", "worker") == worker, "the worker was not adopted"
+    assert patient.process(vm, "worker") == worker, "the worker was not adopted"
 
 
 def places(patient: Patient, vm: str, file: str) -> list[tuple[str, ...]]:
@@ -47,16 +46,16 @@ def places(patient: Patient, vm: str, file: str) -> list[tuple[str, ...]]:
 
 def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patient) -> None:
     assert patient.run
-    for vm in ("ps-0", *patient.workers()):
+    for vm in (patient.server(), *patient.workers()):
         assert places(patient, vm, "tiny_package.py") == [("transient", "runs", patient.run.name, "packages")]
     assert find_spec("tiny_package") is None
 
 
-def test_a_module_that_is_sent_along_is_what_every_vm_trains_with(patient: Patient) -> None:
+def test_a_folder_that_is_sent_along_is_what_every_vm_trains_with(patient: Patient) -> None:
     assert patient.run
     assert "= own_layers.SIZES" in (patient.run.directory / "cell.py").read_text()
-    for vm in ("ps-0", *patient.workers()):
-        assert places(patient, vm, "own_layers.py") == [("transient", "runs", patient.run.name, "include")]
+    for vm in (patient.server(), *patient.workers()):
+        assert places(patient, vm, "sizes.py") == [("transient", "runs", patient.run.name, "include")]
     assert find_spec("own_layers") is None
 
 
@@ -101,7 +100,7 @@ def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Pat
     mark = patient.mark()
     saved = patient.event(mark, events.TrainCheckpoint).step  # type: ignore[attr-defined]
     mark = patient.mark()
-    patient.kill("ps-0", "parameter_server")
+    patient.kill(patient.server(), "parameter_server")
     resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
     assert resumed >= saved
     patient.whole()
@@ -161,15 +160,15 @@ def test_a_killed_controller_is_revived_with_nothing_lost_and_nothing_doubled(pa
 
 
 def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient) -> None:
-    mark = patient.mark()
-    number = patient.process("worker-1", "worker")
+    mark, frozen = patient.mark(), patient.workers()[0]
+    number = patient.process(frozen, "worker")
     os.kill(number, signal.SIGSTOP)
     try:
-        patient.event(mark, events.WorkerLeft, worker="worker-1")
+        patient.event(mark, events.WorkerLeft, worker=frozen)
         patient.goes_on()
     finally:
         os.kill(number, signal.SIGCONT)
-    patient.event(mark, events.WorkerJoined, worker="worker-1")
+    patient.event(mark, events.WorkerJoined, worker=frozen)
     patient.whole()
 
 

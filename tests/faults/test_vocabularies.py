@@ -1,7 +1,13 @@
-"""A text model's subword vocabulary is made on a VM, and is here when the cluster is gone: it goes with checkpoints."""
+"""Two text runs as typed in a terminal, one on two parameter servers and one with synchronous steps.
+
+A text model's subword vocabulary is made on a VM, and is here when the cluster is gone: it goes with checkpoints.
+"""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -9,8 +15,11 @@ import pytest
 
 from tests.faults.conftest import PATIENCE
 from transient_magics import client
+from transient_magics.errors import TrainingError
 
 pytestmark = pytest.mark.training
+
+PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
 
 CELL = """
 import random
@@ -42,17 +51,18 @@ def smallest_transformer():
 """
 
 
-def train(cluster: client.Cluster, steps: int, resume: str | None = None) -> client.Run:
-    """A run of so many steps, which is over, of a cluster that is gone."""
-    try:
-        run = client.train(
-            source=CELL, cluster=cluster, name=f"to-{steps}", model="transformer", hparams_set="smallest_transformer",
-            problem="lower_to_upper", train_steps=steps, check=False, resume=resume,
-        )  # fmt: skip
-        run.wait(PATIENCE)
-    finally:
-        cluster.delete(PATIENCE)
-    return run
+def said(*words: str | Path) -> str:
+    """What the program printed, which did what it was asked for."""
+    ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
+    assert ended.returncode == 0, ended
+    return ended.stdout
+
+
+def train(cluster: str, file: Path, steps: int, *more: str) -> str:
+    """Train so many steps; what the program said meanwhile."""
+    model = "--model", "transformer", "--hparams-set", "smallest_transformer", "--problem", "lower_to_upper"
+    named = "--name", f"to-{steps}", "--cluster", cluster, "--train-steps", str(steps)
+    return said("train", file, *model, *named, "--no-check", *more)
 
 
 def vocabulary(folder: Path) -> bytes:
@@ -63,14 +73,43 @@ def vocabulary(folder: Path) -> bytes:
 def test_texts_of_a_subword_vocabulary_after_the_cluster_a_resumption_and_from_a_bucket(
     home: Path, tmp_path: Path
 ) -> None:
-    first = train(client.declare(client.Declaration("cpu", name="words")), 5)
+    file = tmp_path / "words.py"
+    file.write_text(CELL)
+    cluster = client.declare(client.Declaration("cpu", name="words", ps=2))
+    try:
+        assert train("words", file, 5) == "to-5 is declared on words.\n"
+        # A cluster trains one run at a time. The next waits for its end, and its code runs nowhere before.
+        late = client.train(source="import time\nraise ValueError(time.time())", cluster=cluster, train_steps=1)
+        first = cluster.run("to-5")
+        assert first.wait(PATIENCE).step >= 5
+        with pytest.raises(TrainingError, match="ValueError: ") as refused:
+            late.wait(PATIENCE)
+        (moment,) = re.findall(r"ValueError: ([\d.]+)", str(refused.value))
+        declared, finished = (cluster.events(kind)[-1] for kind in ("train.declared", "train.finished"))
+        assert declared.run == late.name  # type: ignore[attr-defined]
+        assert declared.seq < finished.seq, "it was not there in time to wait"
+        assert float(moment) > finished.time / 1e9 - 1
+        assert {vm.name for vm in cluster.state.living} == {"ps-0", "ps-1", "worker-0"}
+    finally:
+        cluster.delete(PATIENCE)
     (answer,) = first.decode(["abc def"])
     assert isinstance(answer, str)
-    again = train(client.declare(client.Declaration("cpu", name="stored", bucket="gs://words-results")), 10, "to-5")
+
+    cluster = client.declare(client.Declaration("cpu", name="stored", bucket="gs://words-results"))
+    try:
+        told = train("stored", file, 10, "--resume", "to-5", "--mode", "sync", "--wait")
+        assert "first gradient after" in said("cluster", "logs", "stored", "worker-0")
+        assert said("cluster", "logs", "stored", "worker-0", "--lines", "1").count("\n") == 1
+    finally:
+        cluster.delete(PATIENCE)
+    assert told.splitlines()[0] == "to-10 is declared on stored."
+    assert re.search(r"^to-10: .*step 1\d.*It cost \$0\.", told, re.MULTILINE), told
+    again = cluster.run("to-10")
+    assert told.splitlines()[-1] == f"Its results are in {again.directory}."
     assert not (again.directory / "checkpoints" / "model.ckpt-10.index").exists(), "it is in the bucket alone"
     logits = again.predict({"inputs": ["abc def"], "targets": ["ABC DEF"]})
     assert isinstance(logits, numpy.ndarray)
     assert numpy.isfinite(logits).all()
-    exported = again.export(tmp_path / "exported")
-    assert (exported / "saved_model.pb").stat().st_size
+    assert said("export", "to-10", tmp_path / "exported") == f"{tmp_path / 'exported'}\n"
+    assert (tmp_path / "exported" / "saved_model.pb").stat().st_size
     assert vocabulary(again.fetch(tmp_path / "fetched")) == vocabulary(first.directory), "the one it had learnt with"

@@ -113,7 +113,8 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     assert last["step"] >= step
     assert events(room, "worker.left")[-1]["reason"] == "told to leave"
 
-    start(train_steps=last["step"] + 10, pace_seconds=None)
+    records = (room.run_folder("ps-0") / "data").rename(room.root("ps-0") / "records")
+    start(train_steps=last["step"] + 10, pace_seconds=None, data_dir=str(records))
     finished = until(lambda: events(room, "train.finished") or events(room, "train.failed"), "the end")[0]
     assert finished["step"] >= last["step"] + 10
     assert events(room, "train.started")[-1]["step"] == last["step"]

@@ -208,8 +208,8 @@ def _train() -> tuple[Option, ...]:
         flag("--cluster", "which cluster (the latest)", str, completes="cluster", metavar="NAME"),
         flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
         flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", overrides, metavar="NAME=VALUE,..."),
-        flag("--data-dir", "where the TFRecords are; gs://BUCKET/FOLDER: kept there for all clusters (made once by "
-              "generate_data)", str, metavar="PLACE"),
+        flag("--data-dir", "where the TFRecords are: a folder that every VM has; gs://BUCKET/FOLDER: kept there for "
+              "all clusters (made once by generate_data)", str, metavar="PLACE"),
         flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
