@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from . import programs
 from .machine_room import MachineRoom
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _programs_end() -> Iterator[None]:
+    """After the last test: they would be left behind."""
+    yield
+    programs.end()
 
 
 @pytest.fixture

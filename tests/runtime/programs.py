@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,11 +43,23 @@ def run(program: str, *arguments: object, own: bool = False, code: int = 0) -> s
     return output
 
 
-@cache
+_servers: dict[str, subprocess.Popen[str]] = {}
+
+
 def _server(kind: str) -> subprocess.Popen[str]:
-    """It ends when its input does: with the process of the tests."""
-    command = [sys.executable, "-m", "tests.runtime.programs", kind]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT)
+    """It ends when its input does."""
+    if kind not in _servers:
+        command = [sys.executable, "-m", "tests.runtime.programs", kind]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        _servers[kind] = subprocess.Popen(command, text=True, cwd=PROJECT, **pipes)
+    return _servers[kind]
+
+
+def end() -> None:
+    """End what programs were forked from."""
+    for server in _servers.values():
+        server.communicate()
+    _servers.clear()
 
 
 def main() -> None:

@@ -122,7 +122,8 @@ PAGE = """# Which of Tensor2Tensor's models run
 
 Tensor2Tensor (T2T) 1.15.7 registers {count} models. On TensorFlow {version} {runs} of them make a training step here.
 Each was built with the hparams set named beside it, made small (width, number of layers), on the problem named, and
-made one step on random numbers. What else had to be changed is given with the set. Problems called `tiny_` are in
+made one step on random numbers (of whole ones all 1, of texts empty ones). What else had to be changed is given with
+the set. Every run of the tests makes that step with nine of them. Problems called `tiny_` are in
 `tests/runtime/trial_problems.py`. Where a model makes no step, the reason is followed by what T2T or a library says,
 and where in their code. `python -m tests.runtime.try_models` tries them all anew.
 
