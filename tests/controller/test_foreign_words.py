@@ -410,7 +410,7 @@ async def chief(
 
     training = Training(run, folder / "runs" / "run-1", recorded.append, lambda _: None, lambda: None, note=note)
     monkeypatch.setattr(training, "_lines", lines)
-    monkeypatch.setattr(training, "_chief_connection", lambda: _nothing())
+    monkeypatch.setattr(training, "_chief_connection", _timeless)
     training._chief_known.set()
     await training._follow_chief()
     assert training._over.result().time <= time.time_ns()  # from then on the cluster is idle, whatever was said
@@ -419,6 +419,13 @@ async def chief(
 
 async def _nothing() -> None:
     return None
+
+
+async def _timeless() -> SimpleNamespace:
+    async def run(command: str) -> str:
+        return "inf"
+
+    return SimpleNamespace(run=run)
 
 
 async def test_a_chief_decides_nothing_for_the_controller(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

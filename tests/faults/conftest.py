@@ -13,7 +13,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +213,24 @@ def _summary(cluster: client.Cluster) -> str:
         f"{state.phase}; {vms}; {run and (run.phase, run.step, sorted(run.workers), run.reason)}; {state.trouble}\n"
         + ("\n".join(line[:300] for line in log if "stamina" not in line))
     )
+
+
+@contextlib.contextmanager
+def started_with(patient: Patient, vm: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """Python programs that are started on a VM meanwhile have this environment, too, as have those that they start.
+
+    A PYTHONPATH goes behind the one that they have.
+    """
+    program = places.emulator() / "vms" / f"{patient.cluster.name}-{vm}" / "bin" / "transient-python"
+    before = program.read_text()
+    path = {"PYTHONPATH": f"$PYTHONPATH:{environment['PYTHONPATH']}"} if "PYTHONPATH" in environment else {}
+    lines = [f'export {name}="{value}"\n' for name, value in {**environment, **path}.items()]
+    program.write_text(before.replace("exec ", "".join(lines) + "exec ", 1))
+    try:
+        yield
+    finally:
+        if program.exists():
+            program.write_text(before)
 
 
 def take_away(vm: str) -> None:

@@ -27,7 +27,7 @@ from ..controller.declared import (
     was_elsewhere,
 )
 from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
-from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, read, replay
+from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, now, read, replay
 from ..protocol.names import is_path
 from . import commands
 from .follower import follower
@@ -207,7 +207,7 @@ class Cluster:
 
     def cost(self) -> Bill:
         """What it has cost so far, costs per hour, and would have cost on demand."""
-        return bill(self.state, time.time())
+        return bill(self.state, now())
 
     def run(self, name: str | None = None) -> Run:
         """The run called `name`, else the latest one. Raises ClusterError where there is none."""

@@ -8,13 +8,13 @@ the old one would have. Such tokens work in buckets with uniform access only.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Literal
 
 from ..errors import AccessError, CloudError
+from ..journal import now
 from . import failures
 from .calls import Attempts
 from .recording import watched
@@ -112,7 +112,7 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
             credentials: Any = google.auth.default(scopes=[_SCOPE])[0]
             credentials.refresh(request)
             own, ends = credentials.token, credentials.expiry.replace(tzinfo=UTC).timestamp()
-        begun = time.time()
+        begun = now()
         answer = sts.Client(f"{endpoint or _GOOGLE}/v1/token").exchange_token(
             request, _GRANT, own, _ACCESS_TOKEN, requested_token_type=_ACCESS_TOKEN, additional_options=options
         )

@@ -8,6 +8,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ..journal.steady import counted, now
+
 GOOGLE = "https://compute.googleapis.com/"
 _HEARD = 4
 
@@ -16,7 +18,8 @@ class Heard:
     """How far this machine's clock is from a server's, by the dates of the answers that come anyway."""
 
     def __init__(self) -> None:
-        self._offsets: deque[float] = deque(maxlen=_HEARD)
+        self._answers: deque[tuple[float, float]] = deque(maxlen=_HEARD)
+        """By how many seconds the clock that counts was ahead of the server's: at least, and at most."""
 
     def listen(self, session: Any) -> Any:
         """The session of `requests`, whose answers are heard from now on."""
@@ -29,16 +32,17 @@ class Heard:
 
         Of the latest answers the one counts that says least: this machine may have slept while it waited for one.
         """
-        return min(self._offsets, key=abs, default=0.0)
+        shown = now() - counted()
+        offsets = [max(0.0, least + shown) + min(0.0, most + shown) for least, most in self._answers]
+        return min(offsets, key=abs, default=0.0)
 
     def _hear(self, response: Any, *_: Any, **__: Any) -> None:
-        after = time.time()
+        after = counted()
         try:
             written = _moment(response.headers.get("Date", ""))
         except ValueError:
             return
-        least, most = after - response.elapsed.total_seconds() - (written + 1.0), after - written
-        self._offsets.append(max(0.0, least) + min(0.0, most))
+        self._answers.append((after - response.elapsed.total_seconds() - (written + 1.0), after - written))
 
 
 def offset(url: str = GOOGLE, *, direct: bool = False, timeout: float = 10.0) -> tuple[float, float]:

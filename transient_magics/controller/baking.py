@@ -8,12 +8,12 @@ fail, its labels let a sweep find it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from ..cloud import BASE_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest, request_id
 from ..errors import AlreadyExistsError, CloudError
+from ..journal import now
 from ..spec import ImageSpec
 from ..version import VERSION
 from .boots import IMAGE, Told, last_lines, told
@@ -119,7 +119,7 @@ class Baking:
             ssh_public_key="",
             labels={BUILD_LABEL: spec.name, ID_LABEL: spec.id, **self._whose},
             metadata={"startup-script": image_script(with_gpu=spec.gpu)},
-            termination_time=datetime.fromtimestamp(time.time() - self._engine.ahead, UTC) + _LIFE,
+            termination_time=datetime.fromtimestamp(now() - self._engine.ahead, UTC) + _LIFE,
             image=spec.base,
             disk_gb=spec.disk_gb,
             network=spec.network,

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..cloud import BoundedToken, Reach
 from ..errors import CloudError, CredentialsError, RemoteError
+from ..journal import now
 from ..remote import Connection
 
 log = logging.getLogger(__name__)
@@ -76,26 +76,26 @@ class TokenKeeper:
             log.warning("no token for the bucket: %s", error)
             if not isinstance(error, CredentialsError):  # of those everybody hears who asks Google for anything
                 self._note(_SOURCE, str(error))
-            self._renew_at = time.time() + self._pause
+            self._renew_at = now() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             return False
         self._note(_SOURCE, "")
         self._pause = _FIRST_PAUSE
-        self._renew_at = time.time() + max((self._token.expires - time.time()) / 2, self.shortest)
+        self._renew_at = now() + max((self._token.expires - now()) / 2, self.shortest)
         return True
 
     async def keep(self) -> None:
         """Until cancelled."""
         brought: tuple[BoundedToken | None, Connection | None] = None, None
         while True:
-            if time.time() >= self._renew_at:
+            if now() >= self._renew_at:
                 await self.renew()
             try:
                 connection = await self._connection()
                 if self._token and brought != (self._token, connection):
                     await connection.put_files(self.files, below=self._folder)
                     brought = self._token, connection
-                await _closed_within(connection, self._renew_at - time.time())
+                await _closed_within(connection, self._renew_at - now())
             except (RemoteError, OSError) as error:
                 log.warning("the token for the bucket is not on the VM: %s", error)
                 await asyncio.sleep(_FIRST_PAUSE)

@@ -11,12 +11,11 @@ import json
 import logging
 import os
 import shlex
-import time
 from pathlib import Path
 from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
-from ..journal import ClusterState, Journal, RunState, events, read, replay
+from ..journal import ClusterState, Journal, RunState, events, now, read, replay
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
@@ -90,7 +89,7 @@ class Controller:
             ):
                 if await self._open(access):
                     adviser = Adviser(self._recorder, access)
-                    await adviser.keep_asking(time.time())  # before the first VM is asked for
+                    await adviser.keep_asking(now())  # before the first VM is asked for
                     await self._govern(access, adviser)
             journal.sync()
 
@@ -181,8 +180,8 @@ class Controller:
                 self._tasks.do("journal", fleet.keep_journal)
             while not self._state.over and self._state.seat == here():
                 recorder.changed.clear()
-                if adviser.due(time.time()):
-                    self._tasks.do("advice", lambda: adviser.keep_asking(time.time()))
+                if adviser.due(now()):
+                    self._tasks.do("advice", lambda: adviser.keep_asking(now()))
                 recorder.note("clock", skew.wrong(access.engine.ahead))
                 self._carry_out(fleet, skew.now(access.engine.ahead))
                 fleet.keep_links()
@@ -285,7 +284,7 @@ class Controller:
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time))
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
-                self._metering.counted(vm, line, time.time())
+                self._metering.counted(vm, line, now())
             case ProcessGaveUp() if (line.name, line.role) == (vm, state.role):
                 training = self._trainings.get(line.run)
                 if training and state.living:
@@ -305,7 +304,7 @@ class Controller:
         ready = [vm for vm in state.living if vm.state == "ready" and vm.role != CONTROLLER]
         if len(ready) >= state.spec.worker_count + state.spec.parameter_servers:
             workers = sum(vm.role == WORKER for vm in ready)
-            self._recorder.record(events.ClusterReady(workers=workers, seconds=time.time() - state.declared_at))
+            self._recorder.record(events.ClusterReady(workers=workers, seconds=now() - state.declared_at))
 
     def _hand_over(self, access: Access, fleet: Fleet) -> None:
         """Give the cluster into the charge of a controller on a VM of its own, if it has one.
@@ -429,7 +428,7 @@ class Controller:
 
     def _resize(self, wanted: ClusterSpec) -> None:
         assert self._state.spec
-        spec = resized(self._state.spec, wanted, self._state, time.time())
+        spec = resized(self._state.spec, wanted, self._state, now())
         agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
 

@@ -25,7 +25,7 @@ from ..errors import (
     RemoteError,
     TransientError,
 )
-from ..journal import ClusterState, Event, Journal, decode, events, fold, metrics, read, replay
+from ..journal import ClusterState, Event, Journal, decode, events, fold, metrics, now, read, replay
 from ..remote import Connection, follow_across
 from ..runtime.manifest import split
 from ..spec import ClusterSpec, cluster_store
@@ -222,7 +222,7 @@ class Mirror:
             return {"pid": os.getpid(), "trouble": self._trouble or self._trouble_there or self._state.trouble}
         new = self._spec
         if request.get("do") == "resize":  # what is passed on is nothing that this machine would not take back
-            new = resized(self._spec, ClusterSpec.from_dict(request["spec"]), self._state, time.time())
+            new = resized(self._spec, ClusterSpec.from_dict(request["spec"]), self._state, now())
             request = {**request, "spec": new.to_dict()}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):

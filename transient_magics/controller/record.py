@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
-import time
 from dataclasses import replace
 
 from ..errors import JournalError
-from ..journal import ClusterState, Event, Journal, events, fold
+from ..journal import ClusterState, Event, Journal, events, fold, now
 from ..spec import ClusterSpec
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ class Recorder:
 
         Nor one that makes no sense in this state: it is not written, so that nobody meets it again.
         """
-        event = self._journal.stamped(event) if not self._kept else replace(event, time=event.time or time.time_ns())
+        event = self._journal.stamped(event) if not self._kept else replace(event, time=event.time or int(now() * 1e9))
         try:
             state = fold(self.state, event)
         except JournalError as error:

@@ -6,8 +6,7 @@ another time, and setting a clock takes a minute. A cluster that is there goes o
 
 from __future__ import annotations
 
-import time
-
+from .. import journal
 from ..spec import render_duration
 
 MOST_SECONDS = 60.0
@@ -26,7 +25,7 @@ def wrong(ahead: float) -> str:
 
 def ill_dated(declared_at: float) -> str:
     """What is wrong with a declaration that a clock which has been set since has dated, or nothing."""
-    away = declared_at - time.time()
+    away = declared_at - journal.now()
     if away <= MOST_SECONDS:
         return ""
     return f"It was declared by a clock that was {render_duration(away)} ahead; declare it again"
@@ -34,4 +33,4 @@ def ill_dated(declared_at: float) -> str:
 
 def now(ahead: float) -> float:
     """The present moment (seconds since 1970): by this machine's clock, or by Compute Engine's where that is wrong."""
-    return time.time() - (ahead if wrong(ahead) else 0.0)
+    return journal.now() - (ahead if wrong(ahead) else 0.0)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..cloud import BoundedToken, CloudStorage, Reach
 from ..errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
-from ..journal import ClusterState, Event, RunState, VmState, events, metrics, read
+from ..journal import ClusterState, Event, RunState, VmState, events, metrics, now, read
 from ..protocol.names import is_name
 from ..protocol.vm_events import from_chief
 from ..remote import MOST_FILES, Connection, follow_across, room
@@ -44,6 +44,8 @@ _LAST_SAVE_SECONDS = 120.0
 _SHIP_SECONDS = 120.0
 _INTO_BUCKET_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 1.0
+_CLOCK_SECONDS, _CLOCK_ERROR = 5.0, 5.0
+"""For the question what time it is on a VM, and by how much that may be wrong."""
 _TRY_AGAIN_SECONDS = 2.0
 _NOT_BUILT = (
     "--pip-build would run the packages' own code beside the controller, which has a VM for itself: build wheels on "
@@ -199,7 +201,7 @@ class Training:
                 self._tell_of_no_last_checkpoint(state(), error)
         run = state()  # with what was just saved
         step = max(run.step, run.checkpoint_step or 0)  # progress is told only now and then
-        seconds = time.time() - run.started_at if run.started_at else 0.0
+        seconds = now() - run.started_at if run.started_at else 0.0
         self._end(
             events.TrainFinished(
                 run=self.name, step=step, loss=run.loss, seconds=seconds, checkpoint=run.checkpoint, stopped=True
@@ -302,19 +304,30 @@ class Training:
         (self.folder / "events.jsonl").unlink(missing_ok=True)  # written anew from the first line on
         async for line in self._lines("events.jsonl", 0, _MOST_EVENTS):
             try:
-                event = from_chief(line, self.name, self._since, time.time_ns())
+                event = from_chief(line, self.name, self._since, int(now() * 1e9))
             except ValueError as error:
                 self._refusals.add(line, error)
                 continue
             with suppress(OSError):  # a copy for a new parameter server's VM; the journal has what matters
                 metrics.append(self.folder / "events.jsonl", line + b"\n")
             if event.kind in ("train.finished", "train.failed"):
-                self._end(replace(event, time=min(event.time, time.time_ns())))  # since then the cluster is idle
+                self._end(replace(event, time=await self._when(event)))
                 return
             self._note(event)
             if (event.kind, event.time) not in self._known:
                 self._known.add((event.kind, event.time))
                 self._record(event)
+
+    async def _when(self, event: Event) -> int:
+        """When it happened by this machine's clock, in ns: since the end of its run the cluster is idle."""
+        ahead = 0.0  # the clock of the VM, in seconds
+        try:
+            async with asyncio.timeout(_CLOCK_SECONDS):
+                ahead = float(await (await self._chief_connection()).run("date +%s.%N")) - now()
+        except (RemoteError, OSError, ValueError) as error:
+            log.warning("%s: what time it is on its chief's VM is not known: %s", self.name, error)
+        there = event.time if abs(ahead) < _CLOCK_ERROR or not math.isfinite(ahead) else event.time - int(ahead * 1e9)
+        return max(self._since, min(there, int(now() * 1e9)))
 
     def _note(self, event: Event) -> None:
         match event:

@@ -13,6 +13,7 @@ from .follow import follow, read
 from .kept import KeptState, kept
 from .series import RunSeries
 from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, fold, replay
+from .steady import SteadyClock, now
 from .store import Journal
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "KeptState",
     "RunSeries",
     "RunState",
+    "SteadyClock",
     "VmState",
     "WorkerState",
     "at_the_end",
@@ -37,6 +39,7 @@ __all__ = [
     "follow",
     "kept",
     "metrics",
+    "now",
     "read",
     "replay",
 ]

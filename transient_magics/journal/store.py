@@ -8,7 +8,6 @@ part that was written is cut off again and the error goes to the caller, who kee
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from ..errors import JournalError
 from .events import Event, encode
 from .follow import read
 from .state import MOST_LOST
+from .steady import now
 
 
 class Journal:
@@ -57,7 +57,7 @@ class Journal:
 
     def stamped(self, event: Event) -> Event:
         """The event as it would be appended now: with its `seq` and `time`."""
-        self._latest = max(self._latest, time.time_ns())
+        self._latest = max(self._latest, int(now() * 1e9))
         return replace(event, seq=self.seq + 1, time=event.time or self._latest)
 
     def extend(self, events: Iterable[Event]) -> list[Event]:
