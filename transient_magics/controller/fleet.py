@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..errors import (
     StockoutError,
     UnreachableError,
 )
-from ..journal import ClusterState, VmState, events, read
+from ..journal import ClusterState, VmState, events, now, read
 from ..protocol.vm_events import AgentLine
 from ..remote import Connection, generate_key
 from ..runtime.manifest import split
@@ -40,16 +40,20 @@ from .machines import instance_name, labels, requested, vm_name, vm_request
 from .owner import noted
 from .record import Recorder
 from .seat import JOURNAL, here
+from .silence import Silence
 from .tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 5.0
-_SILENT_SECONDS = 60.0  # a VM that Google calls RUNNING and that has not answered for so long is replaced
 _LEAVE_SECONDS = 300.0  # a VM that is still there so long after the notice of its preemption may have made it up
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
 _CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA, AccessError: ACCESS}
+_SILENCE = (
+    "No VM answers any more, though Compute Engine says that they run: they are left as they are, for it may be the "
+    "way to them that is closed (SSH out of this machine's network, or its address in --ssh-from)"
+)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 
 
@@ -72,7 +76,7 @@ class Fleet:
         self._public_key = generate_key(directory / "key")
         self._whose = noted(directory)
         self._links: dict[str, Link] = {}
-        self._lost_at: dict[str, float] = {}
+        self._silence = Silence()
         self._suspicion = asyncio.Event()
         self._login = Login(recorder)
         self._boots = Boots(recorder, access, tasks)
@@ -201,16 +205,16 @@ class Fleet:
     async def poll(self) -> None:
         """Ask Compute Engine regularly, and at once when a connection broke, which VMs it has. Until cancelled."""
         while True:
-            asked = time.time()
+            asked, began = now(), time.monotonic()
             try:
                 if self._login.refused:
                     await self._access.renew()
                 found = await self._listed()
             except CloudError as error:
-                # Whoever cannot reach Google either learns nothing from the silence of a VM.
-                self._lost_at = dict.fromkeys(self._lost_at, time.monotonic())
+                self._silence.asked(began, time.monotonic(), answered=False)
                 await self._unreachable("poll", error)
             else:
+                self._silence.asked(began, time.monotonic(), answered=True)
                 self._recorder.note("poll", "")
                 self._login.accept()
                 await self._read_clock()
@@ -242,7 +246,7 @@ class Fleet:
             del self._links[name]
             self._tasks.cancel(f"link {name}")
             self._boots.leave(name)
-            self._lost_at.pop(name, None)
+            self._silence.end(name)
             self._recorder.note(name, "")
         for name, vm in living.items():
             if name not in self._links:
@@ -250,13 +254,16 @@ class Fleet:
                 self._links[name] = Link(name, self._connector(name), hooks, agent=vm.role != CONTROLLER)
             self._tasks.do(f"link {name}", self._links[name].run)
             self._boots.follow(vm)
-            # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
-            silent = time.monotonic() - self._lost_at.get(name, time.monotonic()) > _SILENT_SECONDS
-            if vm.state == "leaving" and time.time() - vm.noticed_at > _LEAVE_SECONDS:
+            if vm.state == "leaving" and now() - vm.noticed_at > _LEAVE_SECONDS:
                 self.delete(vm, "it was to be preempted and is still there")
-            if silent and name != here():
-                self.delete(vm, "it does not answer")
+        self._give_up_silent(living)
         self._recorder.note("boot", self._boots.trouble)
+
+    def _give_up_silent(self, living: Mapping[str, VmState]) -> None:
+        known = [name for name, vm in living.items() if vm.ready_at and name != here()]
+        for name in self._silence.for_good(known, time.monotonic()):
+            self.delete(living[name], "it does not answer")
+        self._recorder.note("silence", _SILENCE if self._silence.closed else "")
 
     @staticmethod
     def _alone_here(vm: VmState) -> bool:
@@ -329,7 +336,7 @@ class Fleet:
                 if vm.state != "leaving" and vm.provisioning_model != "standard":
                     self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
             elif vm.running_at < asked and (seen is None or seen.status in _GONE):
-                signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._lost_at else "api"
+                signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._silence else "api"
                 self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal))
         known = {vm.name for vm in self._state.living}
         for name, vm in found.items():
@@ -370,7 +377,7 @@ class Fleet:
         return connector
 
     def _ready(self, name: str) -> None:
-        self._lost_at.pop(name, None)
+        self._silence.end(name)
         if self._state.vms[name].state == "booting":
             self._recorder.record(events.VmReady(vm=name))
         self._recorder.note(name, "")
@@ -378,5 +385,5 @@ class Fleet:
 
     def _lost(self, name: str) -> None:
         if self._state.vms[name].ready_at:
-            self._lost_at.setdefault(name, time.monotonic())
+            self._silence.begin(name, time.monotonic())
         self._suspicion.set()
