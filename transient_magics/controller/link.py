@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
+from ..journal import now
 from ..protocol.checks import parsed_object
 from ..protocol.vm_events import AgentLine, from_agent
 from ..remote import Connection, Reader, Writer, push_bundle
@@ -34,6 +35,7 @@ _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
 _DISMISS_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
+_LOOKS_A_SECOND = 10
 _MOST_LINES = 64 * 2**20  # bytes
 
 
@@ -212,7 +214,7 @@ class Link:
         async for offset, line in self._connection.follow(AGENT_LINES, self._heard, most=_MOST_LINES):
             self._heard = offset
             try:
-                told = from_agent(line, 0, time.time_ns())
+                told = from_agent(line, 0, int(now() * 1e9))
             except ValueError as error:
                 self._refusals.add(line, error)
             else:
@@ -297,15 +299,18 @@ class Link:
         try:
             return await self._connection.open_socket(AGENT_SOCKET)
         except (RemoteError, OSError):
-            await self._start_agent(self._connection)
+            number = await self._start_agent(self._connection)
         async with asyncio.timeout(_AGENT_START_SECONDS):
             while True:
-                try:
-                    return await self._connection.open_socket(AGENT_SOCKET)
-                except (RemoteError, OSError):
-                    await asyncio.sleep(0.1)
+                while await _lives(self._connection, number):
+                    for _ in range(_LOOKS_A_SECOND):
+                        with suppress(RemoteError, OSError):
+                            return await self._connection.open_socket(AGENT_SOCKET)
+                        await asyncio.sleep(1 / _LOOKS_A_SECOND)
+                number = await self._start_agent(self._connection)
 
-    async def _start_agent(self, connection: Connection) -> None:
+    async def _start_agent(self, connection: Connection) -> int:
+        """Its process number. Where one runs already, the one that is started ends at once."""
         await _until_booted(connection)
         digest = await push_bundle(connection)
         command = (
@@ -313,7 +318,7 @@ class Link:
             '--root "$HOME/transient"'
         )
         try:
-            await connection.start_detached(command, log="transient/agent.log")
+            return await connection.start_detached(command, log="transient/agent.log")
         except CommandError as error:
             raise ConnectionLostError(f"The agent on {self.vm} could not be started: {error}") from error
 
@@ -339,6 +344,15 @@ class Link:
         if not answer.get("ok"):
             raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
         return answer
+
+
+async def _lives(connection: Connection, number: int) -> bool:
+    """Whether the process of this number runs on the VM."""
+    try:
+        await connection.run(f"kill -0 {number}", timeout=10)
+    except CommandError:
+        return False
+    return True
 
 
 async def _until_booted(connection: Connection) -> None:
