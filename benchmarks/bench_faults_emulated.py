@@ -64,6 +64,8 @@ FAIR = {
     "creation_preemptions": 0, "credentials": None,
 }  # fmt: skip
 KILLED = "controller killed"
+DECKS = 4
+"""Of so many sequences that follow each other one is dealt each kind of fault; what else they meet is chance."""
 _FORK = multiprocessing.get_context("fork")
 _PATIENCE, _END_PATIENCE, _STILL = 240.0, 120.0, 2.0
 _SWEPT_WITHIN = 30.0
@@ -113,6 +115,7 @@ class Sequence:
         self.spec = spec
         self.declared = {("ps", 0), *(("worker", slot) for slot in range(spec.worker_count))}
         self.for_good = {"stockout": [f"{K80}:k80"]} if self.chance.random() < 0.25 else {}
+        self.dealt = [*WEATHER, KILLED][outcome.seed % DECKS :: DECKS]
         self._controller: multiprocessing.process.BaseProcess | None = None
 
     def run(self) -> None:
@@ -158,8 +161,8 @@ class Sequence:
     def storm(self) -> None:
         """Some seconds of faults."""
         end = time.monotonic() + self.chance.uniform(3, 15)
-        while time.monotonic() < end:
-            what = self.chance.choice([*WEATHER, KILLED, KILLED, KILLED, "fair"])
+        while time.monotonic() < end or self.dealt:
+            what = self.dealt.pop() if self.dealt else self.chance.choice([*WEATHER, KILLED, KILLED, KILLED, "fair"])
             if what == KILLED:
                 self.kill_at_some_point()
                 self.revive()

@@ -101,7 +101,14 @@ def test_while_no_credentials_are_accepted_vms_stay_and_what_is_wanted_waits(wit
         state = patient.until(lambda state: state.trouble, "told")
         assert "gcloud auth application-default login" in state.trouble
         patient.cluster.resize("k80x2")
-        time.sleep(8)
+        number = patient.controller()
+        for _ in range(8):  # seconds in which it lives, knows what is wanted, and is not let in
+            time.sleep(1)
+            answer = client.commands.send(patient.cluster.directory, {"do": "ping"})
+            assert (answer["pid"], "gcloud auth" in answer["trouble"]) == (number, True)
+        state = patient.cluster.state
+        assert state.spec
+        assert state.spec.spec == "k80x2"
         assert [vm.name for vm in patient.cluster.state.living] == [vm.name for vm in before.living]
         witness.weather(credentials="accepted")
         patient.until(lambda state: sum(vm.state == "ready" for vm in state.living) == 3, "made then")

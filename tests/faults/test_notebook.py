@@ -127,15 +127,26 @@ def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
     assert not run.cluster.events("worker.joined")
 
 
+@pytest.fixture
+def slow(bench: client.Cluster) -> Iterator[None]:
+    """VMs take longer to boot than anybody waits here."""
+    bench.weather(boot="120s")
+    yield
+    bench.weather(boot="2s")
+
+
+@pytest.mark.usefixtures("slow")
 def test_interrupting_a_waiting_cell_is_one_line_and_the_cluster_goes_on(notebook: Notebook) -> None:
     interrupt = threading.Timer(1.0, notebook.manager.interrupt_kernel)  # it waits by then
     status, said = notebook.run("%transient_cluster cpux2 --name patience --wait", interrupt.start)
     interrupt.join()
-    if status == "error":
-        assert "patience goes on" in said
-        assert "Traceback" not in said
-    client.cluster("patience").wait(PATIENCE)
-    client.cluster("patience").delete()
+    assert status == "error"
+    assert "patience goes on" in said
+    assert "Traceback" not in said
+    cluster = client.cluster("patience")
+    assert client.commands.in_charge(cluster.directory)
+    assert cluster.state.phase == "provisioning"
+    cluster.delete()
 
 
 def test_a_killed_kernel_leaves_the_cluster_alone_and_another_one_attaches(notebook: Notebook) -> None:
@@ -159,13 +170,16 @@ def test_a_killed_kernel_leaves_the_cluster_alone_and_another_one_attaches(noteb
         second.close()
 
 
+@pytest.mark.usefixtures("slow")
 def test_cells_return_at_once_and_the_kernel_stays_light(notebook: Notebook) -> None:
+    began = time.monotonic()
     status, _ = notebook.run("%transient_cluster cpu --name quick -o quick")
     assert status == "ok"
+    assert time.monotonic() - began < 60, "it has waited for VMs, or for something else"
     _, said = notebook.run(
         "import sys; [name for name in ('google.cloud', 'tensorflow', 'asyncssh') if name in sys.modules]"
     )
     assert said.strip() == "[]"
     _, said = notebook.run("quick.state.phase")
-    assert "provisioning" in said or "ready" in said
+    assert "unknown" in said or "provisioning" in said
     notebook.run("quick.delete()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,10 @@ from pathlib import Path
 
 from tests.faults.conftest import end, processes
 
+MET = (
+    "stockout", "quota (403)", "failing API (403, 429, 5xx, dropped)", "slow API", "slow operation", "revocations",
+    "preempted in creation", "expired credentials", "controller killed",
+)  # fmt: skip
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "bench_faults_emulated.py"
 
 
@@ -25,3 +30,6 @@ def test_after_any_faults_the_declared_cluster_runs_or_is_refused_and_nothing_is
         shutil.rmtree(place, ignore_errors=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "4.000 of 4" in ended.stdout
+    rows = [re.split(r"  +", line) for line in ended.stdout.splitlines() if line.startswith(MET)]
+    assert [name for name, *_ in rows] == [*MET]
+    assert all(int(sequences) and int(times) for _, sequences, times, *_ in rows), ended.stdout
