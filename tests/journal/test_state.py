@@ -124,6 +124,23 @@ def test_data_between_zones_is_on_the_bill_and_on_the_on_demand_bill_too() -> No
     assert account.on_demand == pytest.approx(0.723 + 0.8)
 
 
+def test_data_crosses_no_faster_where_the_emulated_clock_does() -> None:
+    spec = replace(SPEC, transfer_prices={"us-west1-b": 0.02})
+    history = numbered([
+        events.ClusterDeclared(spec=spec.to_dict(), time=1),
+        requested("worker-0", 1),
+        events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
+        events.ClusterClock(anchors=((0.0, 0.0, 1.0), (3600.0, 3600.0, 60.0)), time=HOUR),
+        events.VmTraffic(vm="worker-0", sent=10 * 2**30, received=30 * 2**30, time=2 * HOUR),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 7200}, time=HOUR),
+        events.TrainStarted(run="run-1", step=0, time=HOUR),
+        events.TrainProgress(run="run-1", step=3600, steps_per_second=1.0, time=2 * HOUR),
+    ])  # fmt: skip
+    account = bill(replay(history), now=2 * 3600)
+    assert account.total == pytest.approx(60 * 0.256 + 0.8)
+    assert account.projected == pytest.approx(2 * account.total), "an hour of steps is left, as long as the one before"
+
+
 def test_the_end_of_the_run_is_priced_at_its_present_speed() -> None:
     history = numbered([
         events.ClusterDeclared(spec=SPEC.to_dict(), time=1),

@@ -21,7 +21,8 @@ _GIB = 2**30
 class Bill:
     """US dollars: in all, per hour at this moment, and the same at on-demand prices. `by_vm` in dollars.
 
-    `transfer` and `transfer_hourly`: what of these is data transfer between zones. `projected`: what the total will be
+    `transfer` and `transfer_hourly`: what of these is data transfer between zones; hours are the emulated clock's, but
+    for transfer. `projected`: what the total will be
     at the end of the run that goes on, at its present speed; None where there is none to tell from.
     """
 
@@ -67,7 +68,7 @@ def bill(state: ClusterState, now: float) -> Bill:
         source="; ".join(sorted(sources)),
         transfer=transfer,
         transfer_hourly=transfer_hourly,
-        projected=_projected(state, total, hourly),
+        projected=_projected(state, total, (hourly - transfer_hourly) * state.clock.rate + transfer_hourly),
     )
 
 
@@ -81,7 +82,8 @@ def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
 
 
 def _projected(state: ClusterState, total: float, hourly: float) -> float | None:
+    """With `hourly` dollars in an hour in which it trains: data crosses no faster where the emulated clock does."""
     run = state.active_run
     if run is None or run.steps_per_second <= 0 or run.step >= run.train_steps:
         return None
-    return total + hourly * state.clock.rate * (run.train_steps - run.step) / run.steps_per_second / 3600
+    return total + hourly * (run.train_steps - run.step) / run.steps_per_second / 3600

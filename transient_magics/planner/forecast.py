@@ -116,10 +116,8 @@ def forecast(
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
     late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
-    outcome = replace(
-        outcome, hours=outcome.hours + late / 3600,
-        dollars=outcome.dollars + late / 3600 * bill.hourly * state.clock.rate,
-    )  # fmt: skip
+    hourly = (bill.hourly - bill.transfer_hourly) * state.clock.rate + bill.transfer_hourly
+    outcome = replace(outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly)
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     return Forecast(run.name, now, left, outcome, risk)
