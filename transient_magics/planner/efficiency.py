@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ..errors import DeclarationError, PlanError
+from .fitting import spread
 from .measured import Record
 
 LEAST_R2, MOST_CHANCE = 0.8, 0.05
-_LEAST_SPREAD = 0.1  # of what runs alike need, relatively, where too few tell
+_USUAL_SPREAD = 0.1  # of what runs alike need, relatively, before any tell
 _ROUNDS = 50
 _ALIKE = 0.1
 """How far apart, relatively, two batches may be that count as one: a run's workers come and go."""
@@ -159,10 +160,11 @@ class ExamplesModel:
         slope, at_zero = np.polyfit(x, y, 1)
         left, all_of_it = float(((y - at_zero - slope * x) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
         r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
+        error = spread((y - at_zero - slope * x) / y.mean(), 2, np.ones(len(y)), _USUAL_SPREAD)
         chance = float(stats.f.sf(freedom * r2 / (1 - r2), 1, freedom)) if r2 < 1 else 0.0
         return cls(
             float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
-            (left / freedom) ** 0.5 / float(y.mean()), chosen,
+            error, chosen,
         )  # fmt: skip
 
     def predict(self, batch: float, kind: str = "global batch") -> float:
@@ -266,10 +268,10 @@ class TargetSteps:
     def _seen(self, ways: Sequence[Way], what: str) -> Need:
         examples = _filled(ways, lambda values: np.full(len(values), float(values.mean())))
         mean, count = float(examples.mean()), sum(way.reached for way in ways)
-        spread = float(np.std(examples, ddof=1)) / mean if len(examples) > 1 else _LEAST_SPREAD
+        error = spread(examples / mean - 1, 1, np.ones(len(examples)), _USUAL_SPREAD)
         said = f"{count} run{'' if count == 1 else 's'} with {what} got there"
         late = sum(not way.reached for way in ways)
-        return Need(mean, spread, f"{said}, {late} had not by {'its' if late == 1 else 'their'} end" if late else said)
+        return Need(mean, error, f"{said}, {late} had not by {'its' if late == 1 else 'their'} end" if late else said)
 
 
 def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.float64]:
@@ -300,9 +302,9 @@ def _filled(ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray
     for _ in range(_ROUNDS if not reached.all() else 0):
         expected = fitted(values)
         left = float(((values - expected)[reached] ** 2).mean()) ** 0.5
-        spread = max(left, _LEAST_SPREAD * float(np.abs(expected).mean()))
-        beyond = (known - expected) / spread
-        more = spread * np.exp(stats.norm.logpdf(beyond) - stats.norm.logsf(beyond))
+        deviation = max(left, _USUAL_SPREAD * float(np.abs(expected).mean()))
+        beyond = (known - expected) / deviation
+        more = deviation * np.exp(stats.norm.logpdf(beyond) - stats.norm.logsf(beyond))
         values = np.where(reached, known, np.maximum(expected + more, known))
     return values
 

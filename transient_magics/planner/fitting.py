@@ -85,16 +85,16 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
     return Fit(best.compute_seconds, best.service_seconds, best.scaling, best.sharpness, errors, error)
 
 
-def spread(errors: ArrayLike, parameters: int, weights: ArrayLike) -> float:
+def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR) -> float:
     """The relative standard deviation of one more measurement about a fit of so many parameters that left `errors`.
 
-    The variance has its degrees of freedom, those of what is usual among them, and the error of the fit itself adds to
-    it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
+    The variance has its degrees of freedom, those of what is `usual` among them, and the error of the fit itself adds
+    to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
     """
     left, weight = np.asarray(errors, float), np.asarray(weights, float)
     many = weight.sum() ** 2 / (weight**2).sum()  # as many as there would be of equal weight
     freedom = _USUAL_WEIGHT + max(many - parameters, 0.0)
-    squares = _USUAL_WEIGHT * _USUAL_ERROR**2 + many * float(np.average(left**2, weights=weight))
+    squares = _USUAL_WEIGHT * usual**2 + many * float(np.average(left**2, weights=weight))
     wider = stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)
     return float(wider * (squares / freedom * (1 + parameters / many)) ** 0.5)
 
