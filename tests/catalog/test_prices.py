@@ -13,6 +13,7 @@ from transient_magics.catalog import (
     ZONES,
     continent,
     controller_price,
+    item_price,
     nearest,
     parameter_server_price,
     price_history,
@@ -20,6 +21,7 @@ from transient_magics.catalog import (
     price_table,
     region,
     transfer_price,
+    with_extras,
     worker_price,
     zones_with,
 )
@@ -68,7 +70,8 @@ def test_the_controllers_machine_has_a_price_in_every_region_and_it_is_small() -
         price = controller_price(place)
         assert 0.01 < price.on_demand < 0.03
         assert f"list prices of {place}, " in price.source
-    assert price_list(["k80"]).controller_price("us-west1-b").on_demand == controller_price("us-west1-b").on_demand
+    whole = with_extras(controller_price("us-west1-b"), "us-west1-b", gb=20)
+    assert price_list(["k80"]).controller_price("us-west1-b") == whole
 
 
 def test_a_cluster_with_a_k80_is_reckoned_by_icac19_wherever_it_runs() -> None:
@@ -81,11 +84,27 @@ def test_a_cluster_with_a_k80_is_reckoned_by_icac19_wherever_it_runs() -> None:
 
 def test_a_list_answers_for_its_zone_and_for_others() -> None:
     lines = price_list(["v100"], "us-central1-a")
-    assert lines.worker("v100") == pytest.approx((2.48 + 0.38, 1.2338 + 0.12765), abs=1e-3)
+    assert lines.worker("v100") == pytest.approx((2.48 + 0.38 + 0.01185, 1.2338 + 0.12765 + 0.00935), abs=1e-4)
     assert lines.worker("v100", "asia-east1-c")[1] < lines.worker("v100")[1] / 2
-    assert lines.parameter_server(4) == pytest.approx(4 * 0.031611 + 16 * 0.004237)
+    assert lines.parameter_server(4) == pytest.approx(4 * 0.031611 + 16 * 0.004237 + 0.01185, abs=1e-5)
     assert lines.source == "list prices of us-central1, 2026"
     assert price_list([]).worker("v100") == lines.worker("v100")
+
+
+def test_a_vm_is_paid_for_with_its_disk_and_its_external_address() -> None:
+    """As of Google's price lists: 50 GB of pd-balanced for $0.10 per GiB and month, $0.005 or $0.0025 per hour."""
+    month = 730
+    bare = worker_price("t4", "us-central1-a")
+    for external_ip, standard, spot in ((True, 0.005, 0.0025), (False, 0.0, 0.0)):
+        whole = price_list(["t4"], "us-central1-a", external_ip=external_ip).worker_price("t4")
+        assert whole.on_demand * month == pytest.approx(bare.on_demand * month + 50 * 0.10 + standard * month)
+        assert whole.transient * month == pytest.approx(bare.transient * month + 50 * 0.10 + spot * month)
+        assert whole.transient_extras == pytest.approx(whole.transient - bare.transient)
+    far = price_list(["t4"], "southamerica-east1-a")
+    assert (far.controller_price().on_demand_extras - 0.005) * month == pytest.approx(20 * 0.15)
+    assert not ICAC19.worker_price("k80").transient_extras, "as published"
+    for place in dict.fromkeys(map(region, ZONES)):
+        assert 0.04 <= item_price("pd-balanced", place)[0] <= 0.2
 
 
 def test_a_bundled_machine_is_its_gpu_and_its_own_host() -> None:

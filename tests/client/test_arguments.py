@@ -434,10 +434,14 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
     spec = specify(replace(mine, ps_machine="e2-standard-8"))
     line = spec.prices["parameter-server"]
     assert (line.machine_type, spec.parameter_server_cores) == ("e2-standard-8", 8)
-    assert line.hourly == line.on_demand_hourly == pytest.approx(2 * 0.134)
-    assert (usual.machine_type, usual.hourly) == ("n1-custom-4-16384", pytest.approx(0.194, rel=0.01))
-    assert "e2-standard-8    -         on demand   $0.268/h each" in str(Preview(spec))
+    assert line.hourly == line.on_demand_hourly == pytest.approx(2 * 0.134 + line.extras)
+    assert (usual.machine_type, usual.hourly) == ("n1-custom-4-16384", pytest.approx(0.206, rel=0.01))
+    assert "e2-standard-8    -         on demand   $0.280/h each" in str(Preview(spec))
     assert requested(spec, server).machine_type == "e2-standard-8"
+    assert f"Of that ${spec.extras_hourly:.3f} per hour are for disks and external addresses." in str(Preview(spec))
+    inside = specify(replace(mine, external_ip=False))
+    assert specify(mine).hourly - inside.hourly == pytest.approx(0.005 + 2 * 0.0025)
+    assert "are for disks." in str(Preview(inside))
     with pytest.raises(DeclarationError, match="Leave out --ps-cores"):
         specify(replace(mine, ps_machine="e2-standard-8", ps_cores=8))
     with pytest.raises(DeclarationError, match="Those with a known price: n1-standard"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transient_magics.catalog import ACCELERATORS, worker_price
+from transient_magics.catalog import ACCELERATORS, price_list, with_extras, worker_price
 from transient_magics.client import Declaration, catalog, preview
 from transient_magics.client.clusters import resized, specify
 from transient_magics.errors import DeclarationError
@@ -58,7 +58,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_each_worker_is_reckoned_at_the_price_of_its_zone() -> None:
     shown = preview(Declaration("v100@us-central1-a+v100x2@asia-east1-c"))
     spec = shown.spec
-    near, far = worker_price("v100", "us-central1-a"), worker_price("v100", "asia-east1-c")
+    near, far = (with_extras(worker_price("v100", each), each) for each in ("us-central1-a", "asia-east1-c"))
     assert spec.price("v100", "us-central1-a").hourly == near.transient
     assert spec.price("v100", "asia-east1-c").hourly == far.transient
     server = spec.prices["parameter-server"].hourly
@@ -73,7 +73,10 @@ def test_zones_to_fail_over_to_have_prices_of_their_own() -> None:
     assert set(spec.prices) == {"t4", "t4@us-west4-a", "parameter-server", "parameter-server@us-west4-a"}
     more = resized(spec, "t4x3+v100")
     assert set(more.prices) >= {"t4", "v100"}
-    assert more.price("v100", "us-central1-a").hourly == worker_price("v100", "us-central1-a").transient
+    assert (
+        more.price("v100", "us-central1-a").hourly
+        == price_list(["v100"]).worker_price("v100", "us-central1-a").transient
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,18 @@ OTHERS = [
     sku("N1 Predefined Instance Core running in Americas", 7.0, unit="mo"),
     sku("Storage PD Capacity", 0.04, unit="GiBy.mo"),
     sku("Nvidia Tesla P4 GPU running in Americas", 0.6, pricingInfo=[]),
+    sku("Regional Balanced PD Capacity", 0.2, unit="GiBy.mo"),
+    sku("External IP Charge on a Standard VM", 9.0, pricingInfo=[]),
 ]
+_FREE = {"startUsageAmount": 0, "unitPrice": {"currencyCode": "USD", "units": "0", "nanos": 0}}
+_PAID = {"startUsageAmount": 744, "unitPrice": {"currencyCode": "USD", "units": "0", "nanos": 6_000_000}}
+EXTRAS = [
+    sku("Balanced PD Capacity", 0.2, unit="GiBy.mo", serviceRegions=HERE[:1]),
+    sku("Balanced PD Capacity in Iowa", 0.3, unit="GiBy.mo", serviceRegions=HERE[1:]),
+    sku("External IP Charge on a Spot Preemptible VM", 0.003, serviceRegions=["global"]),
+    sku("External IP Charge on a Standard VM", 0.0, serviceRegions=["global"],
+        pricingInfo=[{"pricingExpression": {"usageUnit": "h", "tieredRates": [_FREE, _PAID]}}]),
+]  # fmt: skip
 MINE = specify(Declaration("t4x2", name="c", project="a-project", zone=("us-west1-b",)))
 
 
@@ -82,7 +93,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_samples_are_what_the_api_says_of_itself() -> None:
-    assert faults("ListSkusResponse", {"skus": [*T4, *N1, *N2, *E2, *L4, *OTHERS]}, "cloudbilling") == []
+    assert faults("ListSkusResponse", {"skus": [*T4, *N1, *N2, *E2, *L4, *OTHERS, *EXTRAS]}, "cloudbilling") == []
 
 
 def test_parts_become_rows_of_the_catalog_and_what_we_do_not_rent_is_passed_over() -> None:
@@ -95,6 +106,14 @@ def test_parts_become_rows_of_the_catalog_and_what_we_do_not_rent_is_passed_over
     assert rows["g2-standard-4", "us-central1"].on_demand == pytest.approx(4 * 0.02 + 16 * 0.003)
     assert rows["l4", "us-west1"].transient is None
     assert {row.as_of for row in rows.values()} == {DAY}
+
+
+def test_disks_and_addresses_are_among_them() -> None:
+    catalog.learn(price_rows([*EXTRAS, *OTHERS], DAY))
+    month = [round(730 * catalog.disk_hourly(place, 1), 9) for place in HERE]
+    assert (month, catalog.address_hourly()) == ([0.2, 0.3], (0.006, 0.003))
+    price = catalog.price_list(["t4"]).worker_price("t4", "us-central1-a")
+    assert price.on_demand_extras == pytest.approx(50 * 0.3 / 730 + 0.006)
 
 
 async def test_they_are_read_page_by_page_and_kept_for_a_day(api: Api, engine: ComputeEngine) -> None:
@@ -118,8 +137,12 @@ async def test_a_cluster_is_reckoned_with_todays_prices_from_before_its_first_vm
     assert priced
     state = replay([events.ClusterDeclared(spec=MINE.to_dict()), priced])
     assert state.spec
-    assert state.spec.price("t4", "us-west1-b").hourly == pytest.approx(0.11 + 4 * 0.01 + 15 * 0.001)
-    assert state.spec.price("parameter-server", "us-west1-b").hourly == pytest.approx(4 * 0.03 + 16 * 0.004)
+    assert state.spec.price("t4", "us-west1-b").hourly == pytest.approx(
+        0.11 + 4 * 0.01 + 15 * 0.001 + 0.0093493, abs=1e-6
+    )
+    assert state.spec.price("parameter-server", "us-west1-b").hourly == pytest.approx(
+        4 * 0.03 + 16 * 0.004 + 0.0118493, abs=1e-6
+    )
     assert priced.hourly == pytest.approx(state.spec.hourly)
     assert repriced(state.spec).prices == state.spec.prices
     assert await find(state.spec, engine) is None

@@ -74,7 +74,7 @@ def test_a_cluster_goes_where_its_gpu_is_found_with_all_its_prices() -> None:
         expected = catalog.transfer_price(zone, changed.home_zone).dollars_per_gib
         assert changed.transfer_prices.get(zone, 0.0) == expected
     for zone in changed.candidates["v100"]:
-        assert changed.price("v100", zone).hourly == catalog.worker_price("v100", zone).transient
+        assert changed.price("v100", zone).hourly == catalog.price_list(["v100"]).worker_price("v100", zone).transient
     history = [events.ClusterDeclared(spec=SPEC.to_dict()), events.ClusterZonesFound(zones={}, spec=changed.to_dict())]
     assert replay(history).spec == changed
 

@@ -1,6 +1,7 @@
 """What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no network."""
 
 from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative, never_on_demand
+from .extras import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, address_hourly, disk_hourly, with_extras
 from .gpu_stack import stack_refusal
 from .machines import (
     MACHINE_TYPES,
@@ -20,6 +21,7 @@ from .prices import (
     PriceRow,
     VmPrice,
     controller_price,
+    item_price,
     learn,
     learned_seconds_ago,
     parameter_server_price,
@@ -34,7 +36,10 @@ from .zones import ZONES, default_zone, has_gpu, zones_with
 
 __all__ = [
     "ACCELERATORS",
+    "CONTROLLER_DISK_GB",
     "CONTROLLER_MACHINE",
+    "DISK_GB",
+    "DISK_TYPE",
     "ICAC19",
     "MACHINE_TYPES",
     "SOURCES",
@@ -48,12 +53,15 @@ __all__ = [
     "TransferPrice",
     "VmPrice",
     "accelerator",
+    "address_hourly",
     "check_machine",
     "check_zone",
     "continent",
     "controller_price",
     "default_zone",
+    "disk_hourly",
     "has_gpu",
+    "item_price",
     "learn",
     "learned_seconds_ago",
     "limits",
@@ -72,6 +80,7 @@ __all__ = [
     "server_price",
     "stack_refusal",
     "transfer_price",
+    "with_extras",
     "worker_price",
     "zones_with",
 ]

@@ -2,7 +2,7 @@
 
 ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices; whole servers, host
 included) serve clusters that contain a K80, which has no price today, so that a bill can be laid beside the paper's.
-Everything else has the newest list prices of the zone it runs in.
+Everything else has the newest list prices of the zone it runs in, with the VM's disk and external address (`extras`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from .extras import CONTROLLER_DISK_GB, DISK_GB, with_extras
 from .prices import VmPrice, controller_price, parameter_server_price, worker_price
 from .servers import server_price
 from .zones import default_zone
@@ -34,6 +35,7 @@ class PriceList:
     zone: str = ""
     servers: Mapping[str, VmPrice] = field(default_factory=dict)
     parameter_server_4_vcpu: VmPrice | None = None
+    external_ip: bool = True
 
     @property
     def source(self) -> str:
@@ -42,21 +44,31 @@ class PriceList:
 
     def worker_price(self, gpu: str, zone: str = "") -> VmPrice:
         """The price of a worker VM with this GPU. Raises DeclarationError where none is known."""
-        return self.servers.get(gpu) or worker_price(gpu, zone or self.zone or default_zone([gpu]))
+        place = zone or self.zone or default_zone([gpu])
+        return self.servers.get(gpu) or self._whole(worker_price(gpu, place), place)
 
     def parameter_server_price(self, cores: int, zone: str = "") -> VmPrice:
         """The price of a parameter server with `cores` vCPUs and 4 GB each."""
         if four := self.parameter_server_4_vcpu:
             return replace(four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4)
-        return parameter_server_price(cores, zone or self.zone or default_zone(["cpu"]))
+        place = self._place(zone)
+        return self._whole(parameter_server_price(cores, place), place)
 
     def server_price(self, machine: str, zone: str = "") -> VmPrice:
         """The list price of a parameter server with this machine, which no published study had."""
-        return server_price(machine, zone or self.zone or default_zone(["cpu"]))
+        place = self._place(zone)
+        return self._whole(server_price(machine, place), place)
 
     def controller_price(self, zone: str = "") -> VmPrice:
         """The list price of the VM that a controller has for itself; no published study had one."""
-        return controller_price(zone or self.zone or default_zone(["cpu"]))
+        place = self._place(zone)
+        return self._whole(controller_price(place), place, CONTROLLER_DISK_GB)
+
+    def _place(self, zone: str) -> str:
+        return zone or self.zone or default_zone(["cpu"])
+
+    def _whole(self, price: VmPrice, place: str, gb: float = DISK_GB) -> VmPrice:
+        return with_extras(price, place, gb=gb, external_ip=self.external_ip)
 
     def worker(self, gpu: str, zone: str = "") -> tuple[float, float]:
         """(on demand, transient) dollars per hour of a worker VM with this GPU."""
@@ -71,6 +83,7 @@ class PriceList:
 ICAC19 = PriceList("us-west1-b", _ICAC19_SERVERS, _ICAC19_PARAMETER_SERVER)
 
 
-def price_list(accelerators: Iterable[str], zone: str = "") -> PriceList:
+def price_list(accelerators: Iterable[str], zone: str = "", *, external_ip: bool = True) -> PriceList:
     """The prices for a cluster with these GPUs: ICAC'19's where a K80 is among them, else the list prices of `zone`."""
-    return ICAC19 if "k80" in set(accelerators) else PriceList(zone)
+    lines = ICAC19 if "k80" in set(accelerators) else PriceList(zone)
+    return lines if external_ip else replace(lines, external_ip=False)

@@ -1,11 +1,12 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 or N2 machine. `transient` is the price of Spot VMs, before 2022 that of preemptible ones; today's
-preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the United States. A date with
-`~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of n1-standard-96 and
-n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd of an e2-standard-16's, of
-which it has that share (SkyPilot counts both of its vCPUs whole).
+GB of memory of an N1 or N2 machine; `pd-balanced` is one GiB of such a disk for a month (`extras`), `external-ipv4` an
+address for as long as a VM has it, everywhere (`global`). `transient` is the price of Spot VMs, before 2022 that of
+preemptible ones; today's preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the
+United States. A date with `~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of
+n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd of an
+e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole).
 
 `learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
 
@@ -38,6 +39,8 @@ SOURCES = {
     "skypilot-v1": "SkyPilot's catalog v1 (skypilot-org/skypilot-catalog 17e771d)",
     "launch": "reports on the launch of preemptible GPUs (ZDNet, January 2018)",
     "cloud-billing": "Google's Cloud Billing API",
+    "gcosts": "the table of gcosts (Cyclenerd/google-cloud-pricing-cost-calculator 0166a59)",
+    "vpc-pricing": "Google Cloud VPC network pricing, as others quote its SKUs C054-7F72-A02E and 4AF8-7C1F-39C4",
     "probe": "constants of a published probe of preemptible GPUs' availability",
 }
 """What the short names of the table's sources stand for."""
@@ -60,6 +63,7 @@ class VmPrice:
     """What a whole VM costs, in US dollars per hour; `source` says whose price it is and of when.
 
     `on_demand_as_of` and `transient_as_of` are the date of each, and ` of REGION` where it is another region's price.
+    `on_demand_extras` and `transient_extras`: what of them is for its disk and its external address, if they are in it.
     """
 
     on_demand: float
@@ -67,6 +71,8 @@ class VmPrice:
     source: str
     on_demand_as_of: str
     transient_as_of: str
+    on_demand_extras: float = 0.0
+    transient_extras: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,15 @@ def parts_price(family: str, vcpus: int, memory_gb: float, place: str) -> VmPric
 def controller_price(place: str) -> VmPrice:
     """The newest list price of the VM that a controller has for itself, in a zone or region."""
     return _vm_price(place, *(_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient")))
+
+
+def item_price(item: str, place: str) -> tuple[float, float]:
+    """The newest (on demand, transient) price of an item of the table in a zone or region, or the nearest that has one.
+
+    In the item's own unit. Raises DeclarationError where no price of it is known anywhere.
+    """
+    on_demand, transient = (_quote(item, place, column).dollars for column in ("on_demand", "transient"))
+    return on_demand, transient
 
 
 def price_history(gpu: str) -> tuple[PriceRow, ...]:
@@ -213,7 +228,7 @@ def _vm_price(place: str, on_demand: _Quote, transient: _Quote) -> VmPrice:
         source = f"list prices of {asked}, {transient.as_of}"
     else:
         source = f"list prices of {transient.region}, the nearest known to {asked}, {transient.as_of}"
-    return VmPrice(on_demand.dollars, transient.dollars, source, *dates)
+    return VmPrice(on_demand.dollars, transient.dollars, source, dates[0], dates[1])
 
 
 @lru_cache(maxsize=2)

@@ -134,6 +134,9 @@ class Preview:
         where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
         source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
         total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
+        if extras := spec.extras_hourly:
+            what = "disks and external addresses" if spec.external_ip else "disks"
+            total += f" Of that {text.money(extras)} per hour are for {what}."
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
         answers = [_answered(*finding) for finding in self.findings]
@@ -235,7 +238,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
     zones = declaration.zone or (_default_zone(groups),)
     candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
-    lines = price_list(kinds)
+    lines = price_list(kinds, external_ip=declaration.external_ip)
     spec = ClusterSpec(
         name=name,
         groups=groups,
@@ -285,7 +288,8 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     if not spec.emulated:  # what it was declared with, an image of the user's has a driver for
         _refuse_driver(kind for kind in kinds if kind not in spec.prices)
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
-    lines = price_list([*spec.prices, *kinds] if "k80" in spec.prices else kinds)
+    known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
+    lines = price_list(known, external_ip=spec.external_ip)
     fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
     candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
     prices = worker_prices(lines, groups, candidates, spec.provisioning_model)

@@ -9,12 +9,17 @@ from typing import Any
 
 from ..catalog import (
     ACCELERATORS,
+    DISK_GB,
+    DISK_TYPE,
     ICAC19,
     SOURCES,
     TRANSFER_PRICES,
     TransferPrice,
     accelerator,
+    address_hourly,
     default_zone,
+    disk_hourly,
+    item_price,
     limits,
     machines_with,
     never_on_demand,
@@ -91,7 +96,7 @@ def _all(rows: list[dict[str, Any]]) -> list[str]:
     notes += filter(None, [never_on_demand(ACCELERATORS)])
     older = [f"{row['gpu']} on demand {row['on_demand_as_of']}" for row in rows if "~" in row["on_demand_as_of"]]
     notes.append(f"Prices of 2026{', but ' if older else ''}{', '.join(older)}. {_sources(rows)}")
-    return [*lines, "", *_filled([*notes, _traffic()])]
+    return [*lines, "", *_filled([*notes, _extras(rows[0]["zone"]), _traffic()])]
 
 
 def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
@@ -110,7 +115,9 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
     ])  # fmt: skip
     parts = [_filled(notes), lines, _limits(name), _history(name)]
-    parts.append(_filled([f"{_UNIT}. {_dating(rows)} {_sources(rows, name)}", _traffic()]))
+    parts.append(
+        _filled([f"{_UNIT}. {_dating(rows)} {_sources(rows, name)}", _extras(default_zone([name])), _traffic()])
+    )
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
 
 
@@ -151,6 +158,16 @@ def _history(name: str) -> list[str]:
     rows = [(row.as_of, row.region, _dollars(row.transient), _dollars(row.on_demand)) for row in price_history(name)]
     lines = table(("DATE", "REGION", "PREEMPTIBLE OR SPOT", "ON DEMAND"), rows)
     return ["The GPU alone, over the years:", *(f"  {line}" for line in lines)] if rows else []
+
+
+def _extras(zone: str) -> str:
+    """What a VM costs besides its machine."""
+    month, (standard, spot) = item_price(DISK_TYPE, zone)[0], address_hourly()
+    return (
+        f"Besides, and in the price of every cluster and plan: its disk ({DISK_GB} GB {DISK_TYPE}, in {region(zone)} "
+        f"${month:.3f} per GB and month, ${disk_hourly(zone):.4f} per hour) and its external address (${spot:.4f} per "
+        f"hour of Spot, ${standard:.4f} on demand). {SOURCES['gcosts']}; {SOURCES['vpc-pricing']}."
+    )
 
 
 def _traffic() -> str:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, PriceRow
+from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, DISK_TYPE, PriceRow
 
 if TYPE_CHECKING:
     from .calls import Calls
@@ -24,6 +24,8 @@ _MOST_PAGES = 50
 _SPOT = "Spot Preemptible "
 _GPU = re.compile(rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in ")
 _PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|N2|E2|G2|A2|A3) Instance (Core|Ram) running in ")
+_DISK = re.compile(r"Balanced PD Capacity(?: in |$)")
+_ADDRESSES = {"External IP Charge on a Standard VM": "on_demand", f"External IP Charge on a {_SPOT}VM": "transient"}
 _COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
 _NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
 
@@ -57,19 +59,29 @@ async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str
 
 def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
     """Rows for the catalog's table of prices: GPUs, the machines that come with one, vCPUs and memory of N1 and N2, the
-    controller's machine."""
+    controller's machine, disks, external addresses."""
     found: dict[str, dict[Part, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    addresses: dict[str, float] = {}
     for sku in skus:
+        if address := _ADDRESSES.get(sku["description"]):
+            addresses |= {address: _dollars(sku, "h", tier=-1)} if _dollars(sku, "h", tier=-1) else {}
+        if _DISK.match(sku["description"]) and (monthly := _dollars(sku, "GiBy.mo")):
+            for region in sku.get("serviceRegions", ()):
+                found[region][DISK_TYPE, ""] = {"on_demand": monthly, "transient": monthly}
         column = _COLUMNS.get(sku["category"]["usageType"])
         part, dollars = _part(sku["description"]), _hourly(sku)
         if column and part and dollars:
             for region in sku.get("serviceRegions", ()):
                 found[region][part][column] = dollars
-    return [
+    rows = [
         PriceRow(item, region, prices.get("on_demand"), prices.get("transient"), day, SOURCE)
         for region in sorted(found)
         for item, prices in sorted(_items(found[region]).items())
     ]
+    if addresses:
+        found_addresses = addresses.get("on_demand"), addresses.get("transient")
+        rows.append(PriceRow("external-ipv4", "global", *found_addresses, day, SOURCE))
+    return rows
 
 
 def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -100,10 +112,15 @@ def _part(description: str) -> Part | None:
 
 def _hourly(sku: Mapping[str, Any]) -> float:
     """Dollars per hour of one unit without discounts; 0 where it is sold otherwise."""
+    return _dollars(sku, "h", "GiBy.h")
+
+
+def _dollars(sku: Mapping[str, Any], *units: str, tier: int = 0) -> float:
+    """Dollars of one unit, if it is one of these, at the first tier or at the one beyond what costs nothing."""
     if not sku.get("pricingInfo"):
         return 0.0
     expression = sku["pricingInfo"][-1]["pricingExpression"]
-    if expression.get("usageUnit") not in ("h", "GiBy.h") or not expression.get("tieredRates"):
+    if expression.get("usageUnit") not in units or not expression.get("tieredRates"):
         return 0.0
-    price = expression["tieredRates"][0]["unitPrice"]
+    price = expression["tieredRates"][tier]["unitPrice"]
     return int(price.get("units", 0)) + price.get("nanos", 0) / 1e9

@@ -112,7 +112,7 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
     end_hourly = known.end_hourly or known.most_hourly
     new = replace(known, groups=wanted.groups, prices=wanted.prices, end_hourly=end_hourly)
     cost = at_the_end(state, new, now)
-    if known.max_cost is not None and cost > known.max_cost and new.most_hourly > known.most_hourly:
+    if known.max_cost is not None and cost > known.max_cost * (1 + 1e-9) and new.most_hourly > known.most_hourly:
         left = render_duration(state.seconds_left(now))
         what = f"{new.spec} could come to {render_money(cost)} until the VMs of {known.name} end in {left}"
         raise ClusterError(

@@ -60,7 +60,7 @@ async def refresh(engine: ComputeEngine, *, older_than: float = _FRESH_SECONDS) 
 
 def repriced(spec: ClusterSpec) -> ClusterSpec:
     """`spec` with the newest prices that this machine knows."""
-    lines = price_list(spec.prices)
+    lines = price_list(spec.prices, external_ip=spec.external_ip)
     candidates = {group.accelerator: spec.zones_for(group.accelerator) for group in spec.groups}
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
     return with_home(replace(spec, prices=prices), lines).with_end()

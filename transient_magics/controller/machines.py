@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from ..catalog import accelerator
+from ..catalog import CONTROLLER_DISK_GB, DISK_GB, accelerator
 from ..cloud import VmRequest, request_id, rules
 from ..journal import events
 from ..spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
@@ -26,7 +26,6 @@ PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 """On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
 ROLE_LABEL = "transient-magics-role"
 _DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
-_DISK_GB, _SEAT_DISK_GB = 50, 20
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
@@ -126,7 +125,7 @@ def vm_request(
         metadata=_metadata(spec, event.role, with_gpu, image),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
         image=image,
-        disk_gb=0 if image else _SEAT_DISK_GB if seat else _DISK_GB,
+        disk_gb=0 if image else CONTROLLER_DISK_GB if seat else DISK_GB,
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,

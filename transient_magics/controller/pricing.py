@@ -20,7 +20,8 @@ def worker_prices(
         for zone in (group.zone,) if group.zone else candidates[kind]:
             price = lines.worker_price(kind, zone)
             hourly = price.on_demand if model == "standard" else price.transient
-            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source)
+            extras = price.on_demand_extras if model == "standard" else price.transient_extras
+            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source, extras)
             if prices.setdefault(kind, line) != line:
                 prices[f"{kind}@{zone}"] = line
     return prices
@@ -51,7 +52,7 @@ def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
         kind = price_kind(role, "")
         for zone in dict.fromkeys([spec.home_zone, *spec.all_zones]):
             price = price_in(zone)
-            line = PriceLine(machine, price.on_demand, price.on_demand, price.source)
+            line = PriceLine(machine, price.on_demand, price.on_demand, price.source, price.on_demand_extras)
             if prices.setdefault(kind, line) != line:
                 prices[f"{kind}@{zone}"] = line
     return prices

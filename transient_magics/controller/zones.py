@@ -67,6 +67,6 @@ def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterS
             candidates[kind] = tuple(own)
     if candidates == spec.candidates:
         return None
-    lines = price_list(spec.prices)
+    lines = price_list(spec.prices, external_ip=spec.external_ip)
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
     return with_home(replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines).with_end()

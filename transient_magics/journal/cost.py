@@ -1,7 +1,8 @@
 """What a cluster has cost, costs now, and would have cost on demand: from VMs' times and prices, never stored.
 
 A VM costs from the moment Compute Engine reports it as RUNNING until it is gone, by the second. The on-demand
-equivalent is the same VM time at on-demand prices (what the same work would have cost without transient servers).
+equivalent is the same VM time at on-demand prices (what the same work would have cost without transient servers). The
+price of a VM has that of its disk and its external address in it, which come and go with it.
 Data that VMs exchange with parameter servers in another zone costs by the byte, as the VMs at both ends count
 them; on demand it would cost the same. Where the emulated clock runs faster, VM time is counted on it.
 """

@@ -38,6 +38,8 @@ class PriceLine:
     hourly: float
     on_demand_hourly: float
     source: str
+    extras: float = 0.0
+    """What of `hourly` is for its disk and external address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,13 @@ class ClusterSpec:
     def on_demand_hourly(self) -> float:
         """What the same cluster would cost per hour without transient servers, in US dollars."""
         return sum(group.count * self._line(group).on_demand_hourly for group in self.groups) + self._servers_hourly
+
+    @property
+    def extras_hourly(self) -> float:
+        """What of `hourly` is for disks and external addresses."""
+        servers = self.parameter_servers * self.price("parameter-server", self.home_zone).extras
+        controller = self.price(CONTROLLER, self.home_zone).extras if self.controller_vm else 0.0
+        return sum(group.count * self._line(group).extras for group in self.groups) + servers + controller
 
     @property
     def most_hourly(self) -> float:

@@ -21,7 +21,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...catalog import worker_price
 from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, events
 from ...spec import ClusterSpec, render_money
@@ -247,9 +246,10 @@ class Course:
         for build in self.builds:
             last = build.events[-1].time / 1e9 if build.events else build.spec.declared_at
             seconds = min(max(0.0, last - build.spec.declared_at), estimate.BUILD_SECONDS)
-            dollars += worker_price("cpu", build.spec.zone).on_demand * seconds / 3600
+            hourly = estimate.build_hourly(build.spec.zone, external_ip=build.spec.external_ip)
+            dollars += hourly * seconds / 3600
         billed = "" if self.gpu.project else ", if it were billed: the emulator bills nothing"
-        said = f"{render_money(dollars)}{billed}, by the time of VMs; disks and addresses add some per cent."
+        said = f"{render_money(dollars)}{billed}, by the time of VMs, with their disks and addresses."
         return "good", said, {"dollars": dollars}
 
     def _testimony(self, cluster: Cluster | None = None, *, clear: bool = False) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...catalog import worker_price
+from ...catalog import with_extras, worker_price
 from ...spec import ClusterSpec, render_duration, render_money
 
 CPU_SECONDS, GPU_SECONDS, GPU_BARE_SECONDS = 1800.0, 1800.0, 2400.0
@@ -32,13 +32,18 @@ class Part:
 
 def parts(cpu: ClusterSpec, gpu: ClusterSpec, *, image: bool) -> tuple[Part, ...]:
     """What would be paid for. `image`: one with the training stack is there already."""
-    zone = gpu.home_zone
-    build = Part("the VM that an image is made with", worker_price("cpu", zone).on_demand, BUILD_SECONDS)
+    hourly = build_hourly(gpu.home_zone, external_ip=gpu.external_ip)
+    build = Part("the VM that an image is made with", hourly, BUILD_SECONDS)
     return (
         Part(f"a cluster {cpu.spec} and its parameter server", cpu.hourly, cpu.max_seconds),
         *(() if image else (build,)),
         Part(f"a cluster {gpu.spec} and its parameter server", gpu.hourly, gpu.max_seconds),
     )
+
+
+def build_hourly(zone: str, *, external_ip: bool = True) -> float:
+    """US dollars per hour of the VM that an image is made with."""
+    return with_extras(worker_price("cpu", zone), zone, external_ip=external_ip).on_demand
 
 
 def words(parts: tuple[Part, ...]) -> str:
