@@ -12,13 +12,15 @@ from scipy import stats
 
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
-from transient_magics.planner.lifetimes.beyond import Capped, Continued
+from transient_magics.planner.lifetimes.beyond import Capped, continued
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
 from transient_magics.planner.lifetimes.observations import CAP_HOURS, Observations, enough
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.resampling import BLOCKS, resampled
 
 from ..catalog.published import published
 
@@ -44,7 +46,7 @@ models = st.one_of(
     ),
     st.builds(Capped, st.builds(Weibull, st.floats(5, 200)), st.just(24.0)),
     st.builds(KaplanMeier, seen(), st.sampled_from([24.0, math.inf])),
-    seen().map(lambda observed: Continued(KaplanMeier(observed), observed.end)),
+    seen().map(lambda observed: continued(KaplanMeier(observed), observed.end)),
 )
 
 
@@ -57,7 +59,7 @@ def test_survival_begins_at_one_and_never_rises(model: LifetimeModel, ages: list
 
 
 @given(models, st.integers(0, 2**32), st.floats(0, 12), st.floats(0.1, 20))
-@example(Continued(KaplanMeier(Observations.of([0.5], [True])), 0.5), 0, 1.0, 1.0)
+@example(continued(KaplanMeier(Observations.of([0.5], [True])), 0.5), 0, 1.0, 1.0)
 @settings(max_examples=60, deadline=None)
 def test_samples_live_on_from_their_age_as_survival_says(
     model: LifetimeModel, seed: int, age: float, more: float
@@ -181,7 +183,8 @@ def test_published_tables_are_told_as_they_stand() -> None:
         model = KaplanMeier(Observations.hourly(table.launched, table.revoked))
         ages = np.array([0.5, 1, 2.5, 12, 23.25, 24, 100])
         assert 1 - model.survival(ages) == pytest.approx([table.fraction(age * 3600) for age in ages], abs=1e-12)
-        later = Continued(model, 24.0).survival(np.array([20.0, 72.0]))
+        later = published_lifetimes(table.gpu, table.region).survival(np.array([20.0, 72.0]))
+        assert later[1] < later[0], "nobody is immortal"
         assert 1 - later[1] / later[0] == pytest.approx(table.risk(20 * 3600, 72 * 3600)), "as on the emulator"
 
 
@@ -254,3 +257,39 @@ def test_other_vms_fall_into_their_interval_as_often_as_it_says() -> None:
             low, high = model.alive_of(60, age)
             inside, asked = inside + (low <= int((others > age).sum()) <= high), asked + 1
     assert 0.85 <= inside / asked <= 0.95
+
+
+def test_few_old_vms_lean_on_those_of_other_places() -> None:
+    """Ten that lived on say as much as ten do; thousands are believed."""
+    kind = Observations.of([15.0] * 20 + [24.0] * 80, [True] * 20 + [False] * 80)
+    few, many = (Observations.of([24.0] * vms, [False] * vms) for vms in (10, 5000))
+    usual = continued(KaplanMeier(kind), 24.0).rate
+    alone, leaning, sure = (
+        continued(
+            KaplanMeier(observed), 24.0, Observations.together([observed, kind] if observed is few else [observed])
+        )
+        for observed in (few, few, many)
+    )
+    assert alone.seen.events == leaning.seen.events == 0
+    assert usual / 4 < leaning.rate < usual
+    assert 0 < sure.rate < usual / 100
+    assert np.isfinite(leaning.quantile(np.array([1e-6])))
+
+
+@pytest.mark.parametrize(("cohort", "end"), [(1, math.inf), (8, math.inf), (1, 24.0)])
+def test_blocks_of_courses_differ_as_samples_of_vms_do(cohort: int, end: float) -> None:
+    random = np.random.default_rng(5)
+    lived = Weibull(12.0).quantile(1 - random.random(80))
+    model = KaplanMeier(Observations.of(lived, [True] * 80).in_cohorts([cohort] * 10), end)
+    unsure = resampled(model, 3)
+    assert resampled(model, 3) is unsure, "plans that are compared take place with the same"
+    drawn = unsure.quantile(1 - random.random((200 * BLOCKS, 2)))
+    alive = (drawn.reshape(BLOCKS, -1) > 10).mean(axis=1)
+    share = float(model.survival(np.array(10.0)))
+    assert alive.mean() == pytest.approx(share, abs=0.03)
+    chance = share * (1 - share) * (model.observed.design_effect / 80 + 1 / 400)
+    assert alive.var() == pytest.approx(chance, rel=0.6)
+    assert drawn.max() <= end
+    aged = unsure.quantile(1 - random.random((200 * BLOCKS, 2)), np.full((200 * BLOCKS, 2), 8.0))
+    assert aged.min() > 8
+    assert (aged > 10).mean() == pytest.approx(share / float(model.survival(np.array(8.0))), abs=0.03)

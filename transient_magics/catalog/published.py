@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 HOUR = 3600.0
 LAST_HOUR = 24
@@ -46,6 +47,8 @@ WAVES = 0.25
 """The share of a pool that one wave takes, on average. In the ICAC'19 data, of two VMs of one zone, GPU and campaign of
 which one is revoked the other goes within the same five minutes in 6.0 % of the cases (72 of 1206 pairs, GPUs only); in
 the emulator's process of revocations that is the square of this share."""
+LAUNCHED_TOGETHER, CPUS_LAUNCHED_TOGETHER = 8, 16
+"""How many VMs of one kind were asked for at once in one zone, with a GPU and without, in the ICAC'19 data."""
 
 # (GPU, transient, coast): seconds in PROVISIONING, in STAGING, from RUNNING until SSH answers; deviation of the sum.
 _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
@@ -84,6 +87,28 @@ _PLACES = {
 }  # fmt: skip
 
 
+_FROM_ALL_REGIONS = 2.0
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What was seen of the oldest VMs: so many revocations (`events`) in so many `hours` of all their lives."""
+
+    events: float
+    hours: float
+
+    @property
+    def rate(self) -> float:
+        """Revocations per hour of a VM's life; half of one where there was none, because no VM is immortal."""
+        return max(self.events, 0.5) / self.hours if self.hours > 0 else 0.0
+
+    def among(self, others: Tail) -> Tail:
+        """The same with two revocations more, at the rate of `others` of its kind: as much as few VMs say little."""
+        if others.rate <= 0:
+            return self
+        return Tail(self.events + _FROM_ALL_REGIONS, self.hours + _FROM_ALL_REGIONS / others.rate)
+
+
 @dataclass(frozen=True)
 class Lifetimes:
     """How long VMs with a GPU lived in a region: hourly counts, taken as even within each hour."""
@@ -110,17 +135,26 @@ class Lifetimes:
     def risk(self, begin: float, end: float) -> float:
         """The probability that a VM alive at age `begin` is revoked by age `end` (seconds).
 
-        Nobody saw a VM older than 24 hours: from there on the mean rate of hours 12 to 24 goes on.
+        Nobody saw a VM older than 24 hours: from there on the mean rate of hours 12 to 24 goes on, a little of it that
+        of the same GPU in all regions (`Tail.among`).
         """
         wall = LAST_HOUR * HOUR
         inside = 1 - self._alive(min(end, wall)) / self._alive(min(begin, wall))
         later = max(end - max(begin, wall), 0.0)
-        return 1 - (1 - inside) * math.exp(-self._late_rate * later)
+        return 1 - (1 - inside) * math.exp(-self._late_rate / HOUR * later)
+
+    @property
+    def tail(self) -> Tail:
+        """Hours 12 to 24, counted as even within each."""
+        middle = LAST_HOUR // 2
+        hours = sum(self.launched - (low + high) / 2 for low, high in pairwise(self.revoked[middle - 1 : LAST_HOUR]))
+        return Tail(self.revoked[-1] - self.revoked[middle - 1], hours)
 
     @property
     def _late_rate(self) -> float:
-        middle, end = LAST_HOUR / 2 * HOUR, LAST_HOUR * HOUR
-        return math.log(self._alive(middle) / self._alive(end)) / (end - middle)
+        tails = [each.tail for each in tables() if each.gpu == self.gpu]
+        pooled = Tail(sum(each.events for each in tails), sum(each.hours for each in tails))
+        return self.tail.among(pooled).rate
 
     def _alive(self, age: float) -> float:
         return 1 - self.fraction(age)

@@ -75,10 +75,13 @@ class Plan:
         return self.choice.line
 
     def interval(self, what: str = "hours", level: float = 0.9) -> tuple[float, float]:
-        """The middle `level` of the `hours` or `dollars`. Raises PlanError for anything else."""
-        if what not in ("hours", "dollars") or not 0 < level < 1:
-            raise PlanError("An interval is of hours or dollars, with a level between 0 and 1",
+        """The middle `level` of the `hours` or `dollars`, or where the share `finished` lies with that probability, as
+        far as lifetimes are known. Raises PlanError for anything else."""
+        if what not in ("hours", "dollars", "finished") or not 0 < level < 1:
+            raise PlanError("An interval is of hours, dollars or finished, with a level between 0 and 1",
                             fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
+        if what == "finished":
+            return self.outcome.finished_between(level)
         low, high = np.quantile(getattr(self._done, what), [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 

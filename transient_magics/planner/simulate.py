@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from .lifetimes.model import LifetimeModel
+from .lifetimes.resampling import BLOCKS, resampled
 from .speed import SCALING, SHARPNESS, capacity, cluster_speed, synchronous_speed, worker_speed
 
 Array = NDArray[np.float64]
@@ -130,12 +132,29 @@ class Outcome:
         hours = added(self.lasted)
         return Outcome(hours, added(self.dollars), added(self.revocations), hours)
 
+    def finished_between(self, level: float = 0.9) -> tuple[float, float]:
+        """Between which shares that one lies with the probability `level`, as far as lifetimes are known."""
+        shares = np.array([np.isfinite(block).mean() for block in np.array_split(self.hours, BLOCKS)])
+        mean, runs = self.finished, len(self.hours)
+        among = mean * (1 - mean)
+        if not among:
+            return mean, mean
+        size = max(runs / BLOCKS, 2.0)
+        # The shares of blocks differ by the chance of their courses, too, which has no part in what is not known.
+        known = max((float(shares.var()) - among / size) / (1 - 1 / size), 0.0) + among / runs
+        certainty = among / min(known, 0.99 * among) - 1
+        return (
+            float(stats.beta.ppf((1 - level) / 2, mean * certainty, (1 - mean) * certainty)),
+            float(stats.beta.ppf((1 + level) / 2, mean * certainty, (1 - mean) * certainty)),
+        )
+
 
 def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None) -> Outcome:
     """So many possible courses. With `revocations`, exactly that many workers are lost in each (as ICAC'19, table 4,
     counts runs), at moments that are equally likely all through the undisturbed run; lifetimes do not count then.
     """
     random = np.random.default_rng(seed)
+    course = _unsure(course, seed)
     fleet = _Fleet.of(course, random, runs)
     if revocations is not None:
         course = replace(course, groups=tuple(replace(group, lifetimes=None) for group in course.groups))
@@ -147,6 +166,14 @@ def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int
         np.put_along_axis(lost, victims, moments[:, : victims.shape[1]], axis=1)
         return _simulate(course, fleet, random, lost)
     return _simulate(course, fleet, random, None)
+
+
+def _unsure(course: Course, seed: int) -> Course:
+    """With lifetimes that are as uncertain as what they were learned from."""
+    groups = (
+        replace(each, lifetimes=resampled(each.lifetimes, seed)) if each.lifetimes else each for each in course.groups
+    )
+    return replace(course, groups=tuple(groups))
 
 
 def rent(lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed: int = 0) -> tuple[int, float]:

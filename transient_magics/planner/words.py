@@ -56,8 +56,10 @@ def plan_text(plan: Plan) -> str:
         f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
     ]
     if plan.finished < 0.9995:
-        lost = f"{1 - plan.finished:.1%}"
-        lines.append(f"{lost} of the courses lose every worker; time and cost are reckoned with the run begun again.")
+        least, most = plan.interval("finished")
+        between = f"{1 - most:.1%} to {1 - least:.1%} as far as lifetimes are known"
+        lost = f"{1 - plan.finished:.1%} of the courses ({between})"
+        lines.append(f"{lost} lose every worker; time and cost are reckoned with the run begun again.")
     return "\n".join([*lines, *left_out(plan), *plan.notes])
 
 

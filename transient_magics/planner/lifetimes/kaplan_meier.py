@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from .observations import Observations
+from .resampling import Resampled, weights
 from .sampling import from_table
 
 _NODES = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KaplanMeier:
     """The share of VMs that live longer than an age.
 
@@ -66,29 +67,54 @@ class KaplanMeier:
     def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
         return from_table(share, age, *self._falling, self.survival)
 
+    def resampled(self, seed: int) -> Resampled:
+        """See `resampling`."""
+        counts, _ = weights(self.observed, seed)
+        ages, shares = self.falling(counts)
+        ages, shares = np.append(ages, max(ages[-1], self.observed.end)), np.vstack([shares, shares[-1]])
+        return Resampled(self.name, ages, shares, np.zeros(counts.shape[1]))
+
     @cached_property
     def _falling(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Points between which the share falls in straight lines: ages and shares."""
-        ages, shares = self.steps
+        ages, shares = self.falling(self.observed.count[:, np.newaxis])
+        return ages, shares[:, 0]
+
+    def falling(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Points between which the share falls in straight lines if there were `counts` of the VMs, in each column
+        other ones: ages, and shares in as many columns."""
+        ages, ended, at_risk = self._counted(counts)
+        left = np.divide(np.maximum(at_risk - ended, 0.0), at_risk, out=np.zeros_like(ended), where=at_risk > 0)
+        begin = np.ones((1, counts.shape[1]), np.float64)
+        ages, shares = np.append(0.0, ages), np.cumprod(np.vstack([begin, left]), axis=0, dtype=np.float64)
         if not self.observed.grouped:  # a step down is two points at one age
-            ages, shares = np.repeat(ages, 2)[1:], np.repeat(shares, 2)[:-1]
+            ages, shares = np.repeat(ages, 2)[1:], np.repeat(shares, 2, axis=0)[:-1]
         if np.isfinite(self.end):
             inside = ages < self.end
+            after = int(inside.sum())
+            part = (self.end - ages[after - 1]) / (ages[after] - ages[after - 1]) if after < len(ages) else 0.0
+            last = shares[after - 1] + part * (shares[min(after, len(ages) - 1)] - shares[after - 1])
             ages = np.append(ages[inside], [self.end, self.end])
-            shares = np.append(shares[inside], [float(self.survival(np.array(np.nextafter(self.end, 0)))), 0.0])
+            shares = np.vstack([shares[inside], last, np.zeros_like(last)])
         return ages, shares
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Ages at which the share changes, how many were revoked there, and how many had reached the age."""
+        ages, ended, at_risk = self._counted(self.observed.count[:, np.newaxis])
+        return ages, ended[:, 0], at_risk[:, 0]
+
+    def _counted(
+        self, counts: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         observed, seen = self.observed, self.observed.seen
         begun = observed.lower[seen & ~observed.exact & (observed.lower > 0)]  # of the hours: level up to there
         ages = np.unique(np.append(observed.upper[seen], begun))
-        ended = np.zeros(len(ages))
-        np.add.at(ended, np.searchsorted(ages, observed.upper[seen]), observed.count[seen])
+        ended = np.zeros((len(ages), counts.shape[1]))
+        np.add.at(ended, np.searchsorted(ages, observed.upper[seen]), counts[seen])
         last = np.where(seen, observed.upper, observed.lower)
         order = np.argsort(last)
-        left = np.cumsum(observed.count[order][::-1])[::-1]
+        left = np.cumsum(counts[order][::-1], axis=0)[::-1]
         at_risk = left[np.searchsorted(last[order], ages, side="left")] if len(ages) else left[:0]
         return ages, ended, at_risk
 
@@ -97,6 +123,7 @@ class KaplanMeier:
         _, ended, at_risk = self._table
         remaining = at_risk - ended
         terms = np.divide(ended, at_risk * remaining, out=np.zeros_like(ended), where=remaining > 0)
+        terms *= self.observed.design_effect
         return np.append(0.0, np.cumsum(terms))
 
     def _quantile(self, hours: NDArray[np.float64], part: float | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -106,8 +133,9 @@ class KaplanMeier:
         shares = self.survival(hours)
         least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
         logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
+        alone = max(self.observed.vms / self.observed.design_effect, 1)
         spread = np.exp(-stats.norm.ppf(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
-        none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / max(self.observed.vms, 1)), 1.0)
+        none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / alone), 1.0)
         found = np.where(shares < 1, np.exp(logarithm * spread), none_ended)
         return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)
 

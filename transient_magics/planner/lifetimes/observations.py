@@ -8,12 +8,13 @@ fits did, makes VMs look as if they died earlier than they do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...catalog.published import WAVES
 from ...errors import PlanError
 
 LEAST_EVENTS = 30
@@ -30,11 +31,14 @@ class Observations:
     """Lifetimes in hours: `count` VMs each ended above `lower` and not above `upper`, or at `lower` where both agree.
 
     `upper` is infinite for VMs that nobody saw being revoked. All three are one-dimensional, of the same length.
+    `design_effect`: as many VMs tell as much as one that is revoked by itself, because waves take several at once
+    (Kish, "Survey Sampling", 1965, section 8.2; see `in_cohorts`).
     """
 
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
     count: NDArray[np.float64]
+    design_effect: float = 1.0
 
     @classmethod
     def of(
@@ -56,8 +60,17 @@ class Observations:
     @classmethod
     def together(cls, parts: Sequence[Observations]) -> Observations:
         """All VMs of several sets."""
-        names = ("lower", "upper", "count")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+        def all_of(name: str) -> NDArray[np.float64]:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        effect = float(np.average([part.design_effect for part in parts], weights=[max(part.vms, 1) for part in parts]))
+        return cls(all_of("lower"), all_of("upper"), all_of("count"), effect)
+
+    def in_cohorts(self, sizes: Sequence[int]) -> Observations:
+        """As of VMs that began in cohorts of these sizes, each of one GPU and zone: waves take several of one."""
+        together = sum(size * size for size in sizes) / max(sum(sizes), 1)
+        return replace(self, design_effect=1 + max(together - 1, 0.0) * WAVES**2)
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -98,11 +111,19 @@ class Observations:
         last = np.where(self.seen, (self.lower + np.where(self.seen, self.upper, 0)) / 2, self.lower)
         return float(last @ self.count)
 
+    def between(self, low: float, high: float) -> tuple[float, float]:
+        """Revocations between two ages, and the hours that all VMs together lived between them."""
+        last = np.where(self.seen, self.upper, self.lower)
+        began = np.where(self.seen, self.lower, last)  # of a revocation within an hour half of it was lived
+        lived = (np.clip(last, low, high) + np.clip(began, low, high)) / 2 - low
+        here = self.seen & (last > low) & (last <= high)
+        return float(self.count[here].sum()), float(np.clip(lived, 0, None) @ self.count)
+
     def until(self, age: float) -> Observations:
         """As if nobody had watched beyond an age in hours. An hour that it lies within counts as not watched."""
         beyond = (self.lower >= age) | (self.seen & (self.upper > age))
         lower = np.where(beyond, np.minimum(self.lower, age), self.lower)
-        return Observations(lower, np.where(beyond, np.inf, self.upper), self.count)
+        return replace(self, lower=lower, upper=np.where(beyond, np.inf, self.upper))
 
     def without_cap(self) -> Observations:
         """As if nobody had watched beyond 24 hours: what ended preemptible VMs there says nothing about Spot VMs."""
@@ -112,17 +133,17 @@ class Observations:
         """With what the contract says of preemptible VMs that nobody watched beyond 24 hours: they ended soon after."""
         beyond = (self.lower >= CAP_HOURS) & ~self.seen
         lower, upper = np.where(beyond, CAP_HOURS, self.lower), np.where(beyond, CAPPED_BY, self.upper)
-        return Observations(lower, upper, self.count)
+        return replace(self, lower=lower, upper=upper)
 
     def some(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Observations:
         """Those chosen, by a mask or by their places."""
-        return Observations(self.lower[chosen], self.upper[chosen], self.count[chosen])
+        return replace(self, lower=self.lower[chosen], upper=self.upper[chosen], count=self.count[chosen])
 
     def each(self) -> Observations:
         """The same with a row for each VM."""
         times = self.count.astype(int)
         lower, upper = (np.repeat(values, times) for values in (self.lower, self.upper))
-        return Observations(lower, upper, np.ones_like(lower))
+        return replace(self, lower=lower, upper=upper, count=np.ones_like(lower))
 
 
 def enough(observed: Observations, about: str, fix: str = "") -> Observations:

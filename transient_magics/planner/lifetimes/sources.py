@@ -6,7 +6,7 @@ import csv
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...catalog import published
@@ -16,9 +16,11 @@ from ...spec.grammar import nearest
 from .change import LATEST
 from .observations import CAP_HOURS, CAPPED_BY, Observations
 from .own import Life, own_lives
+from .published import counts
 
 NAMES = ("own", "emulated", "published")
 MODELS = ("spot", "preemptible")
+_SAME_LAUNCH_SECONDS = 3600.0
 _TRUE, _FALSE = ("1", "yes", "true", "revoked", "preempted"), ("0", "no", "false")
 
 
@@ -55,7 +57,8 @@ class Question:
 class Source:
     """What was observed, and what it is worth.
 
-    `latest` VMs are to be compared with `earlier` ones, where there are both; `fix`: what to do if it is too little.
+    `latest` VMs are to be compared with `earlier` ones, where there are both; `kind`: VMs with that GPU everywhere;
+    `fix`: what to do if it is too little.
     """
 
     title: str
@@ -65,6 +68,7 @@ class Source:
     earlier: Observations | None = None
     latest: Observations | None = None
     fix: str = ""
+    kind: Observations | None = None
 
 
 def found(source: str, question: Question) -> Source:
@@ -101,6 +105,9 @@ def _own(question: Question, *, emulated: bool) -> Source:
         _observed(chosen[:-LATEST]),
         _observed(chosen[-LATEST:]),
         f"The published ones: --source published.{other}",
+        _observed(
+            [life for life in every if life.emulated == emulated and _fits(life, replace(question, region=None))]
+        ),
     )
 
 
@@ -109,7 +116,17 @@ def _fits(life: Life, question: Question) -> bool:
 
 
 def _observed(lives: Sequence[Life]) -> Observations:
-    return Observations.of([life.hours for life in lives], [life.revoked for life in lives])
+    """Of one cohort are those with one GPU in one zone that began within an hour of each other."""
+    cohorts = [0]
+    began: dict[tuple[str, str], tuple[float, int]] = {}
+    for life in lives:
+        since, cohort = began.get((life.gpu, life.zone), (-math.inf, 0))
+        if life.started - since > _SAME_LAUNCH_SECONDS:
+            since, cohort = life.started, len(cohorts)
+            began[life.gpu, life.zone] = since, cohort
+            cohorts.append(0)
+        cohorts[cohort] += 1
+    return Observations.of([life.hours for life in lives], [life.revoked for life in lives]).in_cohorts(cohorts)
 
 
 def _published(question: Question) -> Source:
@@ -122,7 +139,7 @@ def _published(question: Question) -> Source:
         raise PlanError(what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}.")
     caveats = [
         "Preemptible VMs of 2018 and 2019, known by the hour: a worked example, no forecast for today's.",
-        "Many went in the same minute; they count as independent, which makes the band too narrow.",
+        "Many went in the same minute: so many tell less than if each went by itself, which widens the band.",
     ]
     label = "{0.region}" if question.gpu else "{0.gpu} in {0.region}"
     shares = sorted((each.revoked[-1] / each.launched, label.format(each)) for each in chosen)
@@ -130,7 +147,7 @@ def _published(question: Question) -> Source:
         (least, here), (most, there) = shares[0], shares[-1]
         caveats.append(f"Places differ: from {least:.0%} revoked within 24 h ({here}) to {most:.0%} ({there}).")
     own = [life for life in own_lives() if not life.emulated and _fits(life, question)]
-    seen = Observations.together([Observations.hourly(each.launched, each.revoked) for each in chosen])
+    seen = Observations.together([counts(each) for each in chosen])
     return Source(
         f"Published lifetimes of preemptible VMs, {question.words('all GPUs')}",
         "2018 and 2019; CM-DARE, ICDCS 2020, and ICAC'19",
@@ -139,6 +156,7 @@ def _published(question: Question) -> Source:
         seen,
         _observed(own[-LATEST:]) if own else None,
         "Without --region there are more." if question.region else "",
+        Observations.together([counts(each) for each in of_gpu]),
     )
 
 
@@ -152,14 +170,18 @@ def _file(path: Path, question: Question) -> Source:
     rows = _rows(path.name, text, question)
     if not rows:
         raise PlanError(f"{path.name} has no VM that is {question.words()}")
-    observed = Observations.of([hours for hours, _ in rows], [revoked for _, revoked in rows])
+    observed, kind = _lived(rows), _lived(_rows(path.name, text, replace(question, region=None)))
     caveats = []
     if not question.capped and CAP_HOURS <= max(hours for hours, _ in rows) <= CAPPED_BY:
-        observed = observed.without_cap()
+        observed, kind = observed.without_cap(), kind.without_cap()
         caveats.append("No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted.")
     fix = "Without --gpu and --region there may be more." if question.gpu or question.region else ""
     which = f", {question.words()}" if question.gpu or question.region else ""
-    return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix)
+    return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix, kind=kind)
+
+
+def _lived(rows: Sequence[tuple[float, bool]]) -> Observations:
+    return Observations.of([hours for hours, _ in rows], [revoked for _, revoked in rows])
 
 
 def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DeclarationError, PlanError
 from ...spec.grammar import nearest
-from .beyond import Continued
+from .beyond import continued
 from .change import Change, compare
 from .fitting import FORMULAS, Fit, fit, formulas
 from .kaplan_meier import KaplanMeier
@@ -35,7 +35,7 @@ class Study:
     @property
     def model(self) -> LifetimeModel:
         """What to plan with: survival as it was observed, and beyond that a steady hazard where no contract ends it."""
-        return self.observed if self.question.capped else Continued(self.observed, self.watched)
+        return self.observed if self.question.capped else continued(self.observed, self.watched, self.source.kind)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -55,14 +55,8 @@ class Study:
         return [(low, high, self._rate(low, high)) for low, high in pairwise(edges)]
 
     def _rate(self, low: float, high: float) -> float:
-        """Revocations between two ages, over the hours that VMs lived between them."""
-        seen = self.observed.observed
-        last = np.where(seen.seen, seen.upper, seen.lower)
-        began = np.where(seen.seen, seen.lower, last)  # of a revocation within an hour half of it was lived
-        lived = (np.clip(last, low, high) + np.clip(began, low, high)) / 2 - low
-        here = seen.seen & (last > low) & (last <= high)
-        hours = float(np.clip(lived, 0, None) @ seen.count)
-        return float(seen.count[here].sum()) / hours if hours > 0 else 0.0
+        events, hours = self.observed.observed.between(low, high)
+        return events / hours if hours > 0 else 0.0
 
 
 def study(question: Question, source: str | None = None, chosen: Sequence[str] = ()) -> Study:
