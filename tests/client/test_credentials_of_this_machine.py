@@ -58,21 +58,29 @@ def test_todays_prices_and_a_cluster_are_asked_for_with_credentials_that_are_nev
         own = {**there.environment, "TRANSIENT_MAGICS_HOME": str(home), "TMPDIR": str(tmp_path / "tmp")}
         (tmp_path / "tmp").mkdir()
 
-        def said(*words: str) -> str:
+        def said(*words: str, code: int = 0) -> str:
             ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, env=own)
-            assert ended.returncode == 0, ended
-            return ended.stdout
+            assert ended.returncode == code, ended
+            return ended.stdout + ended.stderr
+
+        def asked_of_compute_engine() -> list[str]:
+            return [path for host, _, path, _ in there.asked if host.startswith("compute")]
 
         told = said("catalog", "t4", "--project", "mine")
         assert datetime.now(UTC).date().isoformat() in told
         assert {path.partition("?")[0] for _, _, path, _ in there.asked} == {"/v1/services/6F81-5844-456A/skus"}
 
+        assert "Not today" in said("cluster", "attach", "far", "--project", "mine", code=1)
+        attached = len(asked_of_compute_engine())
+        assert attached
+
         said("cluster", "t4", "--name", "c", "--project", "mine", "--ssh-from", "10.0.0.0/8", "--bucket", "none")
         deadline = time.monotonic() + 200
-        while not [each for each in there.asked if each[0].startswith("compute")]:
+        while len(asked_of_compute_engine()) == attached:
             assert time.monotonic() < deadline, (home / "clusters" / "c" / "controller.log").read_text()
             time.sleep(0.1)
         os.kill(int((home / "clusters" / "c" / "controller.lock").read_text()), signal.SIGKILL)
+        assert all(path.startswith("/compute/v1/projects/mine/") for path in asked_of_compute_engine())
         assert there.tokens, "which are made with the key"
         assert {who(bearer) for *_, bearer in there.asked} == {ACCOUNT}
         assert there.kept_in(secret) == [secret / "credentials.json"]

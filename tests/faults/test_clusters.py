@@ -152,7 +152,7 @@ async def test_where_a_vm_may_not_manage_vms_the_controller_stays_here_and_says_
 
                 fleet: Any = SimpleNamespace(link=lambda _: SimpleNamespace(answering=True, connection=connected))
                 async with asyncio.timeout(PATIENCE):
-                    while not recorder.trouble:
+                    while not (recorder.trouble or recorder.state.seat):
                         recorder.changed.clear()
                         controller._hand_over(access, fleet)
                         await recorder.changed.wait()

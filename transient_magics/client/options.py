@@ -144,8 +144,8 @@ def _declare() -> tuple[Option, ...]:
         flag("--ps-machine", "or the machine type of each: n2-standard-4, e2-standard-4, n2-custom-4-16384 (N1 with 4 "
               "GB per vCPU)", str, metavar="TYPE"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
-        flag("--provisioning-model", "how workers are rented (spot)",
-              **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
+        flag("--provisioning-model", "how workers are rented; of preemptible ones Compute Engine knows no limit but 24 "
+              "hours (spot)", **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
         flag("--max-workers", "no resize goes beyond it (twice the workers); with --max-cost the cluster ends as early "
               "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
         flag("--replace", "replace revoked workers (on)", negated=True),
