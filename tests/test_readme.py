@@ -121,6 +121,13 @@ def test_what_is_rehearsed_on_the_emulator_can_be_typed_as_it_stands(own_home: P
         assert ended.stdout
 
 
+def test_what_the_cluster_on_google_costs_an_hour_is_what_the_catalog_says() -> None:
+    (line,) = re.findall(r"^%transient_cluster (t4x4 .*)$", README, re.MULTILINE)
+    spec = client.specify(client.Declaration(**arguments.parse("cluster", arguments.split(line)).values))
+    promise = r"Four T4 on Spot and one parameter server, as above, come to about \$([\d.]+) an hour"
+    assert re.findall(promise, " ".join(README.split())) == [f"{spec.hourly:.1f}"]
+
+
 def test_the_picture_is_there() -> None:
     (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", README)
     assert (ROOT / picture).stat().st_size > 10_000

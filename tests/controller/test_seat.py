@@ -6,10 +6,13 @@ import configparser
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from transient_magics.controller.seat import Seat
 from transient_magics.controller.startup import controller_unit
+from transient_magics.spec import ClusterSpec
 
 SETTINGS = {"PYTHONPATH": "/home/user/100% code", "TRANSIENT_MAGICS_SEAT": "ps-0"}
 
@@ -25,3 +28,41 @@ def test_systemd_accepts_the_unit_and_finds_nothing_to_warn_of(tmp_path: Path) -
         pytest.skip("systemd-analyze is not installed")
     said = subprocess.run([verifier, "verify", unit], capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout + said.stderr) == (0, "")
+
+
+class Host:
+    """A VM that writes down what it is told; `user`: who may ask its systemd for something, if anybody."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.told: list[tuple[str, str]] = []
+
+    async def home(self) -> str:
+        return "/home/user"
+
+    async def run(self, command: str, input: bytes = b"") -> str:
+        self.told.append((command, input.decode()))
+        return f"{self.user}\n"
+
+    async def start_detached(self, command: str, log: str, environment: object) -> None:
+        assert environment == SETTINGS
+        self.told.append((command, log))
+
+
+async def supervised(user: str) -> tuple[str, str]:
+    """The last thing that a VM of a project is told."""
+    host: Any = Host(user)
+    spec = ClusterSpec(name="demo", groups=(), zones=("us-central1-a",), prices={}, project="mine")
+    await Seat(host, spec, "controller-0")._supervise(SETTINGS)
+    return host.told[-1]
+
+
+async def test_on_a_vm_with_systemd_a_unit_starts_it_again_and_elsewhere_a_shell_does() -> None:
+    command, unit = await supervised("researcher")
+    assert command.startswith("sudo -n tee /etc/systemd/system/transient-demo.service ")
+    assert command.endswith(" sudo -n systemctl enable --now transient-demo")
+    assert "User=researcher" in unit
+    assert "/home/user/transient/controller/clusters/demo/controller.log" in unit
+    command, log = await supervised("")
+    assert command.startswith("until transient-python -m transient_magics.controller demo; ")
+    assert log == "transient/controller/clusters/demo/controller.log"

@@ -94,6 +94,8 @@ def test_texts_of_a_subword_vocabulary_after_the_cluster_a_resumption_and_from_a
         cluster.delete(PATIENCE)
     (answer,) = first.decode(["abc def"])
     assert isinstance(answer, str)
+    assert vocabulary(first.fetch(tmp_path / "local")) == vocabulary(first.directory)
+    assert (tmp_path / "local" / "checkpoints" / "model.ckpt-5.index").exists()
 
     cluster = client.declare(client.Declaration("cpu", name="stored", bucket="gs://words-results"))
     try:
