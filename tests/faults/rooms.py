@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.machine_room import MachineRoom, free_ports, until
+from tests.runtime.machine_room import PATIENCE, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics.cloud import bounded_token
 from transient_magics.controller.bucket_token import reaches
@@ -28,8 +29,8 @@ def input_fn(mode):
     return pixels, (pixels.sum(1) > 4).astype("int64")
 
 def model_fn(features, labels, mode):
-    hidden = features @ tf.get_variable("weights", [8, WIDTH], initializer=tf.random_normal_initializer(stddev=0.01))
-    logits = hidden @ tf.get_variable("last", [WIDTH, 2], initializer=tf.random_normal_initializer(stddev=0.01))
+    tf.get_variable("ballast", [BALLAST], initializer=tf.ones_initializer(), trainable=False)  # only makes saves long
+    logits = features @ tf.get_variable("weights", [8, 2], initializer=tf.random_normal_initializer(stddev=0.01))
     answer = {"predictions": {"scores": tf.nn.softmax(logits)}}
     if mode != "infer":
         answer["loss"] = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -54,12 +55,22 @@ DECLARED: dict[str, Any] = {
 class Ward(Story):
     """One run in a room: a parameter server and its workers, and what is done to them."""
 
-    def __init__(self, room: MachineRoom, workers: Sequence[str] = ("worker-1",), width: int = 64, **declared: Any):
+    def __init__(
+        self,
+        room: MachineRoom,
+        workers: Sequence[str] = ("worker-1",),
+        megabytes: int = 0,
+        cell: str = CELL,
+        **declared: Any,
+    ) -> None:
+        """`megabytes` of each checkpoint."""
         super().__init__(room)
         self.declared = {**DECLARED, **declared}
-        self.cell = CELL.replace("WIDTH", str(width))
+        self.cell = cell.replace("BALLAST", str(max(1, megabytes << 18)))
         self.server, self.chief = (f"127.0.0.1:{port}" for port in free_ports(2))
         self.folder = room.run_folder("ps-0")
+        self.checkpoints = self.folder / "checkpoints"
+        """Where this process sees them."""
         self.place("ps-0")
         for name in workers:
             self.place(name)
@@ -106,8 +117,23 @@ class Ward(Story):
 
     def steps_at_disk(self) -> list[int]:
         """Steps of the checkpoints that are whole on the parameter server's machine."""
-        found = (self.folder / "checkpoints").glob("model.ckpt-*.index")
+        found = self.checkpoints.glob("model.ckpt-*.index")
         return sorted(int(path.stem.rpartition("-")[2]) for path in found)
+
+    def while_saving(self, strike: Callable[[], object]) -> int:
+        """Strike while a checkpoint is being written; the step of the one that was not whole then."""
+
+        def struck() -> int:
+            for name in os.listdir(self.checkpoints):
+                if found := re.match(r"model\.ckpt-(\d+)\.data.*tempstate", name):
+                    strike()
+                    return int(found[1]) * (not (self.checkpoints / f"model.ckpt-{found[1]}.index").exists())
+            return 0
+
+        deadline = time.monotonic() + PATIENCE
+        while not (step := struck()):
+            assert time.monotonic() < deadline, "no checkpoint is being written"
+        return step
 
     def bring_token(self, place: str, lasts: float = 3000.0) -> None:
         """Put the token of a run whose place is `place` on the parameter server's machine, as a controller does."""

@@ -87,6 +87,7 @@ class Chief:
         """Serve until the run has ended."""
         if self._kept.get("finished", 0) >= self._spec.train_steps:
             return DONE  # killed between the last event and its exit
+        delivery.forget(self._folder.path)
         host, port = host_and_port(self._assignment.chief)
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())

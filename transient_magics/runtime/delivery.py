@@ -56,6 +56,12 @@ async def received(reader: asyncio.StreamReader, told: Mapping[str, Any], run: P
         yield paths
 
 
+def forget(run: Path) -> None:
+    """Drop the deliveries that a chief was receiving when it was killed."""
+    for place in run.glob("delivered-*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
 async def _receive(reader: asyncio.StreamReader, file: Mapping[str, Any], step: int, folder: Path) -> Path:
     if not re.fullmatch(rf"model\.ckpt-{step}\.[\w.-]+", file["name"]):
         raise ValueError(f"{file['name']!r} is no file of that checkpoint")
