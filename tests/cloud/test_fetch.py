@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Emulate
+from tests.runtime.machine_room import isolated
 from transient_magics.cloud import CloudStorage
 from transient_magics.controller.fetch import fetch
 from transient_magics.errors import CloudError, TrainingError
@@ -125,6 +130,55 @@ async def test_results_whose_manifest_is_damaged_come_home_as_they_lie_there(
     assert await fetch(storage, STORE, tmp_path / "home") == {"steps": [7, 80], "refused": []}
     names = {file["name"] for each in told for file in each["files"]} | {"checkpoint"}
     assert brought(tmp_path / "home") == {f"checkpoints/{name}" for name in names}
+
+
+FULL = """
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from transient_magics.cloud import CloudStorage
+from transient_magics.controller.answer import answer
+from transient_magics.controller.fetch import fetch
+
+url, store, home = sys.argv[1:]
+
+
+async def bring():
+    async with CloudStorage("p", url, patience=3) as storage:
+        return await fetch(storage, store, Path(home))
+
+
+for size in (["-t", "tmpfs", "-o", "size=300k"], ["-o", "remount,size=10m"]):
+    subprocess.run(["mount", *size, "none", home], check=True)
+    answer(bring())
+    print(json.dumps(sorted(str(path.relative_to(home)) for path in Path(home).rglob("*") if path.is_file())))
+"""
+
+
+@pytest.mark.skipif(not isolated(), reason="a small disk takes mounts of one's own")
+async def test_on_a_full_disk_what_comes_home_is_whole_and_the_rest_comes_when_there_is_room(
+    url: str, storage: CloudStorage, tmp_path: Path
+) -> None:
+    told = [await put(storage, tmp_path, 7), await put(storage, tmp_path, 80)]
+    (tmp_path / "large").write_bytes(os.urandom(1 << 20))
+    data = "model.ckpt-80.data-00000-of-00001"
+    stored = await storage.upload(BUCKET, f"c/run-1/checkpoints/80-ab/{data}", tmp_path / "large")
+    told[1]["files"][0] = {"name": data, "size": stored.size, "crc32c": stored.crc32c}
+    await storage.write_json(BUCKET, f"c/run-1/{NAME}", {"checkpoints": told})
+    (home := tmp_path / "home").mkdir()
+    inside = ["unshare", "-Urm", sys.executable, "-c", FULL, url, STORE, str(home)]
+    ended = await asyncio.to_thread(subprocess.run, inside, capture_output=True, check=False)
+    assert not ended.returncode, ended.stderr.decode()
+    failed, left, brought_then, all_there = map(json.loads, ended.stdout.splitlines())
+    assert os.strerror(errno.ENOSPC) in failed["error"]
+    whole = {f"checkpoints/{file['name']}" for file in told[0]["files"]}
+    assert set(left) <= whole | {"checkpoints/checkpoint"}, "a part of something"
+    assert brought_then == {"steps": [7, 80], "refused": []}
+    both = {f"checkpoints/{file['name']}" for each in told for file in each["files"]}
+    assert set(all_there) == both | {"checkpoints/checkpoint"}
 
 
 _ANYTHING = st.recursive(

@@ -13,7 +13,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,20 @@ class Patient:
             return bool(steps) and max(steps) - min(steps) > 3
 
         self.sees(made, "steps")
+
+    def others_trained(self, lost: Collection[str], since: float, until: float) -> None:
+        """See that all others made steps between two moments, at a quarter or more of the speed that they had before.
+
+        Less would be a stall that ended with the replacement; a busy machine is slow before, too.
+        """
+        rest = lambda: [row for row in self._rows() if row["worker"] not in lost]  # noqa: E731
+        self.sees(lambda: any(row["time"] / 1e9 > until + 2 for row in rest()), "later steps of the others")
+
+        def speed(begin: float, end: float) -> float:
+            return sum(row["steps"] for row in rest() if begin < row["time"] / 1e9 <= end) / (end - begin)
+
+        before, meanwhile = speed(since - 15, since), speed(since, until + 2)
+        assert meanwhile > before / 4, f"{meanwhile:.1f} steps/s while {lost} were away, {before:.1f} before"
 
     def trains(self, worker: str) -> None:
         """See a worker's own steps in the run's metrics, whose rows come once a second and a while later."""

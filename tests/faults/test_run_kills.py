@@ -164,22 +164,22 @@ def test_a_server_killed_while_it_restores(room: MachineRoom) -> None:
     ward.assign("ps-0")
     until(lambda: len(ward.steps_at_disk()) > 1, "checkpoints")
     ward.kill_server()
-    newest = ward.checkpoints / f"model.ckpt-{ward.steps_at_disk()[-1]}.index"
-    aside = newest.with_name(".aside")
-    newest.rename(aside)
-    os.mkfifo(newest)  # whoever reads it, waits
+    step = ward.steps_at_disk()[-1]
+    index, data = (ward.checkpoints / f"model.ckpt-{step}.{end}" for end in ("index", "data-00000-of-00001"))
+    aside = data.with_name(".aside")
+    data.rename(aside)
+    os.mkfifo(data)  # whoever opens it, waits
 
-    def reads() -> int:
-        with contextlib.suppress(OSError):  # nobody does
-            return os.open(newest, os.O_WRONLY | os.O_NONBLOCK)
-        return -1
+    def restores() -> bool:
+        with contextlib.suppress(OSError, KeyError):  # it is not there yet
+            return str(index) in map(os.readlink, Path(f"/proc/{room.pids('ps-0')['ps-0']}/fd").iterdir())
+        return False
 
-    handle = until(lambda: max(0, reads()), "it restores")
+    until(restores, "it restores")
     ward.kill_server()
     killed = time.time()
-    aside.replace(newest)
-    os.close(handle)
-    restarts(ward, killed, int(newest.stem.rpartition("-")[2]), "kill -9 of the parameter server", "restoring")
+    aside.replace(data)
+    restarts(ward, killed, step, "kill -9 of the parameter server", "restoring")
     assert not list(ward.checkpoints.glob("broken-*"))
 
 

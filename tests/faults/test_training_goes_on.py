@@ -13,17 +13,20 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, processes, take_away
+from tests.faults.healing import healed
 from transient_magics.journal import ClusterState, events
 
 pytestmark = pytest.mark.training
 
 
 def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
-    mark, victim = patient.mark(), patient.workers()[0]
+    mark, victim, killed = patient.mark(), patient.workers()[0], time.time()
     patient.kill(victim, "worker")
     patient.event(mark, events.WorkerLeft, worker=victim)
-    patient.goes_on()
     joined = patient.event(mark, events.WorkerJoined, worker=victim)
+    healed("kill -9 of a worker", "training", joined.at - killed)
+    patient.others_trained({victim}, killed, joined.at)
+    assert not patient.since(mark, events.TrainStarted), "nothing was restarted"
     numbers = [each.number for each in patient.cluster.events("worker.joined")]  # type: ignore[attr-defined]
     assert len(numbers) == len(set(numbers)), "a number was used twice"
     assert joined.run == "run-1"  # type: ignore[attr-defined]
@@ -99,10 +102,11 @@ def test_it_is_saved_and_evaluated_when_asked_for(patient: Patient) -> None:
 def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Patient) -> None:
     mark = patient.mark()
     saved = patient.event(mark, events.TrainCheckpoint).step  # type: ignore[attr-defined]
-    mark = patient.mark()
+    mark, killed = patient.mark(), time.time()
     patient.kill(patient.server(), "parameter_server")
-    resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
-    assert resumed >= saved
+    started = patient.event(mark, events.TrainStarted)
+    healed("kill -9 of the parameter server", "training", started.at - killed)
+    assert started.step >= saved  # type: ignore[attr-defined]
     patient.whole()
     patient.goes_on()
 
@@ -110,9 +114,11 @@ def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Pat
 def test_a_lost_parameter_servers_vm_is_replaced_and_training_resumes_from_what_is_at_home(patient: Patient) -> None:
     mark = patient.mark()
     patient.until(lambda _: patient.saved_at_home() > 0, "a checkpoint at home")
-    saved, lost = patient.saved_at_home(), patient.server()
+    saved, lost, gone = patient.saved_at_home(), patient.server(), time.time()
     take_away(f"patient-{lost}")
-    resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    started = patient.event(mark, events.TrainStarted)
+    healed("VM of the parameter server lost", "training", started.at - gone)
+    resumed = started.step  # type: ignore[attr-defined]
     assert resumed >= saved
     assert patient.server() != lost
     patient.whole()
@@ -174,28 +180,58 @@ def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient
 
 def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patient: Patient) -> None:
     mark = patient.mark()
-    lost = patient.workers()[:2]
+    lost, revoked = patient.workers()[:2], time.time()
     for vm in lost:
         patient.cluster.revoke(vm)
     for vm in lost:
         patient.event(mark, events.VmPreemptionNotice, vm=vm)
-    patient.goes_on()
     patient.event(mark, events.WorkerReplaced)
     patient.settled()
+    joined = patient.since(mark, events.WorkerJoined)[-1].at
+    healed("notice to two of three workers", "training", joined - revoked)
+    patient.others_trained(lost, revoked, joined)
     assert not set(lost) & set(patient.workers())
     for vm in lost:
         assert len([each for each in patient.since(mark, events.VmRevoked) if each.vm == vm]) == 1  # type: ignore[attr-defined]
 
 
 def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Patient) -> None:
-    lost = set(patient.workers())
-    mark = patient.mark()
-    patient.event(mark, events.TrainCheckpoint)
-    for vm in lost:
-        patient.cluster.revoke(vm)
+    """The parameter server stands still in the middle of a save until all of them have heard of it."""
+    assert patient.run
+    lost, mark = set(patient.workers()), patient.mark()
+    server = patient.server()
+    folder = patient.home(server) / "transient" / "runs" / patient.run.name / "checkpoints"
+    number = patient.process(server, "parameter_server")
+
+    def frozen() -> Path | None:
+        if not (parts := list(folder.glob("*.tempstate*"))):
+            return None
+        os.kill(number, signal.SIGSTOP)
+        index = folder / f"{parts[0].name.partition('.data')[0].partition('.index')[0]}.index"
+        if not index.exists():
+            return index
+        os.kill(number, signal.SIGCONT)
+        return None
+
+    deadline = time.monotonic() + PATIENCE
+    while not (index := frozen()):
+        assert time.monotonic() < deadline, "no checkpoint is written"
+    try:
+        for vm in lost:
+            patient.cluster.revoke(vm)
+        for vm in lost:
+            patient.event(mark, events.VmPreemptionNotice, vm=vm)
+        assert not index.exists()
+    finally:
+        os.kill(number, signal.SIGCONT)
+    revoked = time.time()
+    step = int(index.stem.rpartition("-")[2])
+    patient.event(mark, events.TrainCheckpoint, step=step)
     patient.until(lambda state: state.active_run and not set(state.active_run.workers) & lost, "without the lost")
     patient.settled()
+    healed("notice to all workers", "saving", time.time() - revoked)
     assert not set(patient.workers()) & lost
+    assert not patient.since(mark, events.TrainUnsaved)
     patient.goes_on()
 
 
