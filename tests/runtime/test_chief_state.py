@@ -289,6 +289,20 @@ def test_a_last_checkpoint_that_fails_is_tried_again_for_minutes_and_then_ends_t
     assert "disk full" in story.emitted("train.failed")[0]["reason"]
 
 
+def test_a_chief_that_is_stopped_sends_nobody_away_and_fails_no_run_because_it_may_have_a_successor():
+    """As where another parameter server's VM was lost: it can save no more, and workers come again while it tries."""
+    story = Story()
+    story(events.Prepared(15))
+    story.joins(1, "worker-1")
+    assert story(events.StopAsked()) == [events.Save()]
+    story(events.Disconnected(1))
+    assert story(events.Joined(2, "worker-1")) == []
+    assert story(events.Heard(2)) == []
+    done = story(events.SaveFailed("a parameter server is lost"))
+    assert (kinds(done), done[-1]) == (["train.unsaved"], events.Finish(0))
+    assert story(events.Joined(3, "worker-1")) == []
+
+
 def test_a_run_that_is_stopped_while_its_last_checkpoint_fails_tries_once_more():
     story = Story()
     story(events.Prepared(15))

@@ -198,7 +198,7 @@ class ChiefState:
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
         if self.phase is Phase.ENDED:
-            return [Tell(event.connection, {"do": "leave", "reason": "finished"})] if isinstance(event, Joined) else []
+            return self._refuse(event) if isinstance(event, Joined) else []
         match event:
             case Joined():
                 return self._join(event, now)
@@ -253,7 +253,7 @@ class ChiefState:
     # --- who is in ---------------------------------------------------------------------------------------------------
     def _join(self, event: Joined, now: float) -> list[Instruction]:
         if self._ending:
-            return [Tell(event.connection, {"do": "leave", "reason": "finished"})]
+            return self._refuse(event)
         claimed = event.number if event.number is not None and self._given.get(event.number) == event.name else None
         done: list[Instruction] = []
         for other in [member for member in self.members.values() if member.name == event.name]:
@@ -276,6 +276,14 @@ class ChiefState:
         self.members[number] = member
         return [*done, Persist(), self._welcome(member)]
 
+    def _refuse(self, event: Joined) -> list[Instruction]:
+        """Nobody trains here any more.
+
+        A chief that is told to stop may have a successor, as where another parameter server has moved: who joins is
+        not told to leave for good, but waits for that one, or to be stopped as well.
+        """
+        return [] if self._stopping else [Tell(event.connection, {"do": "leave", "reason": "finished"})]
+
     def _welcome(self, member: Member) -> Instruction:
         return Tell(member.connection or 0, {"do": "joined", "number": member.number, "active": max(self.active, 1)})
 
@@ -289,7 +297,7 @@ class ChiefState:
     def _heard(self, connection: int, now: float, stepping: bool = False, speed: float = 0.0) -> list[Instruction]:
         member = self._of(connection)
         if member is None:  # another process has taken its name, or its place
-            return [Tell(connection, {"do": "leave", "reason": "told to leave"})]
+            return [] if self._stopping else [Tell(connection, {"do": "leave", "reason": "told to leave"})]
         member.heard, member.speed = now, speed or member.speed
         if member.lost:  # it was frozen, and is back
             if self._full():
@@ -422,7 +430,10 @@ class ChiefState:
             return [*told, *self._save("stop")]
         if why == "final":
             self._last_by = self._last_by or now + LAST_SAVE_WITHIN
-        if self._stopping or (self._last_by and now >= self._last_by):
+        if self._stopping:  # whoever stops it knows what was saved; a successor may go on from that
+            self.phase = Phase.ENDED
+            return [*told, Finish(DONE)]
+        if self._last_by and now >= self._last_by:
             return [*told, *self._fail(f"the last checkpoint could not be written: {reason}")]
         if why == "final":
             self._finish_by = now  # once more, as soon as a save may be tried again
