@@ -1,0 +1,88 @@
+"""Programs that stand still (SIGSTOP), as on a machine that swaps or sleeps, and later go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.conftest import Patient, processes
+from tests.faults.healing import healed
+from transient_magics.journal import events
+
+pytestmark = [pytest.mark.training, pytest.mark.matrix]
+
+
+@contextlib.contextmanager
+def frozen(*numbers: int) -> Iterator[None]:
+    """As long as it lasts, these processes stand still."""
+    for number in numbers:
+        os.kill(number, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGCONT)
+
+
+def test_a_parameter_server_that_stood_still_serves_on_where_it_was(patient: Patient) -> None:
+    mark, server = patient.mark(), patient.process(patient.server(), "parameter_server")
+    with frozen(server):
+        time.sleep(20)
+    began = time.monotonic()
+    patient.goes_on()
+    patient.whole()
+    healed("SIGSTOP for 20 s", "parameter server, training", time.monotonic() - began)
+    assert patient.process(patient.server(), "parameter_server") == server
+    assert not patient.since(mark, events.TrainStarted), "it was started again"
+    assert not patient.since(mark, events.VmDeleted)
+
+
+def test_an_agent_that_stands_still_is_followed_by_one_that_adopts_its_worker(patient: Patient) -> None:
+    vm, mark = patient.workers()[0], patient.mark()
+    worker, old = patient.process(vm, "worker"), patient.process(vm, "agent")
+    with frozen(old):
+        began = time.monotonic()
+        patient.sees(lambda: set(processes(str(patient.home(vm)), "runtime.agent ")) - {old}, f"new agent on {vm}")
+        seconds = time.monotonic() - began
+        healed("SIGSTOP for good", "agent, training", seconds)
+        assert seconds < 90, "a question every second that waits 15 s, another one for its successor"
+        patient.goes_on()
+    patient.sees(lambda: old not in processes(str(patient.home(vm)), "runtime.agent "), "end of the old one")
+    assert patient.process(vm, "worker") == worker, "the worker was not adopted"
+    assert not patient.since(mark, events.VmDeleted)
+
+
+def test_a_controller_that_stood_still_carries_out_what_was_to_be_done(patient: Patient) -> None:
+    lost, mark, number = patient.workers()[0], patient.mark(), patient.controller()
+    patient.cluster.revoke(lost)
+    with frozen(number):
+        time.sleep(75)  # longer than the notice, and than anybody may be silent
+    began = time.monotonic()
+    patient.event(mark, events.WorkerReplaced, worker=lost)
+    patient.settled()
+    healed("SIGSTOP for 75 s", "controller, a worker is revoked", time.monotonic() - began)
+    patient.goes_on()
+    assert patient.controller() == number
+    assert not patient.since(mark, events.TrainStarted)
+    assert {each.vm for each in patient.since(mark, events.VmDeleted)} <= {lost}, "VMs that were never silent"  # type: ignore[attr-defined]
+
+
+def test_while_the_emulator_stands_still_training_goes_on_and_nobody_is_given_up(patient: Patient) -> None:
+    living, mark, number = {vm.name for vm in patient.cluster.state.living}, patient.mark(), patient.emulator()
+    step = patient.cluster.state.runs["run-1"].step
+    with frozen(number):
+        time.sleep(100)
+    began = time.monotonic()
+    patient.goes_on()
+    patient.settled()
+    healed("SIGSTOP for 100 s", "emulator, training", time.monotonic() - began)
+    assert {vm.name for vm in patient.cluster.state.living} == living
+    assert not patient.since(mark, events.VmDeleted)
+    assert not patient.since(mark, events.TrainStarted)
+    assert patient.cluster.state.runs["run-1"].step > step
