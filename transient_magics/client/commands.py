@@ -21,7 +21,7 @@ from ..controller.lock import held
 from ..errors import ClusterError, ControllerError
 from ..journal import kept
 
-_START_SECONDS = 20.0
+_START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
 SWEPT = "`transient cluster sweep` finds its VMs."
 
 
@@ -58,13 +58,15 @@ def send(directory: Path, command: Mapping[str, Any], timeout: float = 30.0) -> 
     Raises the error that the controller answered with, ControllerError when it does not answer, and ClusterError where
     there can be no controller: the cluster is deleted, or its folder cannot be read.
     """
-    if not in_charge(directory):
-        _refuse_deleted(directory)
-        if why := unreadable(directory):
-            raise ClusterError(why, fix=SWEPT)
-        start_controller(directory)
-    deadline = time.monotonic() + _START_SECONDS
+    deadline, started = time.monotonic() + _START_SECONDS, 0.0
     while True:
+        # Looked at again and again: one that is just being killed holds its lock to the end.
+        if time.monotonic() - started > _START_AGAIN_SECONDS and not in_charge(directory):
+            _refuse_deleted(directory)
+            if why := unreadable(directory):
+                raise ClusterError(why, fix=SWEPT)
+            start_controller(directory)
+            started = time.monotonic()
         try:
             return _ask(places.command_socket(directory.name), command, timeout)
         except (FileNotFoundError, ConnectionError):
