@@ -13,7 +13,7 @@ from scipy import stats
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
 from transient_magics.planner.lifetimes.beyond import Capped, continued
-from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
+from transient_magics.planner.lifetimes.change import FALSE_ALARMS, LATEST, blocks, compare
 from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
@@ -240,10 +240,26 @@ def test_the_alarm_is_rarely_false_and_hears_a_change() -> None:
     for _ in range(400):
         known = lives(truth, 150)
         for name, model in (("same", truth), ("other", changed)):
-            change = compare(KaplanMeier(known), known, lives(model, 30))
+            change = compare(KaplanMeier(known), lives(model, 30))
             alarms[name] += bool(change and change.alarm)
     assert alarms["same"] / 400 <= 2.5 * FALSE_ALARMS
     assert alarms["other"] / 400 > 0.8
+
+
+def test_a_block_of_vms_raises_no_more_false_alarms_for_being_looked_at_often() -> None:
+    """While its VMs grow older, watched for some minutes at first, when most of what is known is of older ones."""
+    random, truth, false = np.random.default_rng(8), EarlyThenSteady(0.3, 1.0, 0.02), 0
+    for _ in range(300):
+        lived, watched = truth.quantile(1 - random.random(150)), random.uniform(2, 24, 150)
+        known = KaplanMeier(Observations.of(np.minimum(lived, watched), lived <= watched))
+        new = truth.quantile(1 - random.random(30))
+        looks = [
+            compare(known, Observations.of(np.minimum(new, age), new <= age)) for age in (0.25, 0.5, 1, 2, 4, 8, 16)
+        ]
+        false += any(look and look.alarm for look in looks)
+    assert false / 300 <= 2.5 * FALSE_ALARMS
+    assert [blocks(vms) for vms in (7, 30, 59, 60, 95)] == [(0, 7), (0, 30), (0, 30), (30, 60), (60, 90)]
+    assert LATEST == 30
 
 
 def test_other_vms_fall_into_their_interval_as_often_as_it_says() -> None:

@@ -94,7 +94,7 @@ def test_spot_has_no_wall_and_preemptible_has_one() -> None:
     with pytest.raises(DeclarationError, match="Spot VMs have no such limit"):
         tm.lifetimes("cpu", source="published", fit=("bathtub4",))
     assert (
-        "Beyond 24 h the hazard of the later hours is taken to go on."
+        "Beyond 24 h the hazard of the later hours is taken to go on; it rests on 9 revocations."
         in tm.lifetimes("cpu", source="published", job=30 * 3600).notes
     )
 

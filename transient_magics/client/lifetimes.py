@@ -174,7 +174,10 @@ class Lifetimes:
             what = "it is the one to trust" if keep(self.model, age, work) else "take a fresh one"
             said = [f"{said[0][:-1]}, a fresh one with {fresh:.0%}: {what}."]
         if age + work > self.study.watched and not self.study.question.capped:
-            said.append(f"Beyond {number(self.study.watched)} h the hazard of the later hours is taken to go on.")
+            rests = f"it rests on {count(self.study.late_events, 'revocation')}"
+            said.append(
+                f"Beyond {number(self.study.watched)} h the hazard of the later hours is taken to go on; {rests}."
+            )
         when = ", ".join(_hours(after) for after in best.checkpoints[:8]) + (
             ", ..." if len(best.checkpoints) > 8 else ""
         )
@@ -239,7 +242,7 @@ def _hours(hours: float) -> str:
 
 
 def _change_words(answer: Lifetimes) -> str:
-    from ..planner.lifetimes.change import FALSE_ALARMS
+    from ..planner.lifetimes.change import VMS_PER_FALSE_ALARM
 
     change = answer.study.change
     assert change
@@ -248,7 +251,7 @@ def _change_words(answer: Lifetimes) -> str:
         f"were to be expected"
     )
     if change.alarm:
-        return f"CHANGED: {seen}; by accident that happens less than once in {round(1 / FALSE_ALARMS)} times."
+        return f"CHANGED: {seen}; by accident that happens once in {VMS_PER_FALSE_ALARM:,} VMs."
     return f"{seen}: no sign of a change."
 
 

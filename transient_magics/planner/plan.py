@@ -8,13 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from ..catalog import never_on_demand
+from ..catalog import never_on_demand, region
 from ..errors import PlanError
 from .choices import Choice, Lifetimes, immortal
-from .simulate import Outcome, simulate
+from .lifetimes.beyond import Continued
+from .simulate import Course, Outcome, simulate
 from .workloads import Workload
 
 RUNS = 10_000
+_FEW = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,8 +137,21 @@ def make_plan(
     return Plan(
         choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,
         hourly=_hourly(choice, workload, speed), steps_per_second=speed,
-        revocations=float(outcome.revocations.mean()), seed=seed, risk=risk, notes=(*notes, *_notes(choice, workload)),
+        revocations=float(outcome.revocations.mean()), seed=seed, risk=risk,
+        notes=(*notes, *_notes(choice, workload), *_few(choice, course, outcome)),
     )  # fmt: skip
+
+
+def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:
+    """Of runs longer than VMs were watched: where few revocations tell of such ages."""
+    longest = float(np.quantile(outcome.hours[np.isfinite(outcome.hours)], 0.95))
+    return [
+        f"Beyond {model.watched:g} h the risk of the {placed.accelerator.upper()} in {region(placed.zone or '')} "
+        f"rests on {model.seen.events:g} revocation{'' if model.seen.events == 1 else 's'}, and on its other regions."
+        for placed, group in zip(choice.placed, course.groups, strict=True)
+        if isinstance(model := group.lifetimes, Continued)
+        and model.watched < longest and model.seen.events < _FEW
+    ]  # fmt: skip
 
 
 def _hourly(choice: Choice, workload: Workload, speed: float) -> float:

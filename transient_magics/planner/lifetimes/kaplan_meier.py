@@ -43,7 +43,7 @@ class KaplanMeier:
     @cached_property
     def steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Ages in hours, from 0 on, and the share that lives longer than each."""
-        ages, ended, at_risk = self._table
+        ages, ended, at_risk = self.risks
         return np.append(0.0, ages), np.append(1.0, np.cumprod(1 - ended / at_risk))
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,7 +99,7 @@ class KaplanMeier:
         return ages, shares
 
     @cached_property
-    def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def risks(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Ages at which the share changes, how many were revoked there, and how many had reached the age."""
         ages, ended, at_risk = self._counted(self.observed.count[:, np.newaxis])
         return ages, ended[:, 0], at_risk[:, 0]
@@ -120,7 +120,7 @@ class KaplanMeier:
 
     @cached_property
     def _greenwood(self) -> NDArray[np.float64]:
-        _, ended, at_risk = self._table
+        _, ended, at_risk = self.risks
         remaining = at_risk - ended
         terms = np.divide(ended, at_risk * remaining, out=np.zeros_like(ended), where=remaining > 0)
         terms *= self.observed.design_effect

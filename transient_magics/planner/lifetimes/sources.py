@@ -13,7 +13,7 @@ from ...catalog import published
 from ...catalog import region as region_of
 from ...errors import DeclarationError, PlanError
 from ...spec.grammar import nearest
-from .change import LATEST
+from .change import blocks
 from .observations import CAP_HOURS, CAPPED_BY, Observations
 from .own import Life, own_lives
 from .published import counts
@@ -96,14 +96,15 @@ def _own(question: Question, *, emulated: bool) -> Source:
         if (rate := max(life.rate for life in chosen)) > 1:
             delay = rate / 3600
             caveats.append(f"Their clock ran up to {rate:,.0f} times as fast: a second's delay counts {delay:.2g} h.")
+    begin, end = blocks(len(chosen))
     dates = [time.strftime("%Y-%m-%d", time.localtime(life.started)) for life in (chosen[0], chosen[-1])]
     return Source(
         f"Your own {question.provisioning_model} VMs {where}, {question.words()}",
         " to ".join(dict.fromkeys(dates)),
         _observed(chosen),
         tuple(caveats),
-        _observed(chosen[:-LATEST]),
-        _observed(chosen[-LATEST:]),
+        _observed(chosen[:begin]),
+        _observed(chosen[begin:end]),
         f"The published ones: --source published.{other}",
         _observed(
             [life for life in every if life.emulated == emulated and _fits(life, replace(question, region=None))]
@@ -154,7 +155,7 @@ def _published(question: Question) -> Source:
         seen,
         tuple(caveats),
         seen,
-        _observed(own[-LATEST:]) if own else None,
+        _observed(own[slice(*blocks(len(own)))]) if own else None,
         "Without --region there are more." if question.region else "",
         Observations.together([counts(each) for each in of_gpu]),
     )

@@ -48,6 +48,11 @@ class Study:
         """Up to which age in hours VMs were watched."""
         return self.observed.observed.end
 
+    @property
+    def late_events(self) -> int:
+        """On how many revocations the hazard beyond what was watched rests: those in the second half of it."""
+        return round(self.observed.observed.between(self.watched / 2, self.watched)[0])
+
     def hazard(self) -> list[tuple[float, float, float]]:
         """Revocations per hour of a VM's life, between two ages each: (from age, to age, hazard)."""
         end = min(self.watched, CAP_HOURS) if self.question.capped else self.watched
@@ -97,4 +102,4 @@ def _change(told: Source, question: Question) -> Change | None:
     known = question.counted(told.earlier)
     if known.events < LEAST_EVENTS:
         return None
-    return compare(KaplanMeier(known), known, question.counted(told.latest))
+    return compare(KaplanMeier(known), question.counted(told.latest))
