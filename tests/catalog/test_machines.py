@@ -130,7 +130,9 @@ def test_a_refusal_is_one_sentence_with_a_fix(asked: tuple[str, str, int, str], 
     ("name", "vcpus", "gigabytes", "hourly"),
     [  # what SkyPilot's catalog v9 has for us-central1
         ("n2-standard-4", 4, 16, 0.19424), ("n2-highmem-32", 32, 256, 2.09622), ("n2-standard-32", 32, 128, 1.55389),
-        ("e2-standard-4", 4, 16, 0.134), ("n1-standard-4", 4, 15, 0.19), ("n2-custom-6-24576", 6, 24, 1.5 * 0.19424),
+        ("e2-standard-4", 4, 16, 0.134), ("n1-standard-4", 4, 15, 0.19),
+        # Custom ones cost 5% more than their vCPUs and memory in predefined ones, by Google's documentation.
+        ("n2-custom-6-24576", 6, 24, 1.05 * 1.5 * 0.19424), ("custom-4-15360", 4, 15, 1.05 * 0.19),
     ],
 )  # fmt: skip
 def test_a_parameter_server_may_have_a_machine_of_another_line(

@@ -32,6 +32,8 @@ from .regions import nearest, region
 
 CONTROLLER_MACHINE = "e2-small"
 """On which a controller runs that has a VM of its own: half a vCPU in all, 2 GB."""
+_CUSTOM = 1.05
+"""How many times the price of a predefined machine's vCPUs and memory those of a custom N1 or N2 cost."""
 _LEARNED = "prices.csv"
 SOURCES = {
     "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
@@ -92,24 +94,25 @@ def worker_price(gpu: str, place: str) -> VmPrice:
 
 
 def parameter_server_price(cores: int, place: str) -> VmPrice:
-    """The newest list price of a parameter server with `cores` vCPUs and 4 GB each in a zone or region.
+    """The newest list price of a parameter server with `cores` vCPUs and 4 GB each, a custom N1, in a zone or region.
 
-    Custom machines are reckoned at the rates of predefined ones; Google asks some per cent more (unconfirmed).
+    One with a single vCPU is an n1-standard-1.
     """
-    return parts_price("n1", cores, 4.0 * cores, place)
+    return parts_price("n1", cores, 4.0 * cores, place, custom=True) if cores > 1 else parts_price("n1", 1, 3.75, place)
 
 
-def parts_price(family: str, vcpus: int, memory_gb: float, place: str) -> VmPrice:
+def parts_price(family: str, vcpus: int, memory_gb: float, place: str, *, custom: bool = False) -> VmPrice:
     """The newest list price of so many vCPUs and GB of N1, N2 or E2 in a zone or region.
 
+    Those of `custom` N1 and N2 machines cost 5% more than those of predefined ones ("General-purpose machine family").
     Of E2 a VM with 4 GB per vCPU has a price: an e2-small is a certain share of it.
     """
     if family == "e2":
         shares = [_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient")]
         return _vm_price(place, *(replace(each, dollars=each.dollars * 2 * vcpus) for each in shares))
-    return _vm_price(
-        place, *(_parts_quote(family, vcpus, memory_gb, place, each) for each in ("on_demand", "transient"))
-    )
+    times = _CUSTOM if custom else 1.0
+    quotes = (_parts_quote(family, vcpus, memory_gb, place, each) for each in ("on_demand", "transient"))
+    return _vm_price(place, *(replace(each, dollars=each.dollars * times) for each in quotes))
 
 
 def controller_price(place: str) -> VmPrice:

@@ -1,6 +1,6 @@
 """The machine types that a parameter server may have, with what they cost: N1, N2 and E2, of which N1 is the oldest.
 
-Prices are those of vCPUs and memory; custom machines are reckoned at the rates of predefined ones (prices.py).
+Prices are those of vCPUs and memory, of which those of custom machines cost more (prices.py).
 """
 
 from __future__ import annotations
@@ -42,4 +42,5 @@ def server_machine(name: str) -> MachineType:
 def server_price(name: str, place: str) -> VmPrice:
     """The newest list price of a parameter server with this machine in a zone or region. Raises DeclarationError."""
     machine = server_machine(name)
-    return parts_price(name.partition("-")[0].replace("custom", "n1"), machine.vcpus, machine.memory_gb, place)
+    family = name.partition("-")[0].replace("custom", "n1")
+    return parts_price(family, machine.vcpus, machine.memory_gb, place, custom="custom-" in name)
