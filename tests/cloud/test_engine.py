@@ -238,15 +238,17 @@ async def test_host_keys_that_never_come_are_an_error(api: Api, engine: ComputeE
         await engine.host_keys(ZONE, "c1-worker-1", timeout=0.6)
 
 
-async def test_preemptions_are_read_from_the_operations_of_the_zone(api: Api, engine: ComputeEngine) -> None:
-    link = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/"
-    kind = "compute.instances.preempted"
+async def test_endings_are_read_from_the_operations_of_the_zone(api: Api, engine: ComputeEngine) -> None:
+    taken, later = "2026-09-01T10:00:00.123-07:00", "2026-09-01T10:00:30.000-07:00"
+    refused = {"errors": [{"code": "RESOURCE_NOT_READY", "message": "It is not ready."}]}
     items = [
-        operation("systemevent-1", operationType=kind, targetLink=f"{link}c1-worker-1"),
-        operation("operation-2", operationType="delete", targetLink=f"{link}c1-worker-2"),
+        operation("operation-2", operationType="delete", targetId="7", insertTime=later),
+        operation("systemevent-1", operationType="compute.instances.preempted", targetId="7", insertTime=taken),
+        operation("operation-3", operationType="insert", targetId="8", insertTime=taken),
+        operation("operation-4", operationType="delete", targetId="8", insertTime=taken, error=refused),
     ]
     api.on("GET", f"zones/{ZONE}/operations", {"items": items})
-    assert await engine.preemptions(ZONE) == {"c1-worker-1"}
+    assert await engine.endings(ZONE) == {"7": datetime.fromisoformat(taken)}
 
 
 async def test_a_preemption_is_a_simulated_maintenance_event(api: Api, engine: ComputeEngine) -> None:

@@ -115,4 +115,6 @@ def test_whatever_was_resized_when_the_money_lasts_though_nobody_is_in_charge(
             life.resize(f"{gpu}x{many}")
         except (ClusterError, DeclarationError):
             continue
-    assert life.cost_at_the_end() <= 10.0 * (1 + 1e-9)
+    # Google charges a minute of what is sent away within its first one.
+    minute = sum(vm.hourly / 60 for vm in life.state.vms.values() if 0 < vm.ended_at < vm.running_at + 60)
+    assert life.cost_at_the_end() <= 10.0 + 1e-6 + minute

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal import ClusterState, Event, KeptState, bill, decode, encode, events, replay
+from transient_magics.journal import ClusterState, Event, KeptState, bill, cost_between, decode, encode, events, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 SPEC = ClusterSpec(
@@ -22,7 +22,8 @@ SPEC = ClusterSpec(
         "parameter-server": PriceLine("custom-4-16384", 0.143, 0.143, "ICAC'19"),
     },
 )
-HOUR = 3600 * 10**9
+SECOND = 10**9
+HOUR = 3600 * SECOND
 
 
 def requested(vm: str, time: int) -> Event:
@@ -76,23 +77,94 @@ def test_a_vm_that_is_gone_stays_gone(story: list[Event]) -> None:
             assert gone <= {name for name, vm in state.vms.items() if not vm.living}
 
 
-def test_a_revoked_vm_costs_until_it_is_gone_and_a_living_one_until_now() -> None:
+def test_a_revoked_vm_costs_until_its_notice_and_a_living_one_until_now() -> None:
     history = numbered([
         events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
         requested("worker-0", 1),
         requested("worker-1", 1),
         events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
         events.VmRunning(vm="worker-1", address="10.128.0.3", time=HOUR),
-        events.VmPreemptionNotice(vm="worker-0", time=2 * HOUR - 30),
+        events.VmPreemptionNotice(vm="worker-0", time=2 * HOUR - 30 * SECOND),
         events.VmRevoked(vm="worker-0", signal="notice", time=2 * HOUR),
     ])  # fmt: skip
     state = replay(history)
     account = bill(state, now=3 * 3600)
-    assert account.by_vm == pytest.approx({"worker-0": 0.256, "worker-1": 0.512})
-    assert account.on_demand == pytest.approx(3 * 0.723)
+    assert account.by_vm == pytest.approx({"worker-0": 0.256 * 3570 / 3600, "worker-1": 0.512})
+    assert account.on_demand == pytest.approx(0.723 * (2 * 3600 + 3570) / 3600)
     assert account.hourly == pytest.approx(0.256)
     assert account.source == "ICAC'19"
     assert state.revocations == 1
+
+
+def billed(*history: Event, now: float = 9e9, **more: object) -> float:
+    """Seconds for which a Spot VM that runs from the first hour on is paid."""
+    begin = [events.ClusterDeclared(spec=replace(SPEC, **more).to_dict(), time=1), requested("worker-0", 1)]  # type: ignore[arg-type]
+    running = [] if any(isinstance(each, events.VmRunning) for each in history) else [runs(HOUR)]
+    return bill(replay(numbered([*begin, *running, *history])), now).total / 0.256 * 3600
+
+
+def runs(time: int, **more: int) -> Event:
+    return events.VmRunning(vm="worker-0", address="10.128.0.2", time=time, **more)
+
+
+def notice(time: int) -> Event:
+    return events.VmPreemptionNotice(vm="worker-0", time=time)
+
+
+def revoked(time: int, **more: int) -> Event:
+    return events.VmRevoked(vm="worker-0", signal="api", time=time, **more)
+
+
+def deleted(time: int, **more: int) -> Event:
+    return events.VmDeleted(vm="worker-0", reason="", time=time, **more)
+
+
+def test_a_vm_is_paid_for_a_minute_at_least_and_then_by_the_second() -> None:
+    assert billed(now=3600.5) == pytest.approx(60)
+    assert billed(deleted(HOUR + 20 * SECOND)) == pytest.approx(60)
+    assert billed(deleted(HOUR + 61 * SECOND)) == pytest.approx(61)
+
+
+def test_a_vm_that_is_preempted_within_its_first_minute_is_free() -> None:
+    early = notice(HOUR + 59 * SECOND), revoked(HOUR + 89 * SECOND)
+    assert billed(*early) == billed(early[0], now=3665) == 0
+    assert billed(notice(HOUR + 61 * SECOND), revoked(HOUR + 91 * SECOND)) == pytest.approx(61)
+    assert billed(revoked(HOUR + 59 * SECOND)) == 0
+    assert billed(now=3659) == pytest.approx(60), "whoever ends it pays the minute"
+
+
+def test_a_notice_is_free_while_it_can_be_one() -> None:
+    assert billed(notice(2 * HOUR), now=2 * 3600 + 100) == pytest.approx(3600)
+    assert billed(notice(2 * HOUR), deleted(2 * HOUR + 20 * SECOND)) == pytest.approx(3600)
+    # A VM that tells of a notice and goes on is paid for.
+    assert billed(notice(2 * HOUR), now=3 * 3600) == pytest.approx(7200)
+    assert billed(notice(2 * HOUR), deleted(3 * HOUR)) == pytest.approx(7200)
+
+
+def test_compute_engines_own_times_count_where_they_can_be_true() -> None:
+    overnight = revoked(10 * HOUR, stopping=2 * HOUR)
+    assert billed(overnight) == pytest.approx(3600), "nobody saw it go, for hours"
+    assert billed(runs(2 * HOUR, started=HOUR), overnight) == pytest.approx(3600)
+    assert billed(deleted(3 * HOUR, stopping=2 * HOUR)) == pytest.approx(3600)
+    assert billed(runs(2 * HOUR, started=5 * HOUR), revoked(3 * HOUR, stopping=9 * HOUR)) == pytest.approx(3600)
+
+
+def test_a_vm_that_went_unseen_is_paid_until_its_time_limit_at_most() -> None:
+    assert billed(revoked(10 * HOUR), max_seconds=3 * 3600.0) == pytest.approx(2 * 3600)
+    assert billed(now=10 * 3600, max_seconds=3 * 3600.0) == pytest.approx(9 * 3600), "one that is there still costs"
+
+
+def test_what_a_run_costs_is_its_share_of_the_vms_time() -> None:
+    minute = 60 * SECOND
+    history = numbered([
+        events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
+        requested("worker-0", 1),
+        runs(HOUR),
+        events.ClusterClock(anchors=((0.0, 0.0, 1.0), (5400.0, 5400.0, 60.0)), time=HOUR + 30 * minute),
+        notice(HOUR + 32 * minute),
+    ])  # fmt: skip
+    assert cost_between(replay(history), 4500, 5600) == pytest.approx(0.256 * 2.25)
+    assert cost_between(replay(history), 0, 3000) == 0
 
 
 def test_a_faster_clock_bills_the_hours_that_pass_on_it() -> None:

@@ -27,7 +27,7 @@ from ..controller.declared import (
     was_elsewhere,
 )
 from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
-from ..journal import Bill, ClusterState, Event, RunState, VmState, bill, events, kept, metrics, now, read, replay
+from ..journal import Bill, ClusterState, Event, RunState, bill, cost_between, events, kept, metrics, now, read, replay
 from ..protocol.names import is_path
 from . import commands
 from .follower import follower
@@ -471,7 +471,7 @@ class Run:
             step=run.step,
             loss=run.loss,
             seconds=max(0.0, run.finished_at - run.started_at) if run.started_at else 0.0,
-            cost=_cost_between(state, run.declared_at, run.finished_at),
+            cost=cost_between(state, run.declared_at, run.finished_at),
             checkpoint=self._checkpoint(run),
             metrics=dict(run.metrics),
         )
@@ -494,12 +494,3 @@ class Run:
 
 def _is_here(checkpoint: Path | None) -> bool:
     return checkpoint is not None and checkpoint.with_name(f"{checkpoint.name}.index").exists()
-
-
-def _cost_between(state: ClusterState, begin: float, end: float) -> float:
-    def dollars(vm: VmState) -> float:
-        if not vm.running_at:
-            return 0.0
-        return max(0.0, min(vm.ended_at or end, end) - max(vm.running_at, begin)) / 3600 * vm.hourly
-
-    return sum(dollars(vm) for vm in state.vms.values())

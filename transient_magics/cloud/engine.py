@@ -1,4 +1,4 @@
-"""Compute Engine, as far as we use it: insert, list, get, delete, preempt, host keys, preemptions.
+"""Compute Engine, as far as we use it: insert, list, get, delete, preempt, host keys, endings.
 
 Every call runs in a thread and is awaited (`calls.py`). Mutations carry an identity that stays the same over all
 attempts. A cancelled call stops waiting at once; what it asked for may still happen, and is found again by its labels
@@ -13,6 +13,7 @@ import re
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,7 +31,7 @@ from .offers import zones_with
 from .principal import principal
 from .signing_in import SignedIn, signed_in
 from .skus import list_prices
-from .translation import instance_of, vm_of
+from .translation import instance_of, moment_of, vm_of
 from .values import LEAVING, Vm, VmRequest
 from .witness import Witness
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+_ENDINGS = ("compute.instances.preempted", "delete", "stop")
+"""What operations are called that take a VM out of RUNNING."""
 
 
 def preload() -> threading.Thread:
@@ -198,27 +202,33 @@ class ComputeEngine:
 
         return await self._calls.call(self._whole, all_pages)
 
-    async def delete(self, zone: str, name: str, labels: Mapping[str, str], *, timeout: float = 300.0) -> None:
+    async def delete(
+        self, zone: str, name: str, labels: Mapping[str, str], *, timeout: float = 300.0
+    ) -> datetime | None:
         """Delete the VM that has the name and these labels, with its disk, and return when it is gone.
 
-        There being no such VM is success; one of that name without the labels is somebody else's, and stays.
+        There being no such VM is success; one of that name without the labels is somebody else's, and stays. What is
+        returned is the moment at which Compute Engine began to end it; None where that was not our doing.
         """
         from google.cloud import compute_v1
 
         vm = await self.get(zone, name)
         if vm is None:
-            return
+            return None
         if not labels.items() <= vm.labels.items():
             log.warning("%s is not deleted: its labels say that it is another's", _place(zone, name))
-            return
+            return None
+        begun: datetime | None = None
         instances, where = self._calls.clients.instances, _place(zone, name)
 
         async def delete() -> None:
+            nonlocal begun
             # By its id: the name may be another's by the time that the request arrives.
             message = compute_v1.DeleteInstanceRequest(
                 project=self.project, zone=zone, instance=vm.id, request_id=str(uuid.uuid4())
             )
             operation = await self._calls.call(where, lambda: instances.delete_unary(message, **PLAIN))
+            begun = None if vm.status in LEAVING else moment_of(operation.insert_time)
             await self._finish(zone, name, operation)
 
         async def gone() -> bool | None:
@@ -229,8 +239,9 @@ class ComputeEngine:
             try:
                 await self._calls.settled(delete)
             except GoneError:
-                return
+                return begun
             await until(gone)
+        return begun
 
     async def preempt(self, zone: str, name: str) -> None:
         """Have the VM preempted as Google would do it (a simulated maintenance event); returns once accepted."""
@@ -324,21 +335,28 @@ class ComputeEngine:
             await self._finish(zone, name, operation)
             await until(stopped)
 
-    async def preemptions(self, zone: str) -> set[str]:
-        """The names of VMs of the zone that Google has taken away lately, deleted ones included."""
+    async def endings(self, zone: str) -> dict[str, datetime]:
+        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by whomever."""
         from google.cloud import compute_v1
 
-        kind = "compute.instances.preempted"
         message = compute_v1.ListZoneOperationsRequest(
-            project=self.project, zone=zone, filter=f'operationType="{kind}"', max_results=500
+            project=self.project,
+            zone=zone,
+            filter=" OR ".join(f'(operationType = "{kind}")' for kind in _ENDINGS),
+            max_results=500,
         )
         operations = self._calls.clients.operations
 
-        def names() -> set[str]:
-            found = operations.list(message, **PLAIN)
-            return {each.target_link.rsplit("/", 1)[-1] for each in found if each.operation_type == kind}
+        def moments() -> dict[str, datetime]:
+            found: dict[str, datetime] = {}
+            for each in operations.list(message, **PLAIN):
+                moment = moment_of(each.insert_time)
+                if moment and each.operation_type in _ENDINGS and not each.error.errors:
+                    number = str(each.target_id)
+                    found[number] = min(found.get(number, moment), moment)
+            return found
 
-        return await self._calls.call(f"zone {zone}", names)
+        return await self._calls.call(f"zone {zone}", moments)
 
     async def _finish(self, zone: str, name: str, operation: compute_v1.Operation) -> None:
         """Wait until the operation on VM `name` is done, and raise its error if it has one."""

@@ -70,7 +70,7 @@ def vm_of(instance: compute_v1.Instance) -> Vm:
     """What we know about a VM from the API's description of it."""
     interfaces = list(instance.network_interfaces)
     outside = [access.nat_i_p for interface in interfaces for access in interface.access_configs if access.nat_i_p]
-    created = _time(instance.creation_timestamp)
+    created = moment_of(instance.creation_timestamp)
     return Vm(
         name=instance.name,
         zone=instance.zone.rsplit("/", 1)[-1],
@@ -81,7 +81,7 @@ def vm_of(instance: compute_v1.Instance) -> Vm:
         labels=dict(instance.labels),
         created=created,
         preemptible=instance.scheduling.preemptible,
-        last_start=_time(instance.last_start_timestamp) or created,
+        last_start=moment_of(instance.last_start_timestamp) or created,
         machine_type=instance.machine_type.rpartition("/")[2],
         ssh_keys=next((item.value for item in instance.metadata.items if item.key == "ssh-keys"), ""),
     )
@@ -134,5 +134,6 @@ def _network(request: VmRequest) -> dict[str, Any]:
     return network
 
 
-def _time(text: str) -> datetime | None:
+def moment_of(text: str) -> datetime | None:
+    """A time as the API writes it; None where there is none."""
     return datetime.fromisoformat(text) if text else None

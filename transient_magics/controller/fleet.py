@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,8 @@ class Fleet:
                 self._recorder.note("poll", "")
                 self._login.accept()
                 await self._read_clock()
-                self._compare({vm_name(self._spec, vm.name): vm for vm in found}, asked)
+                listed = {vm_name(self._spec, vm.name): vm for vm in found}
+                self._compare(listed, asked, await self._endings(listed))
             if self._login.refused:
                 await asyncio.sleep(self._login.pause())
                 continue
@@ -229,6 +231,26 @@ class Fleet:
                 continue
             finally:
                 self._suspicion.clear()
+
+    async def _endings(self, found: Mapping[str, Vm]) -> dict[str, datetime]:
+        """When VMs of ours that are gone began to end, by their id: this machine may have slept for hours since."""
+        running = [vm for vm in self._state.living if vm.running_at and f"delete {vm.name}" not in self._tasks]
+        lost = [vm for vm in running if vm.name not in found or found[vm.name].status in _GONE]
+        endings: dict[str, datetime] = {}
+        for zone in sorted({vm.zone for vm in lost}):
+            endings |= await self._endings_in(zone)
+        return endings
+
+    async def _endings_in(self, zone: str) -> dict[str, datetime]:
+        try:
+            return await self._access.engine.endings(zone)
+        except CloudError as error:
+            log.warning("nobody tells when VMs of %s ended: %s", zone, error)  # only the bill is less exact
+            return {}
+
+    def _here(self, moment: datetime | None) -> int:
+        """A moment that Compute Engine told, by this machine's clock, in ns since 1970; 0 where it told none."""
+        return round((moment.timestamp() + self._access.engine.ahead) * 1e9) if moment else 0
 
     async def _read_clock(self) -> None:
         try:
@@ -307,7 +329,13 @@ class Fleet:
 
     def _running(self, name: str, vm: Vm) -> None:
         self._recorder.record(
-            events.VmRunning(vm=name, address=vm.address, external_address=vm.external_address, vm_id=str(vm.id))
+            events.VmRunning(
+                vm=name,
+                address=vm.address,
+                external_address=vm.external_address,
+                vm_id=str(vm.id),
+                started=self._here(vm.last_start),
+            )
         )
 
     async def _delete(self, vm: VmState, reason: str) -> None:
@@ -317,15 +345,17 @@ class Fleet:
             await link.dismiss()
         with self._login.minded():
             try:
-                await self._access.engine.delete(vm.zone, instance_name(self._spec, vm.name), labels(self._spec))
+                name, ours = instance_name(self._spec, vm.name), labels(self._spec)
+                begun = await self._access.engine.delete(vm.zone, name, ours)
             except CloudError:
                 if link:
                     link.recall()
                 await asyncio.sleep(_FIRST_WAIT)  # it is decided upon again at once
                 raise
-            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
+            begun = begun or (await self._endings_in(vm.zone)).get(vm.vm_id)  # it was on its way out, or gone
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason, stopping=self._here(begun)))
 
-    def _compare(self, found: dict[str, Vm], asked: float) -> None:
+    def _compare(self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]) -> None:
         for vm in self._state.living:
             seen = found.get(vm.name)
             if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
@@ -337,7 +367,8 @@ class Fleet:
                     self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
             elif vm.running_at < asked and (seen is None or seen.status in _GONE):
                 signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._silence else "api"
-                self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal))
+                stopping = self._here(endings.get(vm.vm_id))
+                self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal, stopping=stopping))
         known = {vm.name for vm in self._state.living}
         for name, vm in found.items():
             # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one nobody knows.

@@ -7,7 +7,7 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`).
 
 from . import events, metrics
 from .clock import Clock
-from .cost import Bill, at_the_end, bill
+from .cost import Bill, at_the_end, bill, cost_between
 from .events import Event, decode, encode
 from .follow import follow, read
 from .kept import KeptState, kept
@@ -32,6 +32,7 @@ __all__ = [
     "at_the_end",
     "bill",
     "boot_key",
+    "cost_between",
     "decode",
     "encode",
     "events",

@@ -1,21 +1,24 @@
 """What a cluster has cost, costs now, and would have cost on demand: from VMs' times and prices, never stored.
 
-A VM costs from the moment Compute Engine reports it as RUNNING until it is gone, by the second. The on-demand
-equivalent is the same VM time at on-demand prices (what the same work would have cost without transient servers). The
-price of a VM has that of its disk and its external address in it, which come and go with it.
-Data that VMs exchange with parameter servers in another zone costs by the byte, as the VMs at both ends count
-them; on demand it would cost the same. Where the emulated clock runs faster, VM time is counted on it.
+A VM costs as Google bills it ("VM instance pricing", "Spot VMs"): from RUNNING until it is told to stop, so that the
+notice of a preemption is free; by the second, each start a minute at least; nothing where it is preempted within its
+first minute. Compute Engine's own times count where they are known. The price of a VM has that of its disk and its
+external address in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
+(what the same work would have cost without transient servers). Data that VMs exchange with parameter servers in another
+zone costs by the byte, as the VMs at both ends count them; on demand it would cost the same. Where the emulated clock
+runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..spec import ClusterSpec, price_kind
 from .state import ClusterState, VmState
 
 _GIB = 2**30
+_LEAST_SECONDS = 60.0
+_NOTICE_SECONDS = 120.0  # the longest notice that Compute Engine gives; a VM that is there after it was not taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +49,21 @@ def bill(state: ClusterState, now: float) -> Bill:
     """The bill of a cluster at `now` (seconds since 1970)."""
     spec = state.spec
 
-    def dollars(vm: VmState, price: Callable[[VmState], float]) -> float:
-        if not vm.running_at:
-            return 0.0
-        return max(0.0, state.clock.between(vm.running_at, vm.ended_at or now)) / 3600 * price(vm)
-
     def per_byte(vm: VmState) -> float:
         return spec.transfer_prices.get(vm.zone, 0.0) / _GIB if spec else 0.0
 
     moved = {vm.name: vm.traffic_bytes * per_byte(vm) for vm in state.vms.values()}
-    by_vm = {vm.name: dollars(vm, lambda each: each.hourly) + moved[vm.name] for vm in state.vms.values()}
+    hours = {vm.name: _billed(state, vm, now) / 3600 for vm in state.vms.values()}
+    by_vm = {vm.name: hours[vm.name] * vm.hourly + moved[vm.name] for vm in state.vms.values()}
     places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
     sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
-    running = [vm for vm in state.living if vm.running_at]
+    running = [vm for vm in state.living if vm.running_at and not _stopped_at(vm, now)]
     transfer, transfer_hourly = sum(moved.values()), sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running)
     total, hourly = sum(by_vm.values()), sum(vm.hourly for vm in running) + transfer_hourly
     return Bill(
         total=total,
         hourly=hourly,
-        on_demand=sum(dollars(vm, lambda each: each.on_demand_hourly) for vm in state.vms.values()) + transfer,
+        on_demand=sum(hours[vm.name] * vm.on_demand_hourly for vm in state.vms.values()) + transfer,
         by_vm=by_vm,
         source="; ".join(sorted(sources)),
         transfer=transfer,
@@ -74,12 +73,56 @@ def bill(state: ClusterState, now: float) -> Bill:
 
 
 def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
-    """US dollars that the cluster will have cost when Compute Engine ends its VMs, if it is `spec` from now on.
+    """US dollars, to a millionth, that the cluster will have cost when Compute Engine ends its VMs, as `spec` from now.
 
-    So nobody has to be in charge until then. Data transfer that is still to come is not in it.
+    So nobody has to be in charge until then. Data transfer that is still to come is not in it, nor what is left of the
+    first minute of VMs that a resize sends away.
     """
     left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
-    return bill(state, now).total + spec.most_hourly * max(left, 0.0) / 3600
+    minutes = sum((_billed(state, vm, now) - _uptime(state, vm, now)) / 3600 * vm.hourly for vm in state.living)
+    return round(bill(state, now).total - minutes + spec.most_hourly * max(left, 0.0) / 3600, 6)
+
+
+def cost_between(state: ClusterState, begin: float, end: float) -> float:
+    """What the VMs that ran between two moments (seconds since 1970) cost then by the second, in US dollars."""
+
+    def dollars(vm: VmState) -> float:
+        since, until = max(_started_at(vm), begin), min(_stopped_at(vm, end) or end, end)
+        return state.clock.between(since, until) / 3600 * vm.hourly if since < until else 0.0
+
+    return sum(dollars(vm) for vm in state.vms.values() if vm.running_at)
+
+
+def _billed(state: ClusterState, vm: VmState, now: float) -> float:
+    """For how many seconds a VM is paid until `now`."""
+    if not vm.running_at:
+        return 0.0
+    seconds = _uptime(state, vm, now)
+    taken = _stopped_at(vm, now) and vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
+    return 0.0 if taken and seconds < _LEAST_SECONDS else max(_LEAST_SECONDS, seconds)
+
+
+def _uptime(state: ClusterState, vm: VmState, now: float) -> float:
+    """For how many seconds it ran until `now`."""
+    if not vm.running_at:
+        return 0.0
+    seconds = max(0.0, state.clock.between(_started_at(vm), _stopped_at(vm, now) or now))
+    if vm.ended_at and not vm.stopping_at and state.spec:  # nobody saw when; Compute Engine ends VMs at their limit
+        left = state.spec.ends_at - state.spec.declared_at
+        seconds = min(seconds, max(0.0, left - state.clock.between(state.spec.declared_at, _started_at(vm))))
+    return seconds
+
+
+def _started_at(vm: VmState) -> float:
+    return vm.started_at or vm.running_at
+
+
+def _stopped_at(vm: VmState, now: float) -> float:
+    """When it was told to stop, as far as is known; 0 while it runs."""
+    told = vm.stopping_at or vm.ended_at
+    if vm.noticed_at and (told or now) - vm.noticed_at <= _NOTICE_SECONDS:
+        return min(vm.noticed_at, told or now)
+    return told
 
 
 def _projected(state: ClusterState, total: float, hourly: float) -> float | None:

@@ -159,12 +159,16 @@ class VmRefused(Event):
 
 @_event("vm.running")
 class VmRunning(Event):
-    """Compute Engine reports the VM as RUNNING: it costs money from here on."""
+    """Compute Engine reports the VM as RUNNING: it costs money from here on.
+
+    `started`: since when, as Compute Engine says, in ns since 1970; 0 where it was not told.
+    """
 
     vm: Name
     address: str
     external_address: str = ""
     vm_id: str = ""
+    started: Count = 0
 
 
 @_event("vm.boot_step")
@@ -226,18 +230,23 @@ class VmTraffic(Event):
 
 @_event("vm.revoked")
 class VmRevoked(Event):
-    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`)."""
+    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`).
+
+    `stopping`: when it was told to stop, as Compute Engine says, in ns since 1970; 0 where that is not known.
+    """
 
     vm: Name
     signal: str
+    stopping: Count = 0
 
 
 @_event("vm.deleted")
 class VmDeleted(Event):
-    """We ended the VM and it is gone."""
+    """We ended the VM and it is gone. `stopping`: when it was told to stop, as of VmRevoked."""
 
     vm: Name
     reason: str
+    stopping: Count = 0
 
 
 @_event("worker.replaced")

@@ -61,6 +61,9 @@ class VmState:
     noticed_at: float = 0.0
     """When its preemption was announced."""
     ended_at: float = 0.0
+    started_at: float = 0.0
+    """Since when it ran, as Compute Engine says, and below when it was told to stop; 0 where that is not known."""
+    stopping_at: float = 0.0
     traffic_bytes: int = 0
     """Sent and received, where that costs money."""
     traffic_rate: float = 0.0
@@ -268,6 +271,16 @@ def _with_vm(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
     return _changed(state, vms={**state.vms, name: _changed(vm, **changes)})
 
 
+def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
+    return _between(vm.started_at or vm.running_at, event.stopping, event.at) if vm else 0.0
+
+
+def _between(earliest: float, told: int, latest: float) -> float:
+    """A moment that another machine told (ns), in seconds; 0 where it does not lie between these of ours."""
+    moment = told / 1e9
+    return moment if earliest <= moment <= latest else 0.0
+
+
 def _with_run(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
     run = state.runs.get(name)
     if run is None or run.over:
@@ -384,6 +397,7 @@ def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
         external_address=event.external_address,
         vm_id=event.vm_id,
         running_at=(vm.running_at if vm else 0.0) or event.at,
+        started_at=(vm.started_at or _between(vm.requested_at, event.started, event.at)) if vm else 0.0,
     )
 
 
@@ -443,12 +457,14 @@ def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
 def _(state: ClusterState, event: e.VmRevoked) -> ClusterState:
     vm = state.vms.get(event.vm)
     counted = state.revocations + (1 if vm and vm.living else 0)
-    return _changed(_with_vm(state, event.vm, state="revoked", ended_at=event.at), revocations=counted)
+    ended = _with_vm(state, event.vm, state="revoked", ended_at=event.at, stopping_at=_stopping(vm, event))
+    return _changed(ended, revocations=counted)
 
 
 @_rule(e.VmDeleted)
 def _(state: ClusterState, event: e.VmDeleted) -> ClusterState:
-    return _with_vm(state, event.vm, state="deleted", reason=event.reason, ended_at=event.at)
+    stopping = _stopping(state.vms.get(event.vm), event)
+    return _with_vm(state, event.vm, state="deleted", reason=event.reason, ended_at=event.at, stopping_at=stopping)
 
 
 @_rule(e.WorkerJoined)
