@@ -6,6 +6,9 @@ about them. In a cell they show that sentence and no traceback; everywhere else 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class TransientError(Exception):
     """Root of all errors of this package.
@@ -135,3 +138,17 @@ def named(kind: object, otherwise: type[TransientError]) -> type[TransientError]
     """The error of this name in here, as other processes and machines call it; `otherwise` where there is none."""
     found = globals().get(kind) if isinstance(kind, str) else None
     return found if isinstance(found, type) and issubclass(found, TransientError) else otherwise
+
+
+def told(error: Exception) -> dict[str, str]:
+    """An error as it is told to another process or machine, with all its parts; `heard` makes it again there."""
+    kind = type(error).__name__
+    if isinstance(error, TransientError):
+        return {"error": error.what, "where": error.where, "fix": error.fix, "kind": kind}
+    return {"error": str(error), "kind": kind}
+
+
+def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> TransientError:
+    """The error that another process told; one of a class that is none of these is `otherwise`."""
+    what, where, fix = (str(values.get(part) or "") for part in ("error", "where", "fix"))
+    return named(values.get("kind"), otherwise)(what, where=where, fix=fix)

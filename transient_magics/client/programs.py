@@ -63,6 +63,5 @@ def _answer(
         said = ended.stderr.strip().splitlines()
         raise failure(f"{what} failed: {said[-1] if said else 'no answer'}") from None
     if "error" in answer:
-        kind = errors.named(answer.get("kind"), failure)
-        raise kind(str(answer["error"]), where=str(answer.get("where", "")), fix=str(answer.get("fix", "")))
+        raise errors.heard(answer, failure)
     return answer

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import emulator
-from ..errors import ClusterError, DeclarationError, UnreachableError
+from ..errors import ClusterError, DeclarationError, UnreachableError, heard
 
 if TYPE_CHECKING:
     from .handles import Cluster
@@ -94,7 +94,8 @@ def _ask(url: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     finally:
         connection.close()
     if answer.status == 400:
-        raise DeclarationError(content["error"]["message"])
+        said = content["error"]
+        raise heard(said.get("parts", {"error": said["message"]}), DeclarationError)
     if answer.status != 200:
         raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
     return content

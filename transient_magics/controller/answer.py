@@ -7,14 +7,14 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-from ..errors import TransientError
+from ..errors import TransientError, told
 
 
 def answer(work: Coroutine[Any, Any, dict[str, Any]]) -> int:
-    """Print what comes of `work`, or `{"error": sentence, "kind": the error's class}`; the exit code, 0 or 1."""
+    """Print what comes of `work`, or the error's parts and class; the exit code, 0 or 1."""
     try:
         print(json.dumps(asyncio.run(work)))
     except (TransientError, OSError) as error:
-        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+        print(json.dumps(told(error)))
         return 1
     return 0

@@ -25,7 +25,7 @@ Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 @asynccontextmanager
 async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
-    """Answer commands at `path` while the context lasts. A TransientError becomes `{"ok": false, "error": ...}`."""
+    """Answer commands at `path` while the context lasts. A TransientError becomes `{"ok": false}` and its parts."""
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,8 +58,7 @@ async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
 def granted(answer: dict[str, Any]) -> dict[str, Any]:
     """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
     if not answer.pop("ok", False):
-        kind = errors.named(answer.get("kind"), ClusterError)
-        raise kind(str(answer.get("error", "The controller refused")).rstrip("."))
+        raise errors.heard({"error": "The controller refused", **answer}, ClusterError)
     return answer
 
 
@@ -72,4 +71,4 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
     except ValueError:
         return {"ok": False, "error": "A command is one line of JSON."}
     except TransientError as error:
-        return {"ok": False, "error": str(error), "kind": type(error).__name__}
+        return {"ok": False, **errors.told(error)}

@@ -7,6 +7,7 @@ import hashlib
 import re
 import time
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,15 +22,17 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 class ApiError(Exception):
     """A refusal in the form of the API: HTTP status, `reason` (`notFound`, `invalid`, ...), a message."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        self.status, self.reason, self.message = status, reason, message
+    def __init__(self, status: int, reason: str, message: str, parts: Mapping[str, str] | None = None) -> None:
+        """`parts`: those of an error of ours, which the emulator's own clients make again."""
+        self.status, self.reason, self.message, self._parts = status, reason, message, parts
         super().__init__(status, reason, message)
 
     def body(self) -> dict[str, Any]:
         """The JSON that the client receives."""
         domain = "usageLimits" if self.reason in ("quotaExceeded", "rateLimitExceeded") else "global"
         detail = {"message": self.message, "domain": domain, "reason": self.reason}
-        return {"error": {"code": self.status, "message": self.message, "errors": [detail]}}
+        own = {"parts": dict(self._parts)} if self._parts else {}
+        return {"error": {"code": self.status, "message": self.message, "errors": [detail], **own}}
 
 
 def not_found(path: str) -> ApiError:

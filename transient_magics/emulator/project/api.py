@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ...errors import DeclarationError
+from ...errors import DeclarationError, told
 from .. import wire
 from ..rest import answering, body
 from . import permissions, policies, state
@@ -41,7 +41,7 @@ class ProjectApi:
         try:
             self._project.change(given)
         except DeclarationError as error:
-            raise wire.ApiError(400, "invalid", str(error)) from None
+            raise wire.ApiError(400, "invalid", str(error), told(error)) from None
         return self._project.to_json()
 
     async def _resource_manager(self, request: web.Request) -> web.Response:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import places
-from ...errors import DeclarationError, UnreachableError
+from ...errors import DeclarationError, UnreachableError, heard
 from ..settings import find
 from .state import NETWORK, POLICIES, QUOTAS, ROLES, SERVICES, STEPS
 
@@ -57,7 +57,8 @@ def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
     finally:
         connection.close()
     if answer.status != 200:
-        raise DeclarationError(content["error"]["message"])
+        said = content["error"]
+        raise heard(said.get("parts", {"error": said["message"]}), DeclarationError)
     return content
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from ...errors import DeclarationError
+from ...errors import DeclarationError, told
 from .. import wire
 from ..instances import Record
 from ..rest import answering, body
@@ -36,5 +36,5 @@ class WeatherApi:
         try:
             self._weather.change(given)
         except DeclarationError as error:
-            raise wire.ApiError(400, "invalid", str(error)) from None
+            raise wire.ApiError(400, "invalid", str(error), told(error)) from None
         return self._weather.to_json(self._vms())

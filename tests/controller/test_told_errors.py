@@ -1,0 +1,98 @@
+"""An error that is raised in another process arrives here whole: what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from transient_magics import errors
+from transient_magics.client import commands, programs
+from transient_magics.client import weather as faces
+from transient_magics.controller.answer import answer
+from transient_magics.controller.commands import granted, serve
+from transient_magics.emulator import wire
+from transient_magics.errors import ClusterError, DeclarationError, TransientError, told
+
+
+def below(cls: type[TransientError]) -> list[type[TransientError]]:
+    return [cls, *(each for child in cls.__subclasses__() for each in below(child))]
+
+
+EVERY = [cls for cls in below(TransientError) if cls.__module__ == errors.__name__]
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
+RAISED = st.builds(lambda cls, what, where, fix: cls(what, where=where, fix=fix), st.sampled_from(EVERY), *[TEXTS] * 3)
+
+
+def same(found: BaseException, error: TransientError) -> bool:
+    """Whether an error is another one, as far as its user can tell."""
+    assert isinstance(found, TransientError)
+    return (type(found), found.what, found.where, found.fix) == (type(error), error.what, error.where, error.fix)
+
+
+def test_there_are_all_kinds_of_them() -> None:
+    assert {ClusterError, DeclarationError, errors.StockoutError, errors.HostKeyError} <= set(EVERY)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raised=st.lists(RAISED, min_size=1, max_size=8))
+def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
+    tmp_path: Path, raised: list[TransientError]
+) -> None:
+    """As from the controller to the kernel, here or from its VM."""
+    waiting = list(raised)
+
+    async def controller(request: dict[str, Any]) -> dict[str, Any]:
+        raise waiting[0]
+
+    async def mirror(request: dict[str, Any]) -> dict[str, Any]:
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "a")
+        writer.write(json.dumps(request).encode() + b"\n")
+        line = await reader.readline()
+        writer.close()
+        return granted(json.loads(line))
+
+    async def live() -> None:
+        async with serve(tmp_path / "a", controller), serve(tmp_path / "b", mirror):
+            for error in raised:
+                for name in "ab":
+                    with pytest.raises(TransientError) as found:
+                        await asyncio.to_thread(commands._ask, tmp_path / name, {"do": "ping"}, 30.0)
+                    assert same(found.value, error)
+                waiting.pop(0)
+
+    asyncio.run(live())
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(error=RAISED)
+def test_from_a_program_that_answers_one_question(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: TransientError
+) -> None:
+    async def work() -> dict[str, Any]:
+        raise error
+
+    assert answer(work()) == 1
+    ended = SimpleNamespace(stdout=capsys.readouterr().out, stderr="")
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: ended)
+    with pytest.raises(TransientError) as found:
+        programs.ask("adopt", "Attaching")
+    assert same(found.value, error)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(error=RAISED)
+def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientError) -> None:
+    body = wire.ApiError(400, "invalid", str(error), told(error)).body()
+    response = SimpleNamespace(status=400, read=lambda: json.dumps(body).encode())
+    connection = SimpleNamespace(request=lambda *_: None, getresponse=lambda: response, close=lambda: None)
+    monkeypatch.setattr("http.client.HTTPConnection", lambda *_, **__: connection)
+    with pytest.raises(TransientError) as found:
+        faces._ask("http://127.0.0.1:9", "PATCH", {})
+    assert same(found.value, error)
