@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from transient_magics.catalog import accelerator
 from transient_magics.runtime.batching import (
+    _PEAKS,
     LARGEST,
     SMALLEST,
     BatchController,
@@ -79,8 +80,17 @@ def test_gpus_have_their_published_speeds() -> None:
     ],
 )  # fmt: skip
 def test_gpus_of_which_nobody_published_steps_have_the_speed_of_their_peak(model: str, entry: str) -> None:
-    peaks = accelerator(entry).teraflops / accelerator("k80").teraflops
-    assert accelerator_speed(model) == pytest.approx(peaks) != 1
+    teraflops, memory = _PEAKS["A100" if entry == "a100-80gb" else entry.upper()]
+    assert teraflops == accelerator(entry).teraflops, "VMs do not have the catalog"
+    assert accelerator_speed(model) == pytest.approx((teraflops / 4.113 * memory / 240) ** 0.5) != 1
+
+
+def test_gpus_that_nobody_measured_are_ranked_as_their_memory_and_peak_say() -> None:
+    order = ["P4", "T4", "P100", "L4", "V100", "A100", "H100"]
+    assert sorted(order, key=accelerator_speed) == order
+    measured = {"P100": (9.526, 732, 12.19), "V100": (14.1, 900, 15.61)}
+    for teraflops, memory, steps in measured.values():
+        assert (teraflops * memory / (4.113 * 240)) ** 0.5 == pytest.approx(steps / 4.56, rel=0.06)
 
 
 @pytest.mark.parametrize("fixed", [0.0, 0.05, 0.1])

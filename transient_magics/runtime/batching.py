@@ -45,14 +45,24 @@ _WINDOW = 200
 """Observations over which a worker's noise is averaged."""
 _STEPS_PER_SECOND = {"K80": 4.56, "P100": 12.19, "V100": 15.61}
 """As published for ResNet-32."""
-_TERAFLOPS = {"K80": 4.113, "P4": 5.5, "T4": 8.1, "L4": 30.3, "A100": 19.5, "H100": 66.9}
-"""Peak in single precision, of what nobody published steps: as in the catalog, which is not on VMs."""
+_PEAKS = {
+    "K80": (4.113, 240), "P4": (5.5, 192), "T4": (8.1, 320), "L4": (30.3, 300), "A100": (19.5, 1555),
+    "H100": (66.9, 3350),
+}  # fmt: skip
+"""Of what nobody published steps: peak in single precision (TFLOPS, as in the catalog, which is not on VMs) and speed
+of the memory (GB/s), by NVIDIA's data sheets; of the K80 one of its two chips.
+
+A step of training is bound by the one in part and by the other in part, so speeds are taken to go with the geometric
+mean of both. That meets the two that were measured: 2.66 and 3.59 times a K80, where a P100 (9.5 TFLOPS, 732 GB/s) made
+2.67 and a V100 (14.1, 900) 3.42. By the peak alone an L4 came before an A100, whose memory is five times as fast.
+"""
 
 
 def accelerator_speed(accelerator: str) -> float:
-    """How many times as fast as a K80 a GPU with this name is: measured, else by its peak; 1 for what is not known."""
+    """How many times as fast as a K80 a GPU with this name is: measured, else by its peaks; 1 for what is not known."""
     words = re.split(r"[^A-Z0-9]+", accelerator.upper())
-    for known in (_STEPS_PER_SECOND, _TERAFLOPS):
+    peaks = {name: math.sqrt(teraflops * memory) for name, (teraflops, memory) in _PEAKS.items()}
+    for known in (_STEPS_PER_SECOND, peaks):
         for name, speed in known.items():
             if name in words:
                 return speed / known["K80"]
