@@ -427,6 +427,13 @@ def test_what_an_earlier_version_declared_keeps_its_controller_where_it_is() -> 
     assert [row["role"] for row in Preview(then).rows] == ["parameter server", "worker"]
 
 
+def test_what_the_legacy_model_cannot_promise_is_said() -> None:
+    said = str(Preview(specify(Declaration("t4", name="n", project="mine", provisioning_model="preemptible"))))
+    assert "Compute Engine takes no end for preemptible VMs" in said
+    for other in ({"provisioning_model": "spot", "project": "mine"}, {"provisioning_model": "preemptible"}):
+        assert "takes no end" not in str(Preview(specify(Declaration("t4", name="n", **other))))  # type: ignore[arg-type]
+
+
 def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
     mine = Declaration("t4x2", name="n", project="mine", zone=("us-central1-a",))
     server = RequestVm("ps-0", "ps", 0, "", "us-central1-a", "standard", None)

@@ -61,6 +61,11 @@ _WAYS_IN = (
     "Install the Google Cloud CLI, or say from which addresses SSH may come in directly: --ssh-from RANGE "
     "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
 )
+_NO_END = (
+    "Compute Engine takes no end for preemptible VMs (the model before Spot): should nobody be in charge, workers go "
+    "on past --max-hours and --max-cost, for 24 h at most; then they are stopped, not deleted; their disks cost on. "
+    "--provisioning-model spot costs the same and is deleted in time."
+)
 MODELS = ("spot", "preemptible", "standard")
 _OWN_DRIVER = "Name an image that has such a driver and the stack (--image), or take another GPU."
 _STAYS = (
@@ -154,6 +159,8 @@ class Preview:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
         doubts = [f"{unreachable}. {_WAYS_IN}"] if (unreachable := _unreachable(self.spec)) else []
         doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
+        if self.spec.project and self.spec.provisioning_model == "preemptible":
+            doubts.append(_NO_END)
         for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
             try:
                 check_zone(zone, kind)
