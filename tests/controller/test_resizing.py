@@ -118,3 +118,46 @@ def test_whatever_was_resized_when_the_money_lasts_though_nobody_is_in_charge(
     # Google charges a minute of what is sent away within its first one.
     minute = sum(vm.hourly / 60 for vm in life.state.vms.values() if 0 < vm.ended_at < vm.running_at + 60)
     assert life.cost_at_the_end() <= 10.0 + 1e-6 + minute
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ("t4x2+l4", "t4+l4", 2), ("t4x2+l4", "l4x2", 1), ("l4+t4", "t4+l4", 2), ("t4x3+l4x2", "l4x2+t4", 3),
+        ("t4x2", "l4+t4x2", 2), ("t4x2@us-central1-a+l4@us-central1-a", "t4@us-central1-a+l4@us-central1-a", 2),
+        ("t4@us-central1-a+t4@us-west1-b", "t4@us-west1-b", 1), ("t4@us-central1-a", "t4@us-west1-b", 0),
+    ],
+)  # fmt: skip
+def test_a_resize_of_a_mixed_cluster_keeps_every_vm_that_is_still_wanted(before: str, after: str, kept: int) -> None:
+    life = declare(before, max_cost=None, max_workers=8)
+    there = {vm.name for vm in life.state.living if vm.role == "worker"}
+    life.resize(after)
+    now = [vm for vm in life.state.living if vm.role == "worker"]
+    assert len(there & {vm.name for vm in now}) == kept
+    groups = [(group.accelerator, group.zone) for group in life.spec.groups for _ in range(group.count)]
+    assert sorted(vm.accelerator for vm in now) == sorted(gpu for gpu, _ in groups)
+    assert all(zone in {vm.zone for vm in now} for _, zone in groups if zone)
+    held = life.state
+    life.governed()
+    assert life.state == held, "and then it is at rest"
+
+
+def test_a_worker_that_is_lost_after_such_a_resize_has_its_place_taken() -> None:
+    life = declare("t4x2+l4", max_cost=None)
+    life.resize("t4+l4")
+    gone = next(vm.name for vm in life.state.living if vm.accelerator == "l4")
+    life.happens(events.VmRevoked(vm=gone, signal="api"))
+    life.governed()
+    workers = [vm for vm in life.state.living if vm.role == "worker"]
+    assert sorted(vm.accelerator for vm in workers) == ["l4", "t4"]
+
+
+def test_new_gpus_have_their_own_zones_and_traffic_is_priced_from_where_the_parameter_servers_are() -> None:
+    life = declare("t4@us-central1-a", max_cost=None, max_workers=8)
+    life.resize("t4@us-central1-a+v100x3@asia-east1-c")
+    assert life.spec.home_zone == "asia-east1-c", "where most workers are now"
+    assert set(life.spec.transfer_prices) == {"asia-east1-c"}, "and not where the parameter servers are"
+    life.resize("t4@us-central1-a+l4")
+    (l4,) = [vm for vm in life.state.living if vm.accelerator == "l4"]
+    assert l4.zone in life.spec.zones_for("l4")
+    assert "asia-east1-c" in life.spec.transfer_prices

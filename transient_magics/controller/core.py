@@ -14,11 +14,12 @@ that was not, and every decision can be replayed from the journal in a test. The
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..catalog import region
-from ..journal import ClusterState, bill, boot_key
+from ..journal import ClusterState, VmState, bill, boot_key
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, render_duration
 from . import boot_times
 from .capacity import Capacity
@@ -82,6 +83,12 @@ class Place:
     accelerator: str
     zones: tuple[str, ...]
     """Where it may be, best first."""
+    fixed: bool = False
+    """Whether the user has said where, so that one elsewhere is not what is wanted."""
+
+    def fits(self, vm: VmState) -> bool:
+        """Whether this is what was asked for here."""
+        return vm.accelerator == self.accelerator and (not self.fixed or vm.zone in self.zones)
 
 
 def decide(situation: Situation) -> list[Decision]:
@@ -120,12 +127,39 @@ def wanted(situation: Situation) -> Iterator[Place]:
         yield Place(PARAMETER_SERVER, slot, "", near)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
-    slot = 0
+    yield from _kept(situation.state, list(_workers(spec)))
+
+
+def _workers(spec: ClusterSpec) -> Iterator[Place]:
+    slots = itertools.count()
     for group in spec.groups:
+        zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
         for _ in range(group.count):
-            zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
-            yield Place(WORKER, slot, group.accelerator, zones)
-            slot += 1
+            yield Place(WORKER, next(slots), group.accelerator, zones, fixed=bool(group.zone))
+
+
+def _kept(state: ClusterState, places: list[Place]) -> list[Place]:
+    """The same places under the numbers of VMs that fit them: a resize keeps whoever is still wanted.
+
+    They stay as they are where every VM fits the place of its number, as it does until a mixed cluster is resized.
+    """
+    present = [vm for vm in state.vms.values() if vm.living and vm.role == WORKER]
+    declared = {place.slot: place for place in places}
+    if all(vm.slot in declared and declared[vm.slot].fits(vm) for vm in present):
+        return places
+    by_slot = {vm.slot: vm for vm in sorted(present, key=lambda vm: vm.state != "leaving")}
+    lost = {(vm.slot, vm.accelerator) for vm in state.vms.values() if vm.role == WORKER and vm.state == "revoked"}
+    kept: dict[int, int] = {}  # by the place's own number
+    for place in sorted(places, key=lambda each: not each.fixed):
+        fitting = [slot for slot, vm in by_slot.items() if slot not in kept.values() and place.fits(vm)]
+        if fitting:
+            kept[place.slot] = min(fitting, key=lambda slot: (slot != place.slot, slot))
+    for place in places:
+        if place.slot not in kept:
+            free = (slot for slot in itertools.count() if slot not in kept.values())
+            some = list(itertools.islice(free, len(places)))
+            kept[place.slot] = min(some, key=lambda slot: ((slot, place.accelerator) not in lost, slot))
+    return [replace(place, slot=kept[place.slot]) for place in places]
 
 
 def idle_seconds(situation: Situation) -> float:
@@ -162,7 +196,7 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
         if place is None:
             idle = idle_seconds(situation) >= spec.idle_seconds
             yield DeleteVm(vm.name, f"no run for {render_duration(spec.idle_seconds)}" if idle else "no longer needed")
-        elif vm.role == WORKER and vm.accelerator != place.accelerator:
+        elif vm.role == WORKER and not place.fits(vm):
             yield DeleteVm(vm.name, "no longer declared")
         elif vm.failure:
             yield DeleteVm(vm.name, vm.failure)
@@ -175,7 +209,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
-        fits = [vm for vm in before if vm.accelerator == place.accelerator]
+        fits = [vm for vm in before if place.fits(vm)]
         if any(vm.living and vm.state != "leaving" for vm in fits):
             continue
         if left < boot_times.least(spec, place.accelerator):

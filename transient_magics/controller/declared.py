@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import places
+from ..catalog import transfer_price
 from ..errors import AgreementError, ClusterError, DeclarationError
 from ..journal import ClusterState, Event, RunState, at_the_end, events, fold
 from ..protocol import checks
 from ..protocol.names import checked_name
-from ..spec import ClusterSpec, TrainSpec, render_duration, render_money
+from ..spec import PARAMETER_SERVER, ClusterSpec, TrainSpec, render_duration, render_money
 
 AGREED = "agreed.json"
 ATTACHED = "attached"
@@ -103,14 +104,22 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
 
     Raises ClusterError where they are too many, or the money would not last for them until the VMs end by themselves:
     Compute Engine changes the time limit of VMs that are stopped, not of those that run (instances.setScheduling).
-    Of what is `wanted` only the groups and the prices are taken, which were reckoned from `known`.
+    Of what is `wanted` only the groups are taken, with their prices and zones, which were reckoned from `known`.
+    Traffic has the price of the zone in which the parameter servers are, wherever most workers are from now on.
     """
     if wanted.worker_count > known.max_workers:
         what = f"{wanted.worker_count} workers are more than the {known.max_workers} that {known.name} may have"
         raise ClusterError(what, fix="Declare the cluster with --max-workers.")
     # What was declared before there was such a price has VMs with the end that follows from what it cost until now.
     end_hourly = known.end_hourly or known.most_hourly
-    new = replace(known, groups=wanted.groups, prices=wanted.prices, end_hourly=end_hourly)
+    new = replace(
+        known, groups=wanted.groups, prices=wanted.prices, candidates=wanted.candidates, end_hourly=end_hourly
+    )
+    servers = (vm.zone for vm in state.living if vm.role == PARAMETER_SERVER)
+    home = next(servers, new.home_zone)
+    traffic = {zone: transfer_price(zone, home).dollars_per_gib for zone in new.all_zones}
+    traffic = {**known.transfer_prices, **traffic}  # what was exchanged with zones that are left stays on the bill
+    new = replace(new, transfer_prices={zone: price for zone, price in traffic.items() if price})
     cost = at_the_end(state, new, now)
     if known.max_cost is not None and cost > known.max_cost * (1 + 1e-9) and new.most_hourly > known.most_hourly:
         left = render_duration(state.seconds_left(now))
