@@ -21,7 +21,7 @@ MOST_FAILED = 2
 
 PROMISES = (
     "not healed", "leaked", "places doubled", "names used again", "closed zones asked", "asked for nothing",
-    "limits passed", "strangers touched",
+    "limits passed", "strangers touched", "steps lost", "numbers used again", "training stands still",
 )  # fmt: skip
 """What may never be found."""
 

@@ -12,3 +12,6 @@ SEQUENCES = {
     # What a place was refused as another GPU's counted for the GPU that it has since a resize.
     "refusals of another GPU": 16,
 }
+
+WHOLE: dict[str, int] = {}
+"""Likewise, of clusters that train. Nothing was found there yet."""

@@ -1,6 +1,7 @@
 """A user, the weather, and a cluster: everything that happens follows from one seed.
 
-`sequence(seed)` is an hour or a few: some minutes of faults, then none, then the cluster is deleted.
+`sequence(seed)` is an hour or a few: some minutes of faults, then none, then the cluster is deleted. `whole(seed)` is
+the same with runs that are trained: a chief and workers on the VMs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.cloud import Cloud, Weather
 from tests.simulation.observer import Observer, Slot, Wanted
 from tests.simulation.steering import Steering
+from tests.simulation.training import Training
 from transient_magics.journal import Event, events
 from transient_magics.spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, PriceLine, WorkerGroup
 
@@ -26,7 +28,7 @@ KINDS = ("v100", "p100", "parameter-server")
 class Story:
     """One cluster from its declaration to its end."""
 
-    def __init__(self, seed: int, **declared: object) -> None:
+    def __init__(self, seed: int, trains: bool = False, **declared: object) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
         self.clock = Clock(START)
@@ -46,6 +48,8 @@ class Story:
         self.ready_at, self.run_ended_at, self.runs = 0.0, 0.0, 0
         self.deleted_at = 0.0
         self._training = False
+        self._trains = trains
+        self.training: Training | None = None
         self.idle_hands = 0.0
         """Seconds in which nobody was in charge, or nobody was let in."""
         self._declares(spec)
@@ -82,14 +86,9 @@ class Story:
         return (self.clock.now - START) / 3600
 
     # --- what the user wants -----------------------------------------------------------------------------------------
-    @property
-    def training(self) -> bool:
-        """Whether the user has a run that is not over."""
-        return self._training
-
     def _wanted(self) -> dict[Slot, Wanted]:
         now, spec = self.clock.now, self._spec
-        idle_from = max(self.ready_at, self.run_ended_at) if self.ready_at and not self.training else now
+        idle_from = max(self.ready_at, self.run_ended_at) if self.ready_at and not self._training else now
         if self.deleted_at or now >= self._ends_at or now - idle_from >= 2 * spec.idle_seconds:
             return {}
         return self._on_demand if now - idle_from >= spec.idle_seconds else self._all
@@ -119,10 +118,13 @@ class Story:
     def run(self) -> None:
         """Begin a run, or end the one there is."""
         if active := self.steering.state.active_run:
-            self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
-        else:
+            if not self.training:
+                self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
+        elif self.steering.state.phase not in ("deleting", "deleted"):
             self.runs += 1
             self.steering.record(events.TrainDeclared(run=f"run-{self.runs}", spec={"train_steps": 9}))
+            if self._trains:
+                self.training = Training(self, f"run-{self.runs}", self.chance.choice([20_000, 10**7]))
 
     def delete(self) -> None:
         """The user has enough."""
@@ -144,7 +146,9 @@ class Story:
 
     def _conduct(self) -> None:
         active = self.steering.state.active_run
-        if active and self.steering.state.phase == "deleting":
+        if active and self.training:
+            self.training.conduct()
+        elif active and self.steering.state.phase == "deleting":
             self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
 
     # --- what happens ------------------------------------------------------------------------------------------------
@@ -215,6 +219,9 @@ class Story:
     def fault(self) -> None:
         """Something happens to one process or VM."""
         chance, living = self.chance, [vm for vm in self.steering.state.living if vm.running_at]
+        if self.training and chance.random() < 0.3:
+            chance.choice([self.training.kill_chief, self.training.kill_worker])()
+            return
         what = chance.choice(["kill", "kill", "notice", "notice", "host", "cut off"])
         if what == "kill" or not living:
             self.steering.kill(chance.uniform(0.5, 20))
@@ -266,6 +273,13 @@ class Story:
         ready = [vm.name for vm in self.steering.state.living if vm.state == "ready"]
         if not missing and not self.deleted_at and len(ready) < len(self.observer.wanted) - len(self.observer.given_up):
             self.observer.breaks("not healed", f"only {ready} answer")
+        hands = any(vm.role == WORKER and vm.state == "ready" for vm in self.steering.state.living)
+        if hands and not missing and self.training and not self.training.over and not self.deleted_at:
+            before = self.training.step
+            self.pass_time(150)
+            moved = self.training.over or self.deleted_at or self.training.step > before
+            if not moved or not (self.training.over or self.deleted_at or self.training.active):
+                self.observer.breaks("training stands still", f"{self.training.active} train, at step {before}")
 
     def end(self) -> None:
         """After a deletion and without faults nothing is left, and nobody else's VM was touched."""
@@ -284,11 +298,18 @@ def sequence(seed: int) -> Story:
     return Story(seed).play()
 
 
+def whole(seed: int) -> Story:
+    """One sequence with training."""
+    return Story(seed, trains=True).play()
+
+
 def main() -> None:
     """Print the history of a seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
-    story = sequence(parser.parse_args().seed)
+    parser.add_argument("--whole", action="store_true", help="with runs that are trained")
+    given = parser.parse_args()
+    story = (whole if given.whole else sequence)(given.seed)
     print("\n".join(story.lines))
 
 
