@@ -123,6 +123,39 @@ def test_a_worker_that_a_restarted_chief_never_sees_again_is_lost():
     assert [left["reason"] for left in second.emitted("worker.left")] == ["lost"]
 
 
+def test_numbers_are_kept_by_what_is_on_disk_alone_too():
+    first = Story()
+    first(events.Prepared(0))
+    first(events.Joined(1, "worker-1"))
+    second = Story(kept=first.state.to_dict())  # killed before anybody's first step: no event tells of the number
+    assert second.joins(1, "worker-1", number=0)["number"] == 0
+    assert second.joins(2, "worker-2", number=0)["number"] == 1, "it is another's"
+
+
+def test_a_run_that_fails_tells_where_and_sends_everybody_home():
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story(events.StepSeen(17))
+    done = story(events.Failed("the disk is gone"))
+    assert story.emitted("train.failed") == [{"run": "run-1", "reason": "the disk is gone", "step": 17}]
+    assert events.Tell(1, {"do": "leave", "reason": "told to leave"}) in done
+    assert story.state.phase is Phase.ENDED
+    assert story(events.Joined(2, "worker-2")) == [events.Tell(2, {"do": "leave", "reason": "finished"})]
+
+
+def test_a_synchronous_step_waits_for_those_that_train_and_are_heard():
+    story = Story(mode="sync")
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story.joins(2, "worker-2")
+    story(events.Joined(3, "worker-3"))
+    assert story.state.live(story.now) == 2
+    story(events.Heard(2), after=2.4)
+    assert story.state.live(story.now + 0.2) == 1, "worker-1 was silent for more than two seconds and a half"
+    assert restarted().state.live(0.0) == 0, "it is only remembered"
+
+
 def test_on_a_vm_that_takes_the_place_of_the_chiefs_no_number_is_used_twice_either():
     first = Story()
     first(events.Prepared(0))
