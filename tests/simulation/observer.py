@@ -174,7 +174,8 @@ class Observer:
         late = {
             f"{slot[0]} {slot[1]}": "asked for" for slot in wanted if self._may_be_asked_for(slot, wanted[slot], now)
         }
-        at_once = {f"{each.slot[0]} {each.slot[1]}" for each in self.seen.values() if each.noticed and not each.gone}
+        latest = [made[-1] for made in self._by_slot.values()]
+        at_once = {f"{each.slot[0]} {each.slot[1]}" for each in latest if each.noticed and not each.gone}
         late |= dict.fromkeys(self._unwanted(), "deleted")
         for what in [what for what in self._overdue if what not in late]:
             self.slowest = max(self.slowest, now - self._overdue.pop(what))
