@@ -15,6 +15,8 @@ from tests.simulation.cloud import Cloud, Weather
 from tests.simulation.observer import Observer, Slot, Wanted
 from tests.simulation.steering import Steering
 from tests.simulation.training import Training
+from transient_magics.controller import core
+from transient_magics.controller.core import Situation
 from transient_magics.journal import Event, events
 from transient_magics.spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, PriceLine, WorkerGroup
 
@@ -48,7 +50,7 @@ class Story:
         self.ready_at, self.run_ended_at, self.runs = 0.0, 0.0, 0
         self.deleted_at = 0.0
         self._training = False
-        self._trains = trains
+        self._trains, self._resized = trains, False
         self.training: Training | None = None
         self.idle_hands = 0.0
         """Seconds in which nobody was in charge, or nobody was let in."""
@@ -91,7 +93,26 @@ class Story:
         idle_from = max(self.ready_at, self.run_ended_at) if self.ready_at and not self._training else now
         if self.deleted_at or now >= self._ends_at or now - idle_from >= 2 * spec.idle_seconds:
             return {}
-        return self._on_demand if now - idle_from >= spec.idle_seconds else self._all
+        if now - idle_from >= spec.idle_seconds:
+            return self._on_demand
+        return self._numbered() if self._resized else self._all
+
+    def _numbered(self) -> dict[Slot, Wanted]:
+        """After a resize VMs that are still wanted keep their places' numbers, which only the controller knows.
+
+        It may choose the numbers, and nothing else.
+        """
+        chosen = [
+            place for place in core.wanted(Situation(self.clock.now, self.steering.state)) if place.role == WORKER
+        ]
+        mine = {each.kind: each for slot, each in self._all.items() if slot[0] == WORKER}
+        if not chosen or any(place.accelerator not in mine for place in chosen):
+            return self._all
+        numbered = {(WORKER, place.slot): mine[place.accelerator] for place in chosen}
+        declared = sorted(each.kind for slot, each in self._all.items() if slot[0] == WORKER)
+        if sorted(each.kind for each in numbered.values()) != declared:
+            self.observer.breaks("not healed", f"{declared} are declared, and {sorted(numbered)} wanted")
+        return self._on_demand | numbered
 
     def _declares(self, spec: ClusterSpec) -> None:
         """From here on this is what the user wants."""
@@ -108,10 +129,10 @@ class Story:
 
     def resize(self) -> None:
         """Other workers."""
-        zone = self.chance.choice([None, None, ZONES[2]])
         counts = self.chance.choice([(3, 1), (1, 1), (4, 0), (2, 2), (0, 2)])
-        groups = (WorkerGroup("v100", counts[0], zone), WorkerGroup("p100", counts[1], ZONES[2]))
+        groups = (WorkerGroup("v100", counts[0]), WorkerGroup("p100", counts[1], ZONES[2]))
         self._declares(replace(self._spec, groups=tuple(group for group in groups if group.count)))
+        self._resized = True
         self.steering.record(events.ClusterResized(spec=self._spec.to_dict()))
         self.observer.declared_anew()
 
