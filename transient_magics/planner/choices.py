@@ -30,8 +30,6 @@ from .workloads import Estimate, Workload
 Lifetimes = Callable[[str, str], LifetimeModel | None]
 """The lifetimes of VMs with a GPU in a region; None: they are never revoked."""
 
-NOTICE_SECONDS = 30.0
-"""How long before its end Compute Engine tells a VM that it is revoked; its worker leaves at once."""
 _GIB = 2**30
 _DISTANCE_ERROR = 0.1  # of a step far from its servers: 8 % in the mean (speed.distance_seconds) as a deviation
 _MORE_SERVERS_ERROR = 0.1  # of their limit, each time their number doubles
@@ -162,7 +160,7 @@ class Choice:
             limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
             synchronous=workload.synchronous, backup_workers=workload.backup_workers,
-            notice_seconds=0.0 if workload.from_first_step else NOTICE_SECONDS, waves=WAVES,
+            waves=WAVES,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ..catalog import region
 from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
-from .choices import NOTICE_SECONDS, Lifetimes
+from .choices import Lifetimes
 from .fitting import Cell, fit, spread
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
@@ -112,7 +112,7 @@ def forecast(
         service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
         spent=bill.total,
         rate=state.clock.rate,
-        notice_seconds=NOTICE_SECONDS, waves=WAVES, synchronous=_synchronous(run),
+        waves=WAVES, synchronous=_synchronous(run),
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
     late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)

@@ -71,12 +71,11 @@ class Course:
     """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter servers.
 
     `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take. `work_error`:
-    relative, of the steps, or of a speed that all have in common: workers and servers.
-    `from_first_step`: counted from the first step, as papers count, instead of from the request. `spent` dollars
-    lie behind already. `rate`: emulated seconds that pass in a second of work; lifetimes,
-    boots and bills go by the former. `notice_seconds`: how long a revoked VM is still there, and billed, but idle.
-    `waves`: the share of a group that is revoked together, where it is. `synchronous`: steps are taken together, the
-    slowest `backup_workers` of each not waited for.
+    relative, of the steps, or of a speed that all have in common: workers and servers. `from_first_step`: counted from
+    the first step, as papers count, instead of from the request. `spent` dollars lie behind already. `rate`: emulated
+    seconds that pass in a second of work; lifetimes, boots and bills go by the former. `waves`: the share of a group
+    that is revoked together, where it is. `synchronous`: steps are taken together, the slowest `backup_workers` of each
+    not waited for.
     """
 
     groups: tuple[Workers, ...]
@@ -93,7 +92,6 @@ class Course:
     from_first_step: bool = False
     spent: float = 0.0
     rate: float = 1.0
-    notice_seconds: float = 0.0
     waves: float = 0.0
     synchronous: bool = False
     backup_workers: int = 0
@@ -102,7 +100,7 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Of each course: `hours` until the last step (infinite where it is never made), `dollars`, `revocations`, and the
-    hours that it `lasted`: until the last step, or until the last VM was gone."""
+    hours that it `lasted`: until the last step, or until the last VM was taken."""
 
     hours: Array
     dollars: Array
@@ -193,12 +191,14 @@ def rent(lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed
 
 @dataclass(frozen=True, slots=True)
 class _Generation:
-    """One VM of each place, shape (runs, places), in seconds: when it runs, takes steps, takes none, is gone."""
+    """One VM of each place, shape (runs, places), in seconds: when it runs, takes steps, is taken.
+
+    From the notice on it takes no steps and costs nothing.
+    """
 
     running: Array
     ready: Array
     end: Array
-    gone: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +258,7 @@ class _Fleet:
         while True:
             end = running + self._lifetimes(course, random, ages, waves) * _HOUR / course.rate
             end = np.minimum(end if lost is None else np.minimum(end, lost), _FAR)
-            gone = np.minimum(end + course.notice_seconds, _FAR)
-            yield _Generation(np.minimum(running, end), np.minimum(ready, end), end, gone)
+            yield _Generation(np.minimum(running, end), np.minimum(ready, end), end)
             if not course.replace or (end >= _FAR).all():
                 return
             running, ready = self._start(course, random, end)  # asked for at the notice
@@ -310,9 +309,8 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
                 over = True
                 break
             chain.append(following)
-        running, ready, end, gone = (
-            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2)
-            for name in ("running", "ready", "end", "gone")
+        running, ready, end = (
+            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2) for name in ("running", "ready", "end")
         )
         found = _finish(
             course, fleet.speed[open_runs], fleet.limit[open_runs], fleet.steps[open_runs], ready, end
@@ -322,8 +320,8 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
         at = open_runs[settled]
         finish[at] = found[settled]
         used = np.maximum(np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0)[settled]
-        lasted[at] = np.where(np.isfinite(found), found, gone.max(axis=(1, 2)))[settled]
-        dollars[at] = _bill(course, fleet, at, lasted[at], running[settled], gone[settled], used)
+        lasted[at] = np.where(np.isfinite(found), found, end.max(axis=(1, 2)))[settled]
+        dollars[at] = _bill(course, fleet, at, lasted[at], running[settled], end[settled], used)
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
         wanted *= 2
@@ -365,17 +363,17 @@ def _pace_together(course: Course, speed: Array, limit: Array, generations: int,
 
 
 def _bill(
-    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, gone: Array, used: Array
+    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, end: Array, used: Array
 ) -> Array:
     """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps.
 
     A VM is paid for a minute at least, and not at all where it is taken back in its first minute.
     """
-    until = np.minimum(gone, finish[:, np.newaxis, np.newaxis])
+    until = np.minimum(end, finish[:, np.newaxis, np.newaxis])
     rented = np.maximum(until - np.maximum(running, 0.0), 0.0)
     minute = 0.0 if course.from_first_step else _MINUTE / course.rate
     rented = np.where((rented > 0) & (running >= 0), np.maximum(rented, minute), rented)
-    rented[(gone <= finish[:, np.newaxis, np.newaxis]) & (gone - running < minute)] = 0.0
+    rented[(end <= finish[:, np.newaxis, np.newaxis]) & (end - running < minute)] = 0.0
     vms = (rented.sum(axis=2) * fleet.hourly).sum(axis=1) / _HOUR * course.rate
     begun = 0.0 if course.from_first_step or course.spent else course.server_startup.running / course.rate
     servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
