@@ -203,9 +203,11 @@ class Observer:
         return [each.name for each in self.seen.values() if each.made and not each.gone]
 
     def cost(self, now: float) -> float:
-        """What Compute Engine asks for it all, in US dollars."""
+        """What Compute Engine asks for it all, in US dollars: nothing from the notice on."""
         return sum(
-            each.hourly * ((each.gone or now) - each.billed) / 3600 for each in self.seen.values() if each.billed
+            each.hourly * ((each.noticed or each.gone or now) - each.billed) / 3600
+            for each in self.seen.values()
+            if each.billed
         )
 
     # --- the promises ------------------------------------------------------------------------------------------------
