@@ -13,6 +13,7 @@ import pytest
 from scripted_api import PROJECT, ZONE, Api, forever, instance, operation, refusal, succeed
 
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest
+from transient_magics.cloud.values import Life
 from transient_magics.errors import (
     AccessError,
     AlreadyExistsError,
@@ -249,6 +250,36 @@ async def test_endings_are_read_from_the_operations_of_the_zone(api: Api, engine
     ]
     api.on("GET", f"zones/{ZONE}/operations", {"items": items})
     assert await engine.endings(ZONE) == {"7": datetime.fromisoformat(taken)}
+
+
+async def test_the_life_of_a_vm_that_is_gone_is_read_from_the_operations_of_the_zone(
+    api: Api, engine: ComputeEngine
+) -> None:
+    def at(minute: int) -> str:
+        return f"2026-09-01T10:{minute:02}:00.123-07:00"
+
+    def insert(name: str, number: str, done: int, **more: object) -> dict[str, Any]:
+        link = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
+        return operation(
+            f"insert-{number}", operationType="insert", targetId=number, endTime=at(done), targetLink=link, **more
+        )
+
+    refused = {"errors": [{"code": "UNSUPPORTED_OPERATION", "message": "Instance failed to start."}]}
+    items = [
+        insert("c1-worker-1", "7", 1), operation("taken-7", operationType="delete", targetId="7", insertTime=at(2)),
+        insert("c1-worker-1", "8", 10), operation("taken-8", operationType="delete", targetId="8", insertTime=at(20)),
+        insert("c1-worker-2", "9", 30), insert("c1-worker-3", "10", 30, error=refused),
+        insert("c1-worker-4", "11", 30), operation("first", operationType="delete", targetId="11", insertTime=at(29)),
+    ]  # fmt: skip
+    api.on("GET", f"zones/{ZONE}/operations", {"items": items})
+
+    async def life(name: str) -> Life | None:
+        return await engine.life(ZONE, name)
+
+    moment = datetime.fromisoformat
+    assert await life("c1-worker-1") == Life("8", moment(at(10)), moment(at(20))), "the latest of that name"
+    assert await life("c1-worker-2") == Life("9", moment(at(30)), None)
+    assert await life("c1-worker-3") is await life("c1-worker-4") is None, "they were gone before they ran"
 
 
 async def test_a_preemption_is_a_simulated_maintenance_event(api: Api, engine: ComputeEngine) -> None:

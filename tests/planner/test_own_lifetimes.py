@@ -82,6 +82,14 @@ def test_one_that_was_found_late_lies_half_way(cluster: Callable[..., None]) -> 
     assert told(own_lives()[0]) == (pytest.approx(5, abs=0.01), True)
 
 
+def test_compute_engines_own_times_count_where_nobody_looked(cluster: Callable[..., None]) -> None:
+    asked = vm("w0")[0]
+    seen = [events.VmRunning(vm="w0", address="", started=at(1), time=at(9))]
+    gone = [events.VmRevoked(vm="w0", signal="api", stopping=at(3), time=at(9) + 10**6)]
+    cluster("a", [asked, *seen, *gone])
+    assert list(map(told, own_lives())) == [(2.0, True)]
+
+
 def test_hours_are_those_of_the_cluster_s_clock_up_to_the_notice(cluster: Callable[..., None]) -> None:
     fast = events.ClusterClock(anchors=((0.0, 0.0, 1.0), (BEGIN + 1.0, BEGIN + 1.0, 60.0)), time=at(0) + 10**9)
     cluster("a", [fast, *vm("w0", start=0.1), *revoked("w0", 0.3)], project=None)

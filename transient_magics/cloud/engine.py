@@ -32,7 +32,7 @@ from .principal import principal
 from .signing_in import SignedIn, signed_in
 from .skus import list_prices
 from .translation import instance_of, moment_of, vm_of
-from .values import LEAVING, Vm, VmRequest
+from .values import LEAVING, Life, Vm, VmRequest
 from .witness import Witness
 
 if TYPE_CHECKING:
@@ -337,26 +337,39 @@ class ComputeEngine:
 
     async def endings(self, zone: str) -> dict[str, datetime]:
         """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by whomever."""
+        return _endings(await self._done(zone, _ENDINGS))
+
+    async def life(self, zone: str, name: str) -> Life | None:
+        """The latest life of a VM that may be gone, as the operations of late tell it; None where none tells of one.
+
+        One that was taken away before it ran had none.
+        """
+        done = await self._done(zone, ("insert", *_ENDINGS))
+        endings = _endings(done)
+        lives: list[Life] = []
+        for each in done:
+            started = moment_of(each.end_time)  # an insert is done when the VM runs
+            if each.operation_type == "insert" and each.target_link.rpartition("/")[2] == name and started:
+                lives.append(Life(str(each.target_id), started, endings.get(str(each.target_id))))
+        return max(
+            (life for life in lives if life.stopping is None or life.started < life.stopping),
+            key=lambda life: life.started,
+            default=None,
+        )
+
+    async def _done(self, zone: str, kinds: Sequence[str]) -> list[compute_v1.Operation]:
+        """The zone's operations of these kinds, of late, but for those that failed."""
         from google.cloud import compute_v1
 
         message = compute_v1.ListZoneOperationsRequest(
             project=self.project,
             zone=zone,
-            filter=" OR ".join(f'(operationType = "{kind}")' for kind in _ENDINGS),
+            filter=" OR ".join(f'(operationType = "{kind}")' for kind in kinds),
             max_results=500,
         )
         operations = self._calls.clients.operations
-
-        def moments() -> dict[str, datetime]:
-            found: dict[str, datetime] = {}
-            for each in operations.list(message, **PLAIN):
-                moment = moment_of(each.insert_time)
-                if moment and each.operation_type in _ENDINGS and not each.error.errors:
-                    number = str(each.target_id)
-                    found[number] = min(found.get(number, moment), moment)
-            return found
-
-        return await self._calls.call(f"zone {zone}", moments)
+        found = await self._calls.call(f"zone {zone}", lambda: list(operations.list(message, **PLAIN)))
+        return [each for each in found if each.operation_type in kinds and not each.error.errors]
 
     async def _finish(self, zone: str, name: str, operation: compute_v1.Operation) -> None:
         """Wait until the operation on VM `name` is done, and raise its error if it has one."""
@@ -391,6 +404,17 @@ class ComputeEngine:
     @property
     def _whole(self) -> str:
         return f"project {self.project}"
+
+
+def _endings(done: Sequence[compute_v1.Operation]) -> dict[str, datetime]:
+    """By the VM's id, when the first of what ended it was asked for."""
+    found: dict[str, datetime] = {}
+    for each in done:
+        moment = moment_of(each.insert_time)
+        if moment and each.operation_type in _ENDINGS:
+            number = str(each.target_id)
+            found[number] = min(found.get(number, moment), moment)
+    return found
 
 
 def _place(zone: str, name: str) -> str:

@@ -90,3 +90,12 @@ class Vm:
             and self.preemptible == (request.provisioning_model != "standard")
             and (not key or f"{request.user}:{key}" in self.ssh_keys.splitlines())
         )
+
+
+@dataclass(frozen=True)
+class Life:
+    """When one VM ran, by its `id`: from `started` until it was told to stop; None where nothing tells that."""
+
+    id: str
+    started: datetime
+    stopping: datetime | None

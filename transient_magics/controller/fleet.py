@@ -313,7 +313,8 @@ class Fleet:
         try:
             vm = await answer(event)
         except GoneError:
-            self._recorder.record(events.VmRevoked(vm=event.vm, signal="api"))
+            stopping = await self._unseen(event.vm)
+            self._recorder.record(events.VmRevoked(vm=event.vm, signal="api", stopping=stopping))
         except CredentialsError as error:
             self._login.refuse(error)  # not refused: the same request is made again when it is over
         except CloudError as error:
@@ -326,6 +327,22 @@ class Fleet:
         else:
             self._recorder.note("provisioning", "")
             self._running(event.vm, vm)
+
+    async def _unseen(self, name: str) -> int:
+        """Of a VM that nobody saw run: record that it ran, if it did, and return when it was told to stop.
+
+        It may have come and gone while the controller was killed or this machine slept, and is to be paid for.
+        """
+        vm = self._state.vms[name]
+        try:
+            life = await self._access.engine.life(vm.zone, instance_name(self._spec, name))
+        except CloudError as error:
+            log.warning("nobody tells whether %s ran: %s", name, error)  # only the bill is less exact
+            return 0
+        if life is None or self._here(life.started) < vm.requested_at * 1e9:  # of an earlier VM of that name
+            return 0
+        self._recorder.record(events.VmRunning(vm=name, address="", vm_id=life.id, started=self._here(life.started)))
+        return self._here(life.stopping)
 
     def _running(self, name: str, vm: Vm) -> None:
         self._recorder.record(
@@ -352,8 +369,12 @@ class Fleet:
                     link.recall()
                 await asyncio.sleep(_FIRST_WAIT)  # it is decided upon again at once
                 raise
-            begun = begun or (await self._endings_in(vm.zone)).get(vm.vm_id)  # it was on its way out, or gone
-            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason, stopping=self._here(begun)))
+            latest = self._state.vms[vm.name]
+            if latest.living and not latest.running_at:
+                stopping = await self._unseen(vm.name)
+            else:  # else it was on its way out, or gone
+                stopping = self._here(begun or (await self._endings_in(vm.zone)).get(latest.vm_id))
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason, stopping=stopping))
 
     def _compare(self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]) -> None:
         for vm in self._state.living:

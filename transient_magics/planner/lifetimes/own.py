@@ -81,7 +81,8 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
     for name, vm in state.vms.items():
         if vm.running_at and vm.provisioning_model != "standard":
             end, revoked = ended.get(name, (noticed.get(name, moments[-1]), name in noticed and name not in asked))
-            hours = state.clock.between(vm.running_at, max(end, vm.running_at)) / SECONDS_PER_HOUR
+            begin, end = vm.started_at or vm.running_at, vm.stopping_at or end  # Compute Engine's own times, if known
+            hours = state.clock.between(begin, max(end, begin)) / SECONDS_PER_HOUR
             yield Life(
                 vm.accelerator, vm.zone, vm.provisioning_model, state.spec.emulated, vm.running_at, hours, revoked,
                 state.clock.rate,

@@ -1,0 +1,96 @@
+"""A VM that came and went while nobody looked is on the bill: the controller was killed between asking and seeing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.homes import own_home
+from transient_magics import emulator
+from transient_magics.client import Declaration
+from transient_magics.client.clusters import specify
+from transient_magics.controller.access import Access
+from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.machines import vm_request
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.tasks import Tasks
+from transient_magics.journal import ClusterState, Journal, bill, events, now
+from transient_magics.remote import generate_key
+from transient_magics.spec import ClusterSpec
+
+ZONE = "us-west1-b"
+WORKER: dict[str, Any] = {
+    "role": "worker", "slot": 0, "zone": ZONE, "accelerator": "t4", "machine_type": "n1-standard-4",
+    "provisioning_model": "spot", "hourly": 1.0, "on_demand_hourly": 3.0,
+}  # fmt: skip
+TAKEN, SENT_AWAY = "worker-0", "worker-1"
+PATIENCE = 100.0
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with own_home():
+        yield emulator.ensure(expecting=True, options=("--boot", "0.3", "--notice", "0.5"))
+
+
+def weather(url: str, **given: Any) -> None:
+    request = urllib.request.Request(f"{url}/emulator/v1/weather", json.dumps(given).encode(), method="PATCH")
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+async def killed_before_it_saw_them(
+    spec: ClusterSpec, access: Access, recorder: Recorder, key: str
+) -> dict[str, tuple[float, float]]:
+    """VMs that are asked for and run, the first for ten minutes of the emulated clock; by name, since when and until
+    when at least."""
+    ran: dict[str, tuple[float, float]] = {}
+    for name in (TAKEN, SENT_AWAY):
+        event = events.VmRequested(vm=name, **WORKER)
+        recorder.record(event)
+        vm = await access.engine.insert(vm_request(spec, event, key, {}))
+        assert vm.last_start
+        ran[vm.name.removeprefix("one-")] = vm.last_start.timestamp(), now()
+    await asyncio.sleep(1)
+    await access.engine.preempt(ZONE, f"one-{TAKEN}")
+    async with asyncio.timeout(PATIENCE):
+        while await access.engine.get(ZONE, f"one-{TAKEN}") is not None:  # noqa: ASYNC110 (the API has no events)
+            await asyncio.sleep(0.1)
+    return ran
+
+
+async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Path) -> None:
+    weather(url, hours_per_minute=10)
+    spec = specify(Declaration(f"t4x2@{ZONE}", name="one", max_hours=100))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, ClusterState())
+        recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
+        key = generate_key(tmp_path / "key")
+        async with Access(spec) as access, asyncio.TaskGroup() as group:
+            await access.reopen()
+            ran = await killed_before_it_saw_them(spec, access, recorder, key)
+            tasks = Tasks(group, lambda: None, recorder.note)
+            fleet = Fleet(tmp_path, recorder, access, tasks, lambda vm, line: None)
+            fleet.delete(recorder.state.vms[SENT_AWAY], "fewer are wanted")
+            tasks.do("poll", fleet.poll)
+            async with asyncio.timeout(PATIENCE):
+                while recorder.state.living:
+                    await recorder.changed.wait()
+                    recorder.changed.clear()
+            tasks.cancel_all()
+
+    state = recorder.state
+    assert [state.vms[name].state for name in (TAKEN, SENT_AWAY)] == ["revoked", "deleted"]
+    by_vm = bill(state, now()).by_vm
+    for name, (since, until) in ran.items():
+        vm = state.vms[name]
+        # An insert is done when its VM runs: within the accuracy of two reports of one moment.
+        assert vm.started_at == pytest.approx(since, abs=0.5), name
+        assert until <= vm.stopping_at <= vm.ended_at, name
+        assert by_vm[name] == pytest.approx(state.clock.between(vm.started_at, vm.stopping_at) / 3600), name
+        assert by_vm[name] > 0.1, "a second is ten minutes"
