@@ -141,8 +141,8 @@ async def test_a_cluster_is_reckoned_with_todays_prices_from_before_its_first_vm
         0.11 + 4 * 0.01 + 15 * 0.001 + 0.0093493, abs=1e-6
     )
     assert state.spec.price("parameter-server", "us-west1-b").hourly == pytest.approx(
-        4 * 0.03 + 16 * 0.004 + 0.0118493, abs=1e-6
-    )
+        1.05 * (4 * 0.03 + 16 * 0.004) + 0.0118493, abs=1e-6
+    ), "a custom machine costs 5 % more"
     assert priced.hourly == pytest.approx(state.spec.hourly)
     assert repriced(state.spec).prices == state.spec.prices
     assert await find(state.spec, engine) is None
