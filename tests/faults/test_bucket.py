@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy
@@ -12,10 +13,24 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
+from tests.faults.healing import healed
+from tests.runtime import programs
 from transient_magics import client, emulator
 from transient_magics.journal import events
+from transient_magics.runtime.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.training
+
+# By how much the weights differ, as a share of how large they are; those of another beginning differ by more than 1.
+MOVED = """
+import sys
+from transient_magics.runtime.graph_mode import tensorflow
+
+first, second = [tensorflow().train.load_checkpoint(each) for each in sys.argv[1:]]
+names = [name for name in first.get_variable_to_shape_map() if name.endswith("kernel")]
+before, after = [[each.get_tensor(name) for name in names] for each in (first, second)]
+print(sum(abs(a - b).sum() for a, b in zip(before, after)) / sum(abs(a).sum() for a in before))
+"""
 
 
 def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
@@ -59,14 +74,31 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         patient.goes_on()
         run.stop()
         result = run.wait(PATIENCE)
+        mark, asked = patient.mark(), time.time()
+        again = client.train(
+            source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+            train_steps=result.step + 200, resume=run.name, pace_seconds=0.05, check=False,
+            data_dir="gs://stored-results/digits",
+        )  # fmt: skip
+        goes_on = patient.event(mark, events.TrainStarted, run=again.name)
+        healed("--resume from a bucket", "after a run", goes_on.at - asked)
+        # Workers made steps while the run was being stopped, and those were saved, too.
+        assert goes_on.step >= result.step, "its steps count"  # type: ignore[attr-defined]
+        end = again.wait(PATIENCE).step
+        assert not (again.directory / "checkpoints").exists(), "the VM got them from the bucket itself"
     finally:
         cluster.delete(PATIENCE)
     assert str(result.checkpoint).startswith("gs://stored-results/lab/stored-")
     fetched = run.fetch(tmp_path / "fetched")
+    places = [each / "checkpoints" / f"model.ckpt-{step}" for each, step in
+              ((fetched, goes_on.step), (again.fetch(tmp_path / "again"), end))]  # fmt: skip
+    assert 0 < float(programs.run(MOVED, *places, own=True)) < 0.5, "it goes on from the values, too"
     name = str(result.checkpoint).rpartition("/")[2]
     assert (fetched / "checkpoints" / f"{name}.index").exists()
     assert len(list((fetched / "checkpoints").glob("*.index"))) == 2
-    assert f'"{name}"' in (fetched / "checkpoints" / "checkpoint").read_text().splitlines()[0]
+    newest = Checkpoints(fetched / "checkpoints").steps()[0]
+    assert f'"model.ckpt-{newest}"' in (fetched / "checkpoints" / "checkpoint").read_text().splitlines()[0]
+    assert newest >= result.step
     assert (fetched / "metrics.jsonl").stat().st_size
     ended = json.loads((fetched / "result.json").read_text())
     assert (ended["run"], ended["stopped"]) == ("run-1", True)

@@ -109,6 +109,8 @@ def test_texts_of_a_subword_vocabulary_after_the_cluster_a_resumption_and_from_a
     again = cluster.run("to-10")
     assert told.splitlines()[-1] == f"Its results are in {again.directory}."
     assert not (again.directory / "checkpoints" / "model.ckpt-10.index").exists(), "it is in the bucket alone"
+    (started,) = again.cluster.events("train.started")
+    assert started.step == 5, "it goes on from the steps of a run that was copied from this machine"  # type: ignore[attr-defined]
     logits = again.predict({"inputs": ["abc def"], "targets": ["ABC DEF"]})
     assert isinstance(logits, numpy.ndarray)
     assert numpy.isfinite(logits).all()
