@@ -15,6 +15,7 @@ import pytest
 from tests.faults.conftest import CELL, PATIENCE, Patient
 from tests.faults.healing import healed
 from tests.faults.test_controller_on_a_vm import on_vm, until, vms
+from tests.faults.test_starting import Deaths
 from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.journal import events
@@ -88,6 +89,29 @@ def busy(home: Path) -> Iterator[client.Cluster]:
     cluster.wait(PATIENCE)
     yield cluster
     cluster.delete(PATIENCE)
+
+
+@pytest.mark.training
+@pytest.mark.matrix
+def test_a_kernel_killed_at_any_step_of_a_launch_has_launched_the_run_or_has_not(
+    busy: client.Cluster, tmp_path: Path
+) -> None:
+    deaths = Deaths("a kernel", range(30), tmp_path)
+    while not deaths.over:
+        before = set(busy.state.runs)
+        launched = kernel(TRAIN.format(cluster="busy", steps=10**6), deaths.environment)
+        ended, _ = launched.wait(PATIENCE), launched.communicate()
+        time.sleep(3)  # the controller looks every second
+        folders = {path.parent.name for path in (busy.directory / "runs").glob("[a-z]*/run.json")}
+        assert folders == set(busy.state.runs), deaths.lines
+        for name in set(busy.state.runs) - before:
+            busy.run(name).stop()
+            busy.run(name).wait(PATIENCE)
+        if ended != -signal.SIGKILL:
+            break
+    assert len(deaths.lines) > 3
+    assert any("socket.connect" in line for line in deaths.lines), "none was killed before it told the controller"
+    nothing_is_doubled(busy)
 
 
 @pytest.mark.training

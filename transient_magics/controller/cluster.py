@@ -185,6 +185,8 @@ class Controller:
                 recorder.note("clock", skew.wrong(access.engine.ahead))
                 self._carry_out(fleet, skew.now(access.engine.ahead))
                 fleet.keep_links()
+                if self._state.phase != "deleting":
+                    self._declare_waiting_runs()
                 self._keep_training(fleet)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._end_runs)
@@ -373,7 +375,10 @@ class Controller:
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
     def _declare_waiting_runs(self) -> None:
-        """Runs whose command reached no controller. One that cannot be read has failed, and holds up nobody."""
+        """Runs whose command reached no controller: it died, or the kernel before it had told anybody.
+
+        One that cannot be read has failed, and holds up nobody.
+        """
         for name in waiting_runs(self._directory, self._state):
             try:
                 self._declare_run(name)
