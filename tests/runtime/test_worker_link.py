@@ -14,18 +14,25 @@ from transient_magics.runtime.protocol import STUCK, encode
 from transient_magics.runtime.worker_link import ChiefLink
 
 
-def test_a_worker_leaves_where_the_chief_of_another_run_answers():
+def test_a_worker_waits_where_the_chief_of_the_run_before_answers_and_leaves_where_that_of_a_later_one_does():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = ChiefLink(f"127.0.0.1:{server.getsockname()[1]}", "a token of before", "worker-1", "")
+        link = ChiefLink(f"127.0.0.1:{server.getsockname()[1]}", "its run's token", "worker-1", "")
         told = threading.Event()
         link.on_told = told.set
         link.start()
+        for answer in ({"ok": False, "error": "wrong token"}, {"do": "joined", "number": 4, "active": 1}):
+            connection, _ = server.accept()
+            with connection:
+                assert b'"join"' in connection.recv(1 << 16)
+                connection.sendall(encode(answer))
+                assert link.numbered.wait(60 if "number" in answer else 0.5) is ("number" in answer)
+            assert not told.is_set()
         connection, _ = server.accept()
         with connection:
             assert b'"join"' in connection.recv(1 << 16)
             connection.sendall(encode({"ok": False, "error": "wrong token"}))
             assert told.wait(60)
-    assert link.told == "told to leave"
+    assert (link.number, link.told) == (4, "told to leave")
 
 
 def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,8 @@ class ChiefLink:
                 self._tell("finished")
             case "leave":
                 self._tell(str(message.get("reason") or "told to leave"))
+            case None if message.get("ok") is False and self.number is None:
+                raise ConnectionRefusedError("the chief of the run before ends here, and ours is still to come")
             case None if message.get("ok") is False:  # the chief of another run, where ours was
                 self._tell("told to leave")
 
