@@ -518,5 +518,6 @@ def _newest(names: Iterable[str]) -> int:
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
     """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    declared = sorted((directory / "runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime)
-    return [path.parent.name for path in declared if path.parent.name not in state.runs and is_name(path.parent.name)]
+    folders = [path.parent for path in (directory / "runs").glob("*/run.json")]
+    waiting = [each for each in folders if each.name not in state.runs and is_name(each.name)]  # no half-made ones
+    return [each.name for each in sorted(waiting, key=lambda each: (each / "run.json").stat().st_mtime)]
