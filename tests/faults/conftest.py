@@ -91,6 +91,11 @@ class Patient:
         os.kill(number, signal.SIGKILL)
         return number
 
+    def another_agent(self, vm: str) -> None:
+        """kill -9 of the agent on a VM, and wait for the one that follows it."""
+        old = self.kill(vm, "agent")
+        self.sees(lambda: set(processes(str(self.home(vm)), "runtime.agent ")) - {old}, f"new agent on {vm}")
+
     def controller(self) -> int:
         """The process number of the controller."""
         return int((self.cluster.directory / "controller.lock").read_text())

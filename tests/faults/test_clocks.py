@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.clocks import WallClock
-from tests.faults.conftest import CELL, PATIENCE, Patient, processes, started_with
+from tests.faults.conftest import CELL, PATIENCE, Patient, started_with
 from tests.faults.healing import healed
 from transient_magics import client, emulator
 from transient_magics.journal import events
@@ -68,11 +68,7 @@ def test_vms_clocks_that_jump_double_and_lose_nothing_and_idle_time_begins_now(h
         cluster.wait(PATIENCE)
         for vm in ("ps-0", "worker-0"):
             with started_with(patient, vm, clock.environment):
-                agent = patient.kill(vm, "agent")
-                patient.sees(
-                    lambda vm=vm, agent=agent: set(processes(str(patient.home(vm)), "runtime.agent ")) - {agent},
-                    f"new agent on {vm}",
-                )
+                patient.another_agent(vm)
         patient.run = client.train(
             source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
             train_steps=10**6, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1, check=False,

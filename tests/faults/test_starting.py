@@ -149,8 +149,7 @@ def test_a_role_that_dies_at_a_step_of_its_start_trains_in_the_end(
     vm = patient.server() if role == "parameter_server" else patient.workers()[0]
     deaths, mark = Deaths(f"transient_magics.runtime.{role}", range(first, first + 5), tmp_path), patient.mark()
     with started_with(patient, vm, deaths.environment):
-        agent = patient.kill(vm, "agent")  # the next one starts roles that are mortal
-        patient.sees(lambda: set(processes(str(patient.home(vm)), "runtime.agent ")) - {agent}, f"new agent on {vm}")
+        patient.another_agent(vm)  # which starts roles that are mortal
         time.sleep(2)  # it has adopted the role
         began = time.monotonic()
         patient.kill(vm, role)
@@ -161,5 +160,5 @@ def test_a_role_that_dies_at_a_step_of_its_start_trains_in_the_end(
     healed("kill -9 at every step of its start", role.replace("_", " "), time.monotonic() - began)
     assert not patient.since(mark, events.TrainFailed)
     assert len(processes(str(patient.home(vm)), f"runtime.{role} ")) == 1, "it is there twice"
-    patient.kill(vm, "agent")  # and roles are as ever again
+    patient.another_agent(vm)  # and roles are as ever again
     patient.settled()

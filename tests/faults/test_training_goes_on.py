@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, processes, take_away
+from tests.faults.conftest import PATIENCE, Patient, take_away
 from tests.faults.healing import healed
 from transient_magics.journal import ClusterState, events
 
@@ -35,8 +35,7 @@ def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
 def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patient) -> None:
     vm = patient.workers()[0]
     worker = patient.process(vm, "worker")
-    old = patient.kill(vm, "agent")
-    patient.sees(lambda: set(processes(str(patient.home(vm)), "runtime.agent ")) - {old}, f"new agent on {vm}")
+    patient.another_agent(vm)
     patient.goes_on()
     assert patient.process(vm, "worker") == worker, "the worker was not adopted"
 
