@@ -1,7 +1,8 @@
 """A wall clock that jumps when a test says so, for the programs that are started with it.
 
 The library that the package `libfaketime` carries is preloaded; it reads from a file how far the clock is from the true
-one. Clocks that only count on (`time.monotonic`) are left alone, as a kernel leaves them whose time is set.
+one. Clocks that only count on (`time.monotonic`) are left alone, as a kernel leaves them whose time is set. Not for
+TensorFlow's programs: the library ended them now and then, as it could not make out the time in that file.
 """
 
 from __future__ import annotations
