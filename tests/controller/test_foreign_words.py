@@ -304,8 +304,10 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
     assert mirror._journal.read_bytes().endswith(b"\nlast\n")
     told = replay(read(mirror._journal))  # what everybody else reads
     assert (told.seat, told.over) == ("ps-0", False)
+    whole = mirror._journal.read_bytes()
     with pytest.raises(JournalError, match="not the one that is followed"):
-        mirror._copy(size, b"again")
+        mirror._copy(6, b"again")
+    assert mirror._journal.read_bytes() == whole, "what this machine wrote stays"
     with pytest.raises(ClusterError, match="no such run"):
         declared.run_folder(home, "../../..")
 

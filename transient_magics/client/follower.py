@@ -156,10 +156,17 @@ class _Watched:
         return not self._callbacks
 
     async def _follow(self) -> None:
-        async for batch in follow(self._directory / "journal.jsonl"):
+        latest, again = 0, False
+
+        def anew() -> None:
+            nonlocal again
+            again, self._state = True, ClusterState()
+
+        async for batch in follow(self._directory / "journal.jsonl", anew):
             self._state = replay(batch, self._state)
             self._caught_up = True
-            self._tell_all(batch)
+            self._tell_all([event for event in batch if event.time > latest] if again else batch)
+            latest, again = max([latest, *(event.time for event in batch)]), False
 
     def _hear(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -33,6 +33,8 @@ def watch(
                 state, new = arrived.get(timeout=_AWAKE_SECONDS)  # wakes often, so that Ctrl-C is heard
             except queue.Empty:
                 continue
+            if new and state.seq < seen:  # the journal has lost its end, and numbers are given anew
+                seen = new[0].seq - 1
             yield from _fitting(new, kind, seen)
             seen = max([seen, *(event.seq for event in new)])
             if until(state):

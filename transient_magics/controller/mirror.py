@@ -2,8 +2,10 @@
 
 Everything that reads the local journal or writes to the local socket finds here what it finds beside a controller. A
 mirror decides nothing about VMs, and its death costs nobody anything. Of the journal it keeps an exact copy from the
-first byte on; nobody but the controller in charge adds to it. There is one exception: when Compute Engine says that the
-controller's VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared it.
+first byte on; nobody but the controller in charge adds to it. Where the VM has lost the end of its journal, what it
+writes now replaces ours from there on, and ours is kept beside it. There is one exception: when Compute Engine says
+that the controller's VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared
+it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from ..errors import (
     RemoteError,
     TransientError,
 )
-from ..journal import ClusterState, Event, Journal, decode, events, fold, metrics, now, read, replay
+from ..journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
 from ..remote import Connection, follow_across
 from ..runtime.manifest import split
 from ..spec import ClusterSpec, cluster_store
@@ -41,6 +44,8 @@ from .training import MOST_METRICS, waiting_runs
 
 log = logging.getLogger(__name__)
 
+LOST = "journal.lost.jsonl"
+"""The end of a journal that only this machine had."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _MOST_JOURNAL = 256 * 2**20  # bytes
@@ -69,6 +74,8 @@ class Mirror:
         self._connected = asyncio.Event()
         self._to_end = ""
         self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
+        self._parted = ""
+        """That the VM has lost the end of its journal, in one sentence."""
         self._tasks: Tasks
 
     async def run(self) -> None:
@@ -94,6 +101,10 @@ class Mirror:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return f"The journal cannot be copied to this machine: {error.strerror}"
         return f"The controller on {self._vm.name} cannot be reached: {error}"
+
+    @property
+    def _known_trouble(self) -> str:
+        return self._trouble or self._trouble_there or self._state.trouble or self._parted
 
     # When nobody is there
 
@@ -219,7 +230,7 @@ class Mirror:
 
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
         if request.get("do") == "ping":
-            return {"pid": os.getpid(), "trouble": self._trouble or self._trouble_there or self._state.trouble}
+            return {"pid": os.getpid(), "trouble": self._known_trouble}
         new = self._spec
         if request.get("do") == "resize":  # what is passed on is nothing that this machine would not take back
             new = resized(self._spec, ClusterSpec.from_dict(request["spec"]), self._state, now())
@@ -255,21 +266,60 @@ class Mirror:
     # What it writes
 
     async def _follow_journal(self, connection: Connection) -> None:
+        """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
         self._cut_torn_line()
         there = f"{Seat.folder(self._state.name)}/{JOURNAL}"
-        async for offset, line in connection.follow(there, self._journal.stat().st_size, most=_MOST_JOURNAL):
-            self._copy(offset, line)
+        content = self._journal.read_bytes()
+        start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
+        while True:
+            whole = start == 0
+            async with aclosing(connection.follow(there, start, most=_MOST_JOURNAL)) as lines:
+                async for offset, line in lines:
+                    whole = whole or offset == len(line) + 1  # a shorter file is read from its first line on
+                    if not whole and self._differs(offset, line):
+                        break
+                    self._copy(offset, line)
+            start = 0
+
+    def _differs(self, offset: int, line: bytes) -> bool:
+        """Whether our copy has something else where this line is."""
+        begin = offset - len(line) - 1
+        with self._journal.open("rb") as file:
+            file.seek(begin)
+            ours = file.read(len(line) + 1)
+        # This machine's own lines, which the VM was given, are forged only where another machine writes them.
+        return bool(ours) and ours not in (line + b"\n", _as_copied(line) + b"\n")
+
+    def _part(self, begin: int) -> None:
+        """Go on from byte `begin`, up to where our copy and the VM's journal are the same. Ours is kept beside it."""
+        content = self._journal.read_bytes()
+        state = replay(decode_lines(content[:begin])[0])
+        if state.seat != self._vm.name:  # what this machine wrote before it gave the cluster away, no VM replaces
+            raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(begin))
+        kept, common = self._journal.with_name(LOST), self._journal.with_name(f".{JOURNAL}.common")
+        for path, lines in ((kept, content[begin:]), (common, content[:begin])):
+            path.unlink(missing_ok=True)
+            metrics.append(path, lines)
+        common.replace(self._journal)  # another file: whoever follows it begins anew
+        self._state = state
+        self._parted = (
+            f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what is left: "
+            f"what only this machine has of it is in {kept}"
+        )
+        log.warning("%s", self._parted)
 
     def _copy(self, offset: int, line: bytes) -> None:
         begin, size = offset - len(line) - 1, self._journal.stat().st_size
         if begin < size:
-            raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(offset))
-        if begin > size:  # a line that is too long to be one: here it is as long, and says nothing
+            if not self._differs(offset, line):
+                return
+            self._part(begin)
+        elif begin > size:  # a line that is too long to be one: here it is as long, and says nothing
             os.truncate(self._journal, begin - 1)
             metrics.append(self._journal, b"\n")
         if _is_forged(line):
             log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
-            line = b" " * len(line)
+            line = _as_copied(line)
         metrics.append(self._journal, line + b"\n")
         try:
             event = decode(line)
@@ -326,6 +376,11 @@ class Mirror:
         """An earlier mirror may have been killed while it wrote."""
         content = self._journal.read_bytes()
         os.truncate(self._journal, content.rfind(b"\n") + 1)
+
+
+def _as_copied(line: bytes) -> bytes:
+    """As our copy has it: blanks for what is forged."""
+    return b" " * len(line) if _is_forged(line) else line
 
 
 def _is_forged(line: bytes) -> bool:

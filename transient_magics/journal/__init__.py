@@ -9,7 +9,7 @@ from . import events, metrics
 from .clock import Clock
 from .cost import Bill, at_the_end, bill, cost_between
 from .events import Event, decode, encode
-from .follow import follow, read
+from .follow import decode_lines, follow, read
 from .kept import KeptState, kept
 from .series import RunSeries
 from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, fold, replay
@@ -34,6 +34,7 @@ __all__ = [
     "boot_key",
     "cost_between",
     "decode",
+    "decode_lines",
     "encode",
     "events",
     "fold",

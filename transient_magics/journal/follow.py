@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -28,10 +28,21 @@ def read(path: Path) -> list[Event]:
         return []
 
 
-async def follow_lines(path: Path, offset: int = 0) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (offset behind it, block of whole lines) as the file at `path` grows; waits for a file not there yet."""
+async def follow_lines(
+    path: Path, offset: int = 0, anew: Callable[[], None] | None = None
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield (offset behind it, block of whole lines) as the file at `path` grows; waits for a file not there yet.
+
+    Another file, or one that was shortened, is read from its start if there is `anew`, which is called before.
+    """
+    known = 0
     async with _changes(path) as changes:
         while True:
+            number, size = _identity(path)
+            if anew and number and (size < offset or number != (known or number)):
+                offset = 0
+                anew()
+            known = number or known
             block = _read_from(path, offset)
             whole = block[: block.rfind(b"\n") + 1]
             if whole:
@@ -41,15 +52,18 @@ async def follow_lines(path: Path, offset: int = 0) -> AsyncIterator[tuple[int, 
                 await changes.wait()
 
 
-async def follow(path: Path, offset: int = 0) -> AsyncIterator[list[Event]]:
-    """Yield the events from `offset` on in batches, first all that are there (perhaps none), then new ones for ever."""
+async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIterator[list[Event]]:
+    """Yield the events in batches, first all that are there (perhaps none), then new ones for ever.
+
+    Where the file is shortened or replaced, `anew` is called, and it is read from its first line on.
+    """
     first = True
     if not path.exists():
         first = False
         yield []
-    async for _, block in follow_lines(path, offset):
+    async for end, block in follow_lines(path, anew=anew):
         events, _ = decode_lines(block)
-        if events or first:
+        if events or first or end == len(block):
             first = False
             yield events
 
@@ -64,6 +78,15 @@ def decode_lines(block: bytes) -> tuple[list[Event], int]:
         except JournalError:
             continue  # a line that a crash tore apart; what it said was never acted upon
     return events, end
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file it is, and its size; zeros where there is none."""
+    try:
+        known = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return known.st_ino, known.st_size
 
 
 def _read_from(path: Path, offset: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ class KeptState:
         self._path = path
         self._lock = threading.Lock()
         self._head, self._offset, self._state = b"", 0, ClusterState()
+        self._file = 0
 
     def read(self) -> ClusterState:
         """The state now; the empty one where there is no journal."""
@@ -27,7 +29,9 @@ class KeptState:
                 with self._path.open("rb") as file:
                     head = file.read(_HEAD_BYTES)
                     size = file.seek(0, 2)
-                    if not head.startswith(self._head) or size < self._offset:  # another cluster of that name
+                    known, self._file = self._file, os.fstat(file.fileno()).st_ino
+                    # Another cluster of that name, or another history of this one.
+                    if known != self._file or not head.startswith(self._head) or size < self._offset:
                         self._head, self._offset, self._state = b"", 0, ClusterState()
                     file.seek(self._offset)
                     block = file.read()
