@@ -55,6 +55,22 @@ def end(numbers: list[int]) -> None:
             os.kill(number, signal.SIGKILL)
 
 
+def stand_still(number: int) -> None:
+    """SIGSTOP, and wait until every thread has heard of it: until then they go on."""
+    os.kill(number, signal.SIGSTOP)
+    deadline = time.monotonic() + PATIENCE
+
+    def states() -> set[str]:
+        return {
+            task.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+            for task in Path(f"/proc/{number}/task").iterdir()
+        }
+
+    while states() != {"T"}:
+        assert time.monotonic() < deadline, f"process {number} goes on"
+        time.sleep(0.001)
+
+
 @contextlib.contextmanager
 def full_disk(process: int, path: Path) -> Iterator[None]:
     """As long as it lasts, the process can write no file further than `path` reaches."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, take_away
+from tests.faults.conftest import PATIENCE, Patient, stand_still, take_away
 from tests.faults.healing import healed
 from transient_magics.journal import ClusterState, events
 
@@ -205,7 +205,7 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
     def frozen() -> Path | None:
         if not (parts := list(folder.glob("*.tempstate*"))):
             return None
-        os.kill(number, signal.SIGSTOP)
+        stand_still(number)
         index = folder / f"{parts[0].name.partition('.data')[0].partition('.index')[0]}.index"
         if not index.exists():
             return index
