@@ -307,6 +307,7 @@ class Link:
                         with suppress(RemoteError, OSError):
                             return await self._connection.open_socket(AGENT_SOCKET)
                         await asyncio.sleep(1 / _LOOKS_A_SECOND)
+                await asyncio.sleep(1 / _LOOKS_A_SECOND)
                 number = await self._start_agent(self._connection)
 
     async def _start_agent(self, connection: Connection) -> int:

@@ -12,9 +12,8 @@ from ..protocol.vm_events import TrafficCounted
 from ..spec import PARAMETER_SERVER, WORKER
 from .record import Recorder
 
-_LINK = (
-    2 * 32e9 / 8
-)  # bytes per second, both ways, of the fastest machine that we rent (N1 and N2; A3 with a GPU has 25)
+_LINK = 2 * 32e9 / 8
+"""Bytes per second, both ways, of the fastest machine that we rent (N1 and N2; A3 with a GPU has 25 Gbit/s)."""
 _APART = 10.0  # seconds; agents count every 15
 _OTHER_END = {WORKER: PARAMETER_SERVER, PARAMETER_SERVER: WORKER}
 

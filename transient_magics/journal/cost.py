@@ -26,8 +26,8 @@ class Bill:
     """US dollars: in all, per hour at this moment, and the same at on-demand prices. `by_vm` in dollars.
 
     `transfer` and `transfer_hourly`: what of these is data transfer between zones; hours are the emulated clock's, but
-    for transfer. `projected`: what the total will be
-    at the end of the run that goes on, at its present speed; None where there is none to tell from.
+    for transfer. `projected`: what the total will be at the end of the run that goes on, at its present speed; None
+    where there is none to tell from.
     """
 
     total: float
