@@ -1,4 +1,4 @@
-# make demo | test | quick | faults | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | test | quick | faults | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,7 +10,7 @@ FRONT := widgets/dist/cluster.js
 # Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick faults light lint lab venv browser bench lock clean
+.PHONY: demo test quick faults docs light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -55,6 +55,10 @@ quick: $(FRONT)
 # Every fault at every moment: `make test` runs one case of each kind.
 faults: $(FRONT)
 	@$(BIN)/python -m pytest --matrix -n 2 --dist loadfile --no-loadscope-reorder tests/faults
+
+# The pages, in docs/_build/index.html; a warning is an error.
+docs: $(READY)
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build && echo "docs/_build/index.html"
 
 # As a stranger would: pip install . in an empty environment, and what works there; with a newer Python too, if there is.
 NEWER := $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null)

@@ -1,0 +1,109 @@
+"""The reference, written from the code: options of every sub-command, events, errors, the names that people import.
+
+Nothing of it is kept: `make docs` writes it anew, so that an option or an event is described in one place only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import transient_magics
+from transient_magics import errors
+from transient_magics.client import options
+from transient_magics.client.option import Option
+from transient_magics.journal import events as of_controller
+from transient_magics.protocol import vm_events as of_vms
+from transient_magics.protocol.events import KINDS
+
+_LINES = {
+    "declare": "%transient_cluster SPEC",
+    **{verb: f"%transient_cluster {verb}" for verb in options.CLUSTER_VERBS},
+    "train": "%%train",
+    **{verb: f"%transient_{verb}" for verb in ("plan", "weather", "lifetimes", "doctor")},
+    **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
+    **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},
+}
+"""The sub-commands of the options' table, and the lines under which people know them."""
+
+
+def write(folder: Path) -> None:
+    """Write `options.md`, `events.md`, `errors.md` and `python.md` into `folder`, where they have changed."""
+    folder.mkdir(exist_ok=True)
+    pages = {"options": _options(), "events": _events(), "errors": _errors(), "python": _python()}
+    for name, lines in pages.items():
+        path, text = folder / f"{name}.md", "\n".join(lines) + "\n"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def _cell(text: str) -> str:
+    """Text in a table's cell: in one line, and as it is meant."""
+    return re.sub(r"([|<>*_\\])", r"\\\1", " ".join(text.split()))
+
+
+def _options() -> Iterator[str]:
+    yield "# Options"
+    yield ""
+    yield "As `-h` prints them behind each magic and sub-command. In a terminal `transient train FILE.py` takes those"
+    yield "of `%%train`, and so on."
+    for verb, line in _LINES.items():
+        yield from ("", f"## `{line}`", "", "| option | value | meaning |", "|---|---|---|")
+        yield from map(_option, options.declared(verb))
+
+
+def _option(option: Option) -> str:
+    value = (option.metavar or "") if option.takes_value else ""
+    spelled = ", ".join(f"`{flag}`" for flag in option.spellings)
+    return f"| {spelled} | {_cell(value)} | {_cell(option.help)} |"
+
+
+def _events() -> Iterator[str]:
+    yield "# Events"
+    yield ""
+    yield "The lines of `journal.jsonl`, as `cluster.events()` gives them. Each has `seq`, `time` (nanoseconds since"
+    yield "1970, UTC) and `kind` besides its own fields. A version that does not know a kind keeps and ignores it."
+    for title, module in (("Of the controller", of_controller), ("Of the VMs", of_vms)):
+        yield from ("", f"## {title}")
+        for kind in sorted(kind for kind, event in KINDS.items() if event.__module__ == module.__name__):
+            event = KINDS[kind]
+            yield from ("", f"### `{kind}`", "", inspect.getdoc(event) or "", "")
+            fields = [each for each in dataclasses.fields(event) if each.name not in ("seq", "time")]
+            if fields:
+                yield from ("| field | type |", "|---|---|")
+                yield from (f"| `{each.name}` | {_cell(_type(each.type))} |" for each in fields)
+
+
+def _type(annotation: object) -> str:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return re.sub(r"^Annotated\[([\w.]+).*\]$", r"\1", text)
+
+
+def _errors() -> Iterator[str]:
+    yield "# Errors"
+    yield ""
+    yield "All are in `transient_magics.errors`. In a cell they show one sentence and no traceback; in Python they are"
+    yield "exceptions with `what`, `where` and `fix`. An error is also what stands above it, at a smaller indent."
+    yield ""
+    yield from _branch(errors.TransientError, 0)
+
+
+def _branch(error: type[errors.TransientError], depth: int) -> Iterator[str]:
+    yield f"{'  ' * depth}- `{error.__name__}`: {' '.join((inspect.getdoc(error) or '').split())}"
+    for child in error.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _branch(child, depth + 1)
+
+
+def _python() -> Iterator[str]:
+    yield "# Python"
+    yield ""
+    yield "`import transient_magics as tm` gives these; each is imported when it is first used."
+    for name in transient_magics.__all__:
+        if name == "__version__":
+            continue
+        kind = "class" if inspect.isclass(getattr(transient_magics, name)) else "function"
+        yield from ("", "```{eval-rst}", f".. auto{kind}:: transient_magics.{name}", "```")
