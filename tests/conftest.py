@@ -49,7 +49,7 @@ LONGEST = (
     "runtime/test_training.py",
     "faults/test_clusters.py",
     "runtime/test_synchronous.py",
-    "test_readme.py",
+    "test_pages.py",
     "client/test_doctor.py",
     "emulator/test_weather.py",
     "faults/test_notebook.py",
