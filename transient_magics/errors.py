@@ -31,7 +31,7 @@ class TransientError(Exception):
 
 
 class DeclarationError(TransientError):
-    """What the user declared cannot be meant: a typo in a SPEC, an option, a name. Correct it and run again."""
+    """What was declared is invalid: a typo in a SPEC, an option, a name. Correct it and run again."""
 
 
 class CellError(TransientError):

@@ -104,7 +104,7 @@ def test_parameter_servers_have_a_machine(cores: int) -> None:
     [
         (("n1-standard-16", "v100"), "16 vCPUs and 60 GB, but a VM with 1 V100 has 12 and 78 at most"),
         (("n1-standard-16", "v100"), "Take n1-standard-8, or 2 V100"),
-        (("n1-highmem-16", "k80", 8, "us-central1-b"), "us-central1-b has no K80 that we know of. Take us-central1-a"),
+        (("n1-highmem-16", "k80", 8, "us-central1-b"), "us-central1-b has no known K80. Take us-central1-a"),
         (("n1-standard-64", "p100", 4, "us-east1-c"), "64 and 208 at most in us-east1-c"),
         (("n1-standard-8", "p100", 3), "A VM has 1, 2 or 4 P100, not 3. Ask for 4"),
         (("n1-standard-8", "l4"), "The L4 comes with machines of its own, not with n1-standard-8. Take g2-standard-4"),
@@ -115,7 +115,7 @@ def test_parameter_servers_have_a_machine(cores: int) -> None:
         (("n1-standart-4", "t4"), "Did you mean n1-standard-4?"),
         (("n1-custom-3-4096",), "1 vCPU or an even number"),
         (("n1-custom-2-65536",), "0.9 to 6.5 GB of memory per vCPU"),
-        (("n1-standard-4", "cpu", 1, "us-east5-a"), "us-east5-a has no N1 machines"),
+        (("n1-standard-4", "cpu", 1, "us-east5-a"), "us-east5-a has no known N1 machines"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_one_sentence_with_a_fix(asked: tuple[str, str, int, str], said: str) -> None:

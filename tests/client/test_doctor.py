@@ -95,7 +95,7 @@ def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names
             {"spend": 0.2, "yes": True, "anyway": True},
             r"may cost more than \$0\.200: \$0\.6\d+ at most: .*--spend 0\.6\d allows",
         ),
-        ({"spend": 5.0, "anyway": True}, "Nobody agreed to what the course costs"),
+        ({"spend": 5.0, "anyway": True}, "The cost of the course needs your agreement"),
     ],
 )
 def test_nothing_is_rented_above_the_limit_nor_unasked(

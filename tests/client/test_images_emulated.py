@@ -123,7 +123,7 @@ def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
     }  # fmt: skip
     assert "build, list, delete" in arguments.parse("image", []).values["text"]
     assert "--base IMAGE" in arguments.parse("image", ["build", "-h"]).values["text"]
-    with pytest.raises(DeclarationError, match=r"'biuld' is no sub-command of %transient_image. Did you mean build"):
+    with pytest.raises(DeclarationError, match=r"%transient_image has no sub-command 'biuld'. Did you mean build"):
         arguments.parse("image", ["biuld"], called="%transient_image")
     with pytest.raises(DeclarationError, match="takes a whole number from 10 on"):
         arguments.parse("image", ["build", "--disk-gb", "5"])

@@ -203,7 +203,7 @@ def test_a_folder_is_one_run_s(run: client.Run, tmp_path: Path) -> None:
 def test_what_cannot_be_predicted_is_said_before_tensorflow_starts(run: client.Run) -> None:
     with pytest.raises(TrainingError, match="same number of examples"):
         run.predict({"inputs": numpy.zeros((3, 8, 8)), "targets": [1]})
-    with pytest.raises(TrainingError, match="no array of examples"):
+    with pytest.raises(TrainingError, match="must be an array of examples"):
         run.predict([{"inputs": 1}])
     with pytest.raises(TrainingError, match="run-1 has no checkpoint yet"):
         run.predict([[1, 2, 3], [4]])

@@ -75,7 +75,7 @@ def test_fair_weather_says_nothing_and_bad_orders_change_nothing(sky: Cloud) -> 
     assert (status, fair["rate"], fair["revocations"], fair["description"]) == (200, 1.0, "none", [])
     status, refused = http_request(sky.running.url, "PATCH", WEATHER, {"api_errors": 0.5, "boot": "sometime"})
     assert (status, refused["error"]["errors"][0]["reason"]) == (400, "invalid")
-    assert refused["error"]["message"] == "'sometime' is no duration (--boot). Write 90s, 30m, 24h or 2d."
+    assert refused["error"]["message"] == "Invalid duration 'sometime' (--boot). Write 90s, 30m, 24h or 2d."
     assert http_request(sky.running.url, "GET", WEATHER) == (200, fair)
 
 

@@ -85,7 +85,7 @@ def test_two_gpus_are_mixed_where_no_single_one_does_as_well() -> None:
         provisioning_model=mixed[0].choice.provisioning,
     )  # fmt: skip
     assert again.hours == pytest.approx(mixed[0].hours, rel=0.05)
-    with pytest.raises(DeclarationError, match="no GPU that we know"):
+    with pytest.raises(DeclarationError, match="Unknown GPU 'k81'"):
         searched(gpus=("k81",))
 
 

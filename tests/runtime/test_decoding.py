@@ -149,7 +149,7 @@ def test_a_beam_search_and_a_mean_of_checkpoints_are_what_is_asked_for(repeating
         (["0 7"], "'0 7' is not in the vocabulary of inputs"),
         (["two"], "'two' is not in the vocabulary of inputs"),
         ({"inputs": ["1"], "context": ["0"]}, "the texts of 'context' are not wanted"),
-        ("0 1", "inputs is no array of examples"),
+        ("0 1", "inputs must be an array of examples"),
     ],
 )
 def test_what_a_model_has_no_words_for_is_said(repeating: client.Run, texts: object, said: str) -> None:

@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "train_step": (cell(("keras.Sequential([", "Own(["), head=OWN_STEP), {}, "Own.train_step is not called in a run"),
     "constraint": (
         cell(("layers.Dense(2)", "layers.Dense(2, kernel_constraint='max_norm')")), {},
-        "the constraint MaxNorm of sequential/dense/kernel is not to be had on parameter servers",
+        "the constraint MaxNorm of sequential/dense/kernel is not supported on parameter servers",
     ),
     "stateful": (
         cell(("layers.Dense(2)", "layers.Reshape((3, 1)), layers.GRU(2, stateful=True)")), {},
@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "mixed_float16": (
         cell(head="keras.config.set_dtype_policy('mixed_float16')"), {},
-        "mixed_float16 needs its loss scaled, which is not to be had on parameter servers. Use mixed_bfloat16.",
+        "mixed_float16 needs its loss scaled, which is not supported on parameter servers. Use mixed_bfloat16.",
     ),
     "an error in what AutoGraph made": (
         of_dataset(SETS + ".map(lambda x, y: (x + tf.constant('a'), y))"), {}, "cell line 10: TypeError: Input",

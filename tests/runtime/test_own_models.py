@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (KERAS.replace("optimizers.Adam(rate", "optimizers.Lion(rate"), "the Keras optimizer Lion is not to be had"),
+        (KERAS.replace("optimizers.Adam(rate", "optimizers.Lion(rate"), "the Keras optimizer Lion is not supported"),
         (MODEL_FN.replace("[64, 10]", "[65, 10]"), "cell line"),
         (KERAS.replace("input_fn(mode)", "input_fn()").replace("mode ==", "'eval' =="), "Write def input_fn(mode)."),
         (

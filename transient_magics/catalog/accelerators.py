@@ -73,7 +73,7 @@ def accelerator(name: str) -> Accelerator:
     try:
         return ACCELERATORS[name]
     except KeyError:
-        raise DeclarationError(f"'{name}' is no GPU that we know", fix=f"Known: {', '.join(ACCELERATORS)}.") from None
+        raise DeclarationError(f"Unknown GPU '{name}'", fix=f"Known: {', '.join(ACCELERATORS)}.") from None
 
 
 def living_alternative(name: str) -> str:

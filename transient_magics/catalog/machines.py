@@ -74,7 +74,7 @@ def machine_type(name: str) -> MachineType:
     if not (match := _CUSTOM.fullmatch(name)):
         close = difflib.get_close_matches(name, MACHINE_TYPES, n=1)
         fix = f"Did you mean {close[0]}?" if close else "For example: n1-standard-8, n1-custom-6-20480."
-        raise DeclarationError(f"'{name}' is no machine type that we know", fix=fix)
+        raise DeclarationError(f"Unknown machine type '{name}'", fix=fix)
     vcpus, gigabytes = int(match["vcpus"]), int(match["megabytes"]) / 1024
     if vcpus > 96 or (vcpus != 1 and vcpus % 2) or vcpus < 1:
         raise DeclarationError(
@@ -132,7 +132,7 @@ def check_zone(zone: str, gpu: str) -> None:
         return
     near = [each for each in zones_with(gpu) if region(each) == region(zone)] or zones_with(gpu)
     what = "N1 machines" if gpu == "cpu" else gpu.upper()
-    raise DeclarationError(f"{zone} has no {what} that we know of", fix=f"Take {_either(near[:3])}.")
+    raise DeclarationError(f"{zone} has no known {what}", fix=f"Take {_either(near[:3])}.")
 
 
 def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:

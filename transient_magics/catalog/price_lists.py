@@ -1,4 +1,4 @@
-"""Which prices a cluster is reckoned with.
+"""Which prices a cluster is computed with.
 
 ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices; whole servers, host
 included) serve clusters that contain a K80, which has no price today, so that a bill can be laid beside the paper's.

@@ -59,7 +59,7 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
         if not words or words[0] in ("-h", "--help"):
             return _read(verb, ["-h"], called)
         if words[0] not in options.IMAGE_VERBS:
-            what = f"'{words[0]}' is no sub-command of {called}"
+            what = f"{called} has no sub-command '{words[0]}'"
             raise DeclarationError(what, fix=nearest(words[0], options.IMAGE_VERBS))
         return _read(f"image {words[0]}", words[1:], f"{called} {words[0]}")
     return _read(verb, words, called, file=file)
@@ -146,7 +146,7 @@ def _group_text(group: Any) -> str:
         )
     if odd := set(group) - {"gpu", "count", "zone"}:
         key = sorted(odd)[0]
-        raise DeclarationError(f"'{key}' is nothing that a [[group]] has", fix=nearest(key, ("gpu", "count", "zone")))
+        raise DeclarationError(f"A [[group]] has no '{key}'", fix=nearest(key, ("gpu", "count", "zone")))
     zone = f"@{group['zone']}" if group.get("zone") else ""
     return f"{group['gpu']}x{group.get('count', 1)}{zone}"
 
@@ -222,7 +222,7 @@ def _refuse_unknown(unknown: Sequence[str], declared: Iterable[Option], called: 
     for word in unknown:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            raise DeclarationError(f"'{name}' is no option of {called}", fix=nearest(name, flags))
+            raise DeclarationError(f"{called} has no option '{name}'", fix=nearest(name, flags))
     raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix="-h shows what it takes.")
 
 
@@ -235,4 +235,4 @@ def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:
     if not first.isalpha() or first in ACCELERATORS:
         return
     if close := difflib.get_close_matches(first, options.CLUSTER_VERBS, n=1, cutoff=0.7):
-        raise DeclarationError(f"'{first}' is no sub-command of {called}", fix=f"Did you mean {close[0]}?")
+        raise DeclarationError(f"{called} has no sub-command '{first}'", fix=f"Did you mean {close[0]}?")

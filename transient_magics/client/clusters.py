@@ -367,14 +367,12 @@ def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> No
 
 def _refuse(declaration: Declaration, kinds: list[str]) -> None:
     if declaration.provisioning_model not in MODELS:
-        what = f"'{declaration.provisioning_model}' is no provisioning model"
+        what = f"Unknown provisioning model '{declaration.provisioning_model}'"
         raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
     for zone in declaration.zone:
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
     if not declaration.max_hours > 0:
-        raise DeclarationError(
-            "A cluster lives for a while", where="--max-hours", fix="Write 24h, or hours as a number."
-        )
+        raise DeclarationError("--max-hours must be above 0", fix="Write 24h, or hours as a number.")
     if 3600 * declaration.max_hours > MOST_SECONDS:
         what = f"Compute Engine ends VMs after {MOST_SECONDS / 86400:g} days at most"
         raise DeclarationError(what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less.")

@@ -118,7 +118,9 @@ def _array(numpy: Any, name: str, value: Any) -> ndarray:
     except ValueError:
         array = _filled_up(numpy, value)
     if array.dtype == object or array.ndim == 0:
-        raise TrainingError(f"{name} is no array of examples", fix="Give an array or a list with one entry for each.")
+        raise TrainingError(
+            f"{name} must be an array of examples", fix="Give an array or a list with one entry for each."
+        )
     return array
 
 

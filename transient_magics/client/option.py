@@ -138,7 +138,7 @@ def batch_bounds(text: str) -> dict[str, Any]:
     found = {"batch_least": read(least)} if least else {}
     found |= {"batch_most": read(most)} if most else {}
     if not comma or not found or (least and most and int(least) > int(most)):
-        raise DeclarationError(f"'{text}' bounds no mini-batch", where="--batch-bounds", fix="For example: 16,256")
+        raise DeclarationError(f"Invalid --batch-bounds '{text}'", fix="For example: 16,256")
     return found
 
 
@@ -159,7 +159,7 @@ def zones(text: str) -> tuple[str, ...]:
     zones = tuple(each.strip().lower() for each in text.split(",") if each.strip())
     for zone in zones:
         if zone not in ZONES:
-            raise DeclarationError(f"'{zone}' is no zone that we know", where="--zone", fix=nearest(zone, ZONES))
+            raise DeclarationError(f"Unknown zone '{zone}'", where="--zone", fix=nearest(zone, ZONES))
     return zones
 
 
@@ -170,7 +170,7 @@ def gpus(text: str) -> tuple[str, ...]:
     gpus = tuple(each.strip().lower() for each in text.split(",") if each.strip())
     for gpu in gpus:
         if gpu not in ACCELERATORS:
-            raise DeclarationError(f"'{gpu}' is no GPU that we know", where="--gpus", fix=nearest(gpu, ACCELERATORS))
+            raise DeclarationError(f"Unknown GPU '{gpu}'", where="--gpus", fix=nearest(gpu, ACCELERATORS))
     return tuple(dict.fromkeys(gpus))
 
 
@@ -178,7 +178,7 @@ def one_zone(text: str) -> str:
     """One zone."""
     named = zones(text)
     if len(named) != 1:
-        raise DeclarationError("One zone, please", where="--zone")
+        raise DeclarationError("--zone takes one zone")
     return named[0]
 
 
@@ -189,7 +189,7 @@ def fallback(text: str) -> float | None:
         return None
     if word != "on-demand":
         raise DeclarationError(
-            f"'{text}' is no fallback", where="--fallback", fix="Write on-demand, or on-demand=10m for another time."
+            f"Invalid --fallback '{text}'", fix="Write on-demand, or on-demand=10m for another time."
         )
     return parse_duration(time, "--fallback", unit="m") if time else 600.0
 
@@ -226,7 +226,7 @@ def overrides(text: str) -> str:
     import re
 
     if text and not re.match(r"\s*\w+(\[\d+\])?\s*=", text):
-        raise DeclarationError(f"'{text}' overrides nothing", where="--hparams", fix="Write name=value,name=value.")
+        raise DeclarationError(f"Invalid --hparams '{text}'", fix="Write name=value,name=value.")
     return text
 
 
@@ -236,7 +236,7 @@ def event_kind(text: str) -> str:
 
     if (kind := text.strip().lower()) not in events.kinds():
         close = nearest(kind, events.kinds())
-        raise DeclarationError(f"There are no events of the kind '{text}'", where="--kind", fix=close)
+        raise DeclarationError(f"Unknown kind of event '{text}'", where="--kind", fix=close)
     return kind
 
 
@@ -300,5 +300,5 @@ def known_region(text: str) -> str:
 
     regions = {region(zone) for zone in ZONES}
     if (place := text.strip().lower()) not in regions:
-        raise DeclarationError(f"'{text}' is no region that we know", where="--region", fix=nearest(place, regions))
+        raise DeclarationError(f"Unknown region '{text}'", where="--region", fix=nearest(place, regions))
     return place

@@ -1,4 +1,4 @@
-"""The table behind `arguments`: the options of each sub-command, their help, and what cannot be meant together."""
+"""The table behind `arguments`: the options of each sub-command, their help, and what cannot be combined."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _declare() -> tuple[Option, ...]:
         flag("--ps-machine", "or the machine type of each: n2-standard-4, e2-standard-4, n2-custom-4-16384 (N1 with 4 "
               "GB per vCPU)", str, metavar="TYPE"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
-        flag("--provisioning-model", "how workers are rented; of preemptible ones Compute Engine knows no limit but 24 "
+        flag("--provisioning-model", "how workers are rented; Compute Engine gives preemptible ones no limit but 24 "
               "hours (spot)", **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
         flag("--max-workers", "no resize goes beyond it (twice the workers); with --max-cost the cluster ends as early "
               "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
@@ -304,7 +304,7 @@ def _plan() -> tuple[Option, ...]:
 
 def _doctor() -> tuple[Option, ...]:
     return (
-        word("spec", "[SPEC]", "what is to be had, as t4x4 (cpu+t4: a worker without a GPU and a cheap one)", many="*",
+        word("spec", "[SPEC]", "what to look for, as t4x4 (cpu+t4: a worker without a GPU and a cheap one)", many="*",
              completes="gpu"),
         flag("--project", "a Google Cloud project; without one it is about the emulator", str),
         flag("--spend", "also go through the hour's course, which costs so many US dollars at most: a VM, an image, a "
@@ -467,7 +467,7 @@ def _check_catalog(values: dict[str, Any], called: str) -> None:
     if gpu := values.get("gpu"):
         values["gpu"] = gpu.lower()
         if values["gpu"] not in ACCELERATORS:
-            raise DeclarationError(f"'{gpu}' is no GPU that we know", fix=nearest(values["gpu"], ACCELERATORS))
+            raise DeclarationError(f"Unknown GPU '{gpu}'", fix=nearest(values["gpu"], ACCELERATORS))
 
 
 CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {

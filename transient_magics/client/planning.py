@@ -85,7 +85,7 @@ def plan(
     if not spec:
         if lost:
             raise DeclarationError("A number of revocations is of one cluster", where="--revocations",
-                                   fix="Name its SPEC, or reckon with published or none.")  # fmt: skip
+                                   fix="Name its SPEC, or use published or none.")  # fmt: skip
         limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
         refuse_on_demand(provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus])
@@ -160,7 +160,7 @@ def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Wo
     if name and (found := published(name)):
         return found, {}
     if name and "/" in name:
-        raise DeclarationError(f"'{name}' is no published workload", where="--workload",
+        raise DeclarationError(f"Unknown published workload '{name}'", where="--workload",
                                fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
     if not name and not model:
         raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
@@ -243,10 +243,10 @@ def _record(run: Run) -> Record:
 def _together(workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None) -> Workload:
     """The workload with its steps taken together, where that is the `mode`. Raises DeclarationError."""
     if mode not in ("async", "sync"):
-        raise DeclarationError(f"'{mode}' is no mode", where="--mode", fix="Choose async or sync.")
+        raise DeclarationError(f"Invalid --mode '{mode}'", fix="Choose async or sync.")
     if mode == "async":
         if backup:
-            raise DeclarationError("Only synchronous steps have backup workers", where="--backup-workers",
+            raise DeclarationError("--backup-workers needs --mode sync",
                                    fix="Add --mode sync.")  # fmt: skip
         return workload
     if searched or target:
@@ -265,7 +265,7 @@ def _needed(
                                fix='--train-steps 64000, or --target "accuracy>=0.9".')  # fmt: skip
     if train_steps is not None:
         if train_steps < 1:
-            raise DeclarationError("A run has at least one step", where="--train-steps")
+            raise DeclarationError("--train-steps must be at least 1")
         return train_steps
     from ..planner.efficiency import Target, TargetSteps
 
@@ -315,7 +315,7 @@ def _risk(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
         return _observed(text), None, f"lifetimes of your {'own' if text == 'own' else 'emulated'} VMs"
     if text.endswith(".csv"):
         return _observed(str(revocations).strip()), None, f"lifetimes in {revocations}"
-    raise DeclarationError(f"'{revocations}' are no revocations", where="--revocations",
+    raise DeclarationError(f"Invalid --revocations '{revocations}'",
                            fix=f"Write {', '.join(RISKS)}, or how many workers are lost.")  # fmt: skip
 
 
@@ -337,7 +337,7 @@ def _observed(source: str) -> Lifetimes:
 
 def _model(name: str) -> str:
     if name not in MODELS:
-        raise DeclarationError(f"'{name}' is no provisioning model", where="--provisioning-model",
+        raise DeclarationError(f"Unknown provisioning model '{name}'", where="--provisioning-model",
                                fix=f"Choose from {', '.join(MODELS)}.")  # fmt: skip
     return name
 

@@ -75,7 +75,7 @@ def _run(words: list[str]) -> int:
 
         close = difflib.get_close_matches(first, arguments.verbs("transient"), n=1)
         raise DeclarationError(
-            f"'{first}' is no sub-command of transient",
+            f"transient has no sub-command '{first}'",
             fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
         )
     command = arguments.parse(first, rest, called=f"transient {first}", file=first == "train")

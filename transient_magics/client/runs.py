@@ -61,7 +61,7 @@ def train(
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
     if train_steps < 1:
-        raise DeclarationError("A run has at least one step", where="--train-steps")
+        raise DeclarationError("--train-steps must be at least 1")
     check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
@@ -70,16 +70,14 @@ def train(
         options["keep"] = whole("--keep")(str(keep))
     for option, choices in _CHOICES.items():
         if (value := options.get(option)) is not None and value not in choices:
-            what = f"'{value}' is not to be had"
-            raise DeclarationError(
-                what, where=f"--{option.replace('_', '-')}", fix=f"Choose from {', '.join(choices)}."
-            )
+            what = f"Invalid --{option.replace('_', '-')} '{value}'"
+            raise DeclarationError(what, fix=f"Choose from {', '.join(choices)}.")
     if options.get("backup_workers") and options.get("mode") != "sync":
-        raise DeclarationError("Only synchronous steps have backup workers", where="--backup-workers",
-                               fix="Add --mode sync.")  # fmt: skip
+        raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
     if options.get("damping") == "staleness" and options.get("mode") == "sync":
-        raise DeclarationError("No gradient of a synchronous step is late", where="--damping",
-                               fix="Leave it out, or use --mode async.")  # fmt: skip
+        raise DeclarationError(
+            "--damping staleness needs --mode async", fix="No gradient of a synchronous step is late."
+        )
     if options.get("mode") == "sync" and state.spec and state.spec.chief == "worker":
         what = f"{chosen.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
@@ -154,7 +152,7 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
 
 
 def _see_that_it_can_be_read(spec: TrainSpec) -> None:
-    """Whoever conducts the run reads its declaration with these checks. Raises DeclarationError."""
+    """Check the declaration as the controller will when it reads it. Raises DeclarationError."""
     try:
         checks.built(TrainSpec, spec.to_dict())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What Compute Engine advises about capacity: how likely a Spot VM is to be had in a zone, how long most run, and how
+"""What Compute Engine advises about capacity: how likely a zone has a Spot VM, how long most run, and how
 many were taken away lately.
 
 Advice is nice to have and nothing more: projects without access to it, an API that lacks it and one that is slow all
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Of Spot VMs in one zone: how likely one is to be had (0 to 1), for how many seconds most run (0: unknown), and
+    """Of Spot VMs in one zone: how likely there is one (0 to 1), for how many seconds most run (0: unknown), and
     of those that ended within the last week the share that was preempted (None: unknown)."""
 
     obtainability: float

@@ -57,7 +57,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class BoundedToken:
-    """A token and when it ends (seconds since 1970). Whoever has it may do what its boundary allows."""
+    """A token and when it ends (seconds since 1970). Its holder may do what its boundary allows."""
 
     text: str = field(repr=False)
     expires: float

@@ -336,7 +336,7 @@ class ComputeEngine:
             await until(stopped)
 
     async def endings(self, zone: str) -> dict[str, datetime]:
-        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by whomever."""
+        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by anybody."""
         return _endings(await self._done(zone, _ENDINGS))
 
     async def life(self, zone: str, name: str) -> Life | None:

@@ -149,7 +149,7 @@ class Examination:
         except CloudError as error:
             raise _unasked(error, self._project, "roles/orgpolicy.policyViewer") from error
         if not found:
-            return "none that we know of forbids it"
+            return "no known policy forbids it"
         return [
             bad(
                 f"organization policy {each.constraint}", AccessError(f"It stands in the way: {each.why}", fix=each.fix)

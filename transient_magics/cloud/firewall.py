@@ -62,7 +62,7 @@ class Firewall:
         self._calls, self._project = calls, project
 
     async def ensure(self, wanted: Sequence[dict[str, Any]]) -> None:
-        """See that these rules are there and say what they should; those of ours that say otherwise are mended.
+        """See that these rules are there and say what they should; our own that say otherwise are mended.
 
         Raises AlreadyExistsError where one of the name is not ours or cannot be mended, and CloudError.
         """

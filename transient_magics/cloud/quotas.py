@@ -80,7 +80,7 @@ def compare(listed: Iterable[Any], wanted: Mapping[Metrics, float], place: str, 
             "billing account first).",
         )
     said = [f"{metric} {left[metric]:g} free, {count:g} wanted" for metric, count in counts.items()]
-    return "; ".join([*said, *unknown]) or "none that we know of applies"
+    return "; ".join([*said, *unknown]) or "no known quota applies"
 
 
 def gpus_of(request: VmRequest) -> tuple[str, int] | None:

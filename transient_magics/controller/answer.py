@@ -1,4 +1,4 @@
-"""How the small programs of this room answer whoever started them: one line of JSON, or the reason why not."""
+"""How the small programs of this room answer: one line of JSON, or the reason why not."""
 
 from __future__ import annotations
 

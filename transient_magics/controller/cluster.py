@@ -344,7 +344,7 @@ class Controller:
 
     async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._state.seat != here():
-            raise ConnectionAbortedError("it is the controller elsewhere whom this is for")  # the client tries again
+            raise ConnectionAbortedError("the controller elsewhere is meant")  # the client tries again
         match request.get("do"):
             case "ping":
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
@@ -367,7 +367,7 @@ class Controller:
                     "text": await self._logs(str(request["vm"]), request.get("run"), int(request.get("lines", 200)))
                 }
             case other:
-                raise ClusterError(f"The controller knows no command {other!r}")
+                raise ClusterError(f"Unknown command of the controller: {other!r}")
         return {}
 
     def _refuse_when_ending(self) -> None:

@@ -139,7 +139,7 @@ def _workers(spec: ClusterSpec) -> Iterator[Place]:
 
 
 def _kept(state: ClusterState, places: list[Place]) -> list[Place]:
-    """The same places under the numbers of VMs that fit them: a resize keeps whoever is still wanted.
+    """The same places under the numbers of VMs that fit them: a resize keeps the VMs that are still wanted.
 
     They stay as they are where every VM fits the place of its number, as it does until a mixed cluster is resized.
     """

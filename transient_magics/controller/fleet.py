@@ -233,7 +233,7 @@ class Fleet:
                 self._suspicion.clear()
 
     async def _endings(self, found: Mapping[str, Vm]) -> dict[str, datetime]:
-        """When VMs of ours that are gone began to end, by their id: this machine may have slept for hours since."""
+        """When our VMs that are gone began to end, by their id: this machine may have slept for hours since."""
         running = [vm for vm in self._state.living if vm.running_at and f"delete {vm.name}" not in self._tasks]
         lost = [vm for vm in running if vm.name not in found or found[vm.name].status in _GONE]
         endings: dict[str, datetime] = {}

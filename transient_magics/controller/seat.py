@@ -126,7 +126,7 @@ class Seat:
             raise RemoteError(f"The controller on {self._vm} does not make sense: {error}") from error
 
     async def _settings(self) -> dict[str, str]:
-        """The environment of the controller. It makes VMs in the name of whoever declared the cluster."""
+        """The environment of the controller. It makes VMs in the name of the user who declared the cluster."""
         home, sha = await self._connection.home(), await push_bundle(self._connection, whole=True)
         return {
             "PYTHONPATH": f"{home}/transient/code/{sha}",

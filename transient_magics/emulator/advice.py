@@ -191,7 +191,7 @@ def _scarcity(place: str, machine: str, *gpus: str) -> float:
 
 
 def _obtainability(scarcity: float, count: int, spot: bool) -> float:
-    """How likely so many are to be had at once."""
+    """How likely a zone has so many at once."""
     return max(0.01, (1 - scarcity) ** (1 + count / 50)) if spot else max(0.05, (1 - scarcity / 2) ** (1 + count / 100))
 
 

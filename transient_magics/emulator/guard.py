@@ -1,4 +1,4 @@
-"""Who may talk to the emulator: this user alone, and no web page on his behalf.
+"""Who may talk to the emulator: this user alone, and no web page.
 
 A VM can be given any SSH key, and its programs run as the user; so a request from another account, or one that a page
 in a browser has forged, would be a way to a shell. The kernel tells whose the other end of a loopback connection is.

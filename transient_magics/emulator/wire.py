@@ -23,7 +23,7 @@ class ApiError(Exception):
     """A refusal in the form of the API: HTTP status, `reason` (`notFound`, `invalid`, ...), a message."""
 
     def __init__(self, status: int, reason: str, message: str, parts: Mapping[str, str] | None = None) -> None:
-        """`parts`: those of an error of ours, which the emulator's own clients make again."""
+        """`parts`: those of our own error, which the emulator's own clients make again."""
         self.status, self.reason, self.message, self._parts = status, reason, message, parts
         super().__init__(status, reason, message)
 

@@ -68,7 +68,7 @@ class ClusterClock(Event):
 
 @_event("cluster.advised")
 class ClusterAdvised(Event):
-    """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely one is to be had (0 to 1) and for
+    """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely there is one (0 to 1) and for
     how many seconds most run (0: unknown).
 
     `preempted`: of the Spot VMs that ended there within a week, the share that was preempted, where that is known.

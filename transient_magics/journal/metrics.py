@@ -102,7 +102,7 @@ def _parsed(content: bytes) -> list[dict[str, Any]]:
 
 
 def _is_sound(row: dict[str, Any]) -> bool:
-    """Whether it can be reckoned with: VMs write these lines, and what is reckoned here is drawn and kept."""
+    """Whether it can be computed with: VMs write these lines, and what is computed here is drawn and kept."""
     time, worker = row.get("time"), row.get("worker")
     if type(time) is not int or time < 0 or not isinstance(worker, str) or not 0 < len(worker) <= LONGEST_NAME:
         return False

@@ -276,7 +276,7 @@ def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
 
 
 def _between(earliest: float, told: int, latest: float) -> float:
-    """A moment that another machine told (ns), in seconds; 0 where it does not lie between these of ours."""
+    """A moment that another machine told (ns), in seconds; 0 where it does not lie between these."""
     moment = told / 1e9
     return moment if earliest <= moment <= latest else 0.0
 

@@ -1,4 +1,4 @@
-"""The time of day without the jumps of this machine's clock, for whoever counts hours, dollars and limits by it.
+"""The time of day without the jumps of this machine's clock, to count hours, dollars and limits by.
 
 A wall clock may be set to another time at any moment: by hand, by a network that told it wrongly, by a machine that
 wakes up. What it shows in such minutes would end clusters and write bills. So it is followed as long as it goes as fast

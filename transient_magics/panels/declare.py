@@ -1,4 +1,4 @@
-"""The declare panel in a notebook: she chooses, sees what it means, and launches; then it is the cluster's panel.
+"""The declare panel in a notebook: the user chooses, sees what it means, and launches; then it is the cluster's panel.
 
 What she chooses arrives on the kernel's thread for widgets; pricing takes some milliseconds and is done right there.
 """

@@ -123,7 +123,7 @@ def show_handle(handle: Cluster | Run) -> None:
 
 
 def bundle(handle: Cluster | Run) -> dict[str, Any]:
-    """What a handle looks like now, as a MIME bundle without a live view (for whoever stores or nests it)."""
+    """What a handle looks like now, as a MIME bundle without a live view (to be stored or nested)."""
     cluster, run = (handle.cluster, handle.name) if isinstance(handle, Run) else (handle, None)
     state, now = known(cluster), time.time()
     shown = shown_run(state, run)
@@ -153,7 +153,7 @@ def is_jupyterlab(shell: Any) -> bool:
 
 
 def _asked_with(shell: Any) -> Mapping[str, Any]:
-    """What whoever asked for this cell said beside its code; programs that run notebooks say nothing."""
+    """What the request for this cell said beside its code; programs that run notebooks say nothing."""
     parent = getattr(shell.kernel, "get_parent", dict)() or {}
     return parent.get("metadata", {})
 

@@ -56,7 +56,7 @@ class Target:
         """Raises DeclarationError that shows how it is written."""
         match = _TARGET.fullmatch(text)
         if not match:
-            raise DeclarationError(f"'{text}' is no target", where="--target", fix="For example: accuracy>=0.9.")
+            raise DeclarationError(f"Invalid target '{text}'", where="--target", fix="For example: accuracy>=0.9.")
         return cls(match["metric"], match["sign"], float(match["value"]))
 
     def __str__(self) -> str:
@@ -230,7 +230,7 @@ class TargetSteps:
 
     @property
     def error(self) -> float:
-        """How far off, relatively, the steps may be, whoever makes them."""
+        """How far off, relatively, the steps may be, for any number of workers."""
         return self._model.error if self._model else self._by_mini_batch().error
 
     def words(self, workers: int | None = None) -> str:
@@ -239,7 +239,7 @@ class TargetSteps:
             source = self.need(workers).source if workers else self._line
             said = f"{source} (global batches of {model.smallest} to {model.largest}, {self.noise}, R² {model.r2:.2f})"
         else:
-            lacking = f"How many workers make them is not reckoned with: {self._lacking()}"
+            lacking = f"The number of workers is left out: {self._lacking()}"
             said = f"{self._by_mini_batch().source}. {lacking}"
         return f"Steps to {self._target}: {said}."
 

@@ -1,4 +1,4 @@
-"""What a run of one's own tells: how fast which workers were together, how long joining took, when it got how good.
+"""What your own run tells: how fast which workers were together, how long joining took, when it got how good.
 
 Between two changes of its workers a run's speed is that of one cluster: each such stretch, without its first seconds,
 is an observation. A run's observations are plain values, so that they can be kept when its cluster is gone (`store`).

@@ -80,7 +80,7 @@ def search(
     `train_steps` may be how many it takes so many workers; with those for whom it raises PlanError there is no cluster.
     """
     if objective not in OBJECTIVES:
-        raise PlanError(f"'{objective}' is no objective", fix=f"Choose from {', '.join(OBJECTIVES)}.")
+        raise PlanError(f"Unknown objective '{objective}'", fix=f"Choose from {', '.join(OBJECTIVES)}.")
     steps, left_out = _by_workers(train_steps)
     sketches = Sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models)
     numbers = sketches.near_front(_SIMULATED, _MIXED)
@@ -113,7 +113,7 @@ def search(
 
 
 def _by_workers(train_steps: int | Callable[[int], int]) -> tuple[dict[int, int], list[str]]:
-    """The steps by the number of workers, and whom they are not known of, in words."""
+    """The steps by the number of workers, and the numbers for which they are not known, in words."""
     workers = range(1, MOST_WORKERS + 1)
     if not callable(train_steps):
         return dict.fromkeys(workers, train_steps), []

@@ -1,4 +1,4 @@
-"""Every cluster that a search looks at, reckoned without chance: hundreds of thousands of them in a tenth of a second.
+"""Every cluster that a search looks at, computed without chance: hundreds of thousands of them in a tenth of a second.
 
 Workers of one GPU or of two, from 1 to 16 of them together in one zone, with any number of parameter servers, rented in
 any way. An asynchronous cluster is as fast as the sum of its workers, whatever they are, until its servers are busy

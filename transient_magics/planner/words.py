@@ -59,7 +59,7 @@ def plan_text(plan: Plan) -> str:
         least, most = plan.interval("finished")
         between = f"{1 - most:.1%} to {1 - least:.1%} as far as lifetimes are known"
         lost = f"{1 - plan.finished:.1%} of the courses ({between})"
-        lines.append(f"{lost} lose every worker; time and cost are reckoned with the run begun again.")
+        lines.append(f"{lost} lose every worker; time and cost count the run begun again.")
     return "\n".join([*lines, *left_out(plan), *plan.notes])
 
 

@@ -1,4 +1,4 @@
-"""What is trained, as far as speed, traffic and parameter servers go: published workloads, and the shape of one's own.
+"""What is trained, as far as speed, traffic and parameter servers go: published workloads, and the shape of your own.
 
 A workload knows the seconds of a step on the GPUs on which it was measured. For another one `step` estimates: from its
 family's line over floating-point operations, else from the ratio of the GPUs' peak speeds. Each estimate says how far
@@ -30,7 +30,7 @@ class Estimate:
 
     @property
     def measured(self) -> bool:
-        """False where it was reckoned from something else."""
+        """False where it was computed from something else."""
         return self.source.startswith("measured")
 
 

@@ -208,7 +208,7 @@ class AgentStarted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class OfProcess(AgentLine):
-    """What all that is told of a run's process on the VM has: what it does there, and as whom."""
+    """What all that is told of a run's process on the VM has: what it does there, and under which name."""
 
     run: Name
     role: Literal["ps", "worker"]

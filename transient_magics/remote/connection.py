@@ -57,7 +57,7 @@ class Connection:
 
     @property
     def closed(self) -> asyncio.Event:
-        """Set once the connection is gone, whoever ended it."""
+        """Set once the connection is gone, by either end."""
         return self._watch.closed
 
     @property

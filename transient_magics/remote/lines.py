@@ -1,4 +1,4 @@
-"""Bytes as they come into whole lines, in linear time and bounded memory, whoever sends them."""
+"""Bytes as they come into whole lines, in linear time and bounded memory, from any sender."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Agent:
             case "evaluate":
                 self._tell_chief(str(message.get("run")), signal.SIGUSR2)
             case other:
-                raise TransientError(f"the agent knows no command {other!r}")
+                raise TransientError(f"unknown command of the agent: {other!r}")
         return {}
 
     def _warm(self, run: str, role: str, name: str, *, own: bool) -> None:

@@ -19,7 +19,7 @@ from ..errors import TrainingError
 from .manifest import File, checksum, described, split
 
 _RETRY_SECONDS, _SILENCE_SECONDS = 120.0, 60.0
-_ROLE = "Whoever declared the cluster needs the role roles/storage.objectUser on the bucket."
+_ROLE = "Who declared the cluster needs the role roles/storage.objectUser on the bucket."
 _WAIT = "The cluster's controller brings one as soon as it can; until then checkpoints stay on the VM."
 
 
@@ -157,7 +157,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _unless_own(self, blob: Any, crc32c: str) -> Iterator[None]:
-        """A refusal of what an earlier attempt of ours, whose answer was lost, has written is none.
+        """A refusal because of what our earlier attempt wrote, whose answer was lost, counts as success.
 
         Who may not replace what he finds there is refused before his condition is looked at.
         """

@@ -355,7 +355,7 @@ class Chief:
     async def _take_checkpoint(
         self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """A worker brings the checkpoint that it was asked for; whoever has lost that duty meanwhile comes too late."""
+        """A worker brings the checkpoint that it was asked for; one that has lost that duty comes too late."""
         async with delivery.received(reader, told, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != told["number"]:

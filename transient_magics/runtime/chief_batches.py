@@ -1,4 +1,4 @@
-"""The chief's part in mini-batches: whom it tells which size, when, and what it says about it.
+"""The chief's part in mini-batches: which worker it tells which size, when, and what it says about it.
 
 Between the chief's state machine and the arithmetic of batching.py. With `--batching uniform` nothing here says
 anything. A preemption notice needs no rule of its own: its worker says goodbye as soon as its step has ended, and at

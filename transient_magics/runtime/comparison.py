@@ -32,7 +32,7 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def compare_by_element() -> None:
-    """Have the operators of TensorFlow's tensors and variables ask for whom they compare. Once per process."""
+    """Have the operators of TensorFlow's tensors and variables ask whose code compares. Once per process."""
     from tensorflow.python.framework import tensor
     from tensorflow.python.ops import gen_math_ops, math_ops, variables
     from tensorflow.python.ops.ragged import ragged_tensor

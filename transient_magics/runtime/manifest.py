@@ -178,5 +178,5 @@ def _number(value: Any) -> int:
 def _fits(pattern: re.Pattern[str], text: Any) -> re.Match[str]:
     found = pattern.fullmatch(text) if isinstance(text, str) else None
     if not found:
-        raise ValueError(f"{str(text)[:80]!r} is no name of ours")
+        raise ValueError(f"{str(text)[:80]!r} is not a valid name")
     return found

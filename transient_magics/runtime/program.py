@@ -1,4 +1,4 @@
-"""A program of ours beside the chief, in a process of its own: what it answers, or why there is no answer.
+"""One of our programs beside the chief, in a process of its own: what it answers, or why there is no answer.
 
 It may fail or die without harm to training, and its memory goes when it ends.
 """

@@ -78,7 +78,7 @@ class Regrouped:
             return True
 
     def fail(self, error: BaseException) -> None:
-        """No batch comes any more: whoever waits for one gets this error, until `resume`."""
+        """No batch comes any more: a waiting thread gets this error, until `resume`."""
         with self._changed:
             self._error = error
             self._changed.notify_all()

@@ -193,7 +193,7 @@ class SpeedAlarm:
         return verdict
 
     def _waited_for(self, workers: Mapping[str, _Worker]) -> str:
-        """Whom the others wait for at every step; nobody where all wait, or none."""
+        """The worker that the others wait for at every step; none where all wait, or none does."""
         if not self._sync:
             return ""
         pressed = {
@@ -204,7 +204,7 @@ class SpeedAlarm:
         return max(pressed, key=pressed.__getitem__) if 0 < len(pressed) < len(workers) else ""
 
     def _fallen_behind(self, speeds: Mapping[str, float]) -> str:
-        """The one without whom the others are as fast as expected."""
+        """The one without which the others are as fast as expected."""
         if len(speeds) < 2:
             return ""
         best = {name: self._workers[name].best for name in speeds}

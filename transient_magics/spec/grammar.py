@@ -88,7 +88,7 @@ def _group(text: str, start: int, piece: str, accelerators: Collection[str], zon
     if not zone:
         raise _mistake(text, column, "expected a zone after '@'", "For example: k80x4@us-west1-b")
     if (zones and zone not in zones) or not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", zone):
-        raise _mistake(text, column, f"'{zone}' is no zone", nearest(zone, zones) if zones else "")
+        raise _mistake(text, column, f"unknown zone '{zone}'", nearest(zone, zones) if zones else "")
     return WorkerGroup(machine, count, zone)
 
 
@@ -97,7 +97,7 @@ def _unknown_accelerator(text: str, begin: int, machine: str, accelerators: Coll
         column = begin + text[begin:].find(odd[0])
         expected = "Write GPUxCOUNT@ZONE, groups joined by '+', for example: k80x2+p100"
         return _mistake(text, column, f"'{odd[0]}' has no meaning in a SPEC", expected)
-    return _mistake(text, begin, f"'{machine}' is no GPU that we know", nearest(machine, accelerators))
+    return _mistake(text, begin, f"unknown GPU '{machine}'", nearest(machine, accelerators))
 
 
 def _mistake(text: str, index: int, what: str, fix: str) -> DeclarationError:

@@ -22,7 +22,7 @@ _BUILD = "Name a wheel, or add --pip-build, which builds it where the controller
 def check_package(word: str, *, build: bool = False) -> str:
     """The place of a wheel or an archive (a path or a URL), empty for what an index has. Raises DeclarationError."""
     if not word.isprintable():
-        raise DeclarationError(f"{word!r} is no package", where=WHERE, fix=_NAME)
+        raise DeclarationError(f"Invalid package name {word!r}", where=WHERE, fix=_NAME)
     named = _NAMED.match(word)
     rest = word[named.end() :] if named else ""
     if named and rest.lstrip().startswith("@"):
@@ -30,7 +30,7 @@ def check_package(word: str, *, build: bool = False) -> str:
     if _URL.match(word) or word.startswith("/") or _ARCHIVE.fullmatch(word):
         return _place(word, word, build)
     if not named or not _RANGES.fullmatch(rest.split(";")[0]):
-        raise DeclarationError(f"'{without_secrets(word)}' is no package", where=WHERE, fix=_NAME)
+        raise DeclarationError(f"Invalid package name '{without_secrets(word)}'", where=WHERE, fix=_NAME)
     return ""
 
 

@@ -19,7 +19,7 @@ def parse_bucket(text: str, where: str) -> str:
     name, slash, path = wanted.partition("/")
     if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
         fix = "A name has 3 to 63 lower-case letters, digits, dashes, dots: NAME or gs://NAME/FOLDER, or none."
-        raise DeclarationError(f"'{text}' is no bucket", where=where, fix=fix)
+        raise DeclarationError(f"Invalid bucket name '{text}'", where=where, fix=fix)
     if slash and (not _PATH.fullmatch(path) or ".." in path.split("/")):
         what = f"'{path}' is no folder in a bucket"
         raise DeclarationError(what, where=where, fix="Use letters, digits, dashes and slashes.")

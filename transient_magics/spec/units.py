@@ -17,10 +17,10 @@ def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
     """Seconds in `text`; a bare number counts in `unit`. Raises DeclarationError that names the option."""
     match = _DURATION.fullmatch(text.strip().lower())
     if not match:
-        raise DeclarationError(f"'{text}' is no duration", where=option, fix="Write 90s, 30m, 24h or 2d.")
+        raise DeclarationError(f"Invalid duration '{text}'", where=option, fix="Write 90s, 30m, 24h or 2d.")
     seconds = float(match[1]) * _SECONDS[match[2] or unit]
     if not 0 < seconds < math.inf:
-        raise DeclarationError("A duration must be longer than nothing", where=option)
+        raise DeclarationError("A duration must be longer than 0", where=option)
     return seconds
 
 
@@ -43,7 +43,7 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
             raise DeclarationError("An interval is at least one step", where=option)
         return int(stripped), None
     if not _DURATION.fullmatch(stripped):
-        raise DeclarationError(f"'{text}' is no interval", where=option, fix="Write 500 (steps), 90s, 5m or 1h.")
+        raise DeclarationError(f"Invalid interval '{text}'", where=option, fix="Write 500 (steps), 90s, 5m or 1h.")
     return None, parse_duration(stripped, option)
 
 

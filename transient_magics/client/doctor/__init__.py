@@ -163,7 +163,9 @@ def _agreed(
     question = f"The course costs {words}. Every VM of it is deleted by Compute Engine itself at its end."
     say(question)
     if not yes and not (agree and agree("Rent them?")):
-        raise DeclarationError("Nobody agreed to what the course costs", where="--spend", fix="Add --yes to agree.")
+        raise DeclarationError(
+            "The cost of the course needs your agreement", where="--spend", fix="Add --yes to agree."
+        )
 
 
 def _folder() -> Path:

@@ -50,7 +50,7 @@ def machine() -> dict[str, Any]:
 
 
 def own_names() -> dict[str, list[str]]:
-    """The names of this machine and of whoever uses it."""
+    """The names of this machine and of its user."""
     host = socket.gethostname()
     users = [Path.home().name]
     with contextlib.suppress(OSError, KeyError):  # an account without a name

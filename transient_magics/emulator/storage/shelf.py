@@ -89,7 +89,7 @@ class Shelf:
         return sorted(found, key=lambda each: each["name"])
 
     def make_bucket(self, project: str, body: Mapping[str, Any]) -> Resource:
-        """A new, empty bucket. ApiError 409 if there is one of that name, whoever has it."""
+        """A new, empty bucket. ApiError 409 if there is one of that name, of any project."""
         name = body.get("name")
         if not isinstance(name, str) or not _BUCKET_NAME.fullmatch(name):
             raise wire.ApiError(400, "invalid", f"Invalid bucket name: '{name}'")

@@ -68,7 +68,7 @@ class Tokens:
         }  # fmt: skip
 
     def rights(self, token: str) -> rights.Rights | None:
-        """What its holder may do; None if it is none of ours, or has expired."""
+        """What its holder may do; None if it was not made here, or has expired."""
         text, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature.encode(), self._sign(text).encode()):
             return None

@@ -74,9 +74,9 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
         row = dict(zip(header, cells, strict=True))
         zone, gpu = row.get("zone", ""), row.get("gpu", "")
         if zone and zone not in zones:
-            raise _wrong(name, number, f"'{zone}' is no zone", zones, zone)
+            raise _wrong(name, number, f"unknown zone '{zone}'", zones, zone)
         if gpu and gpu not in catalog.ACCELERATORS:
-            raise _wrong(name, number, f"'{gpu}' is no GPU", catalog.ACCELERATORS, gpu)
+            raise _wrong(name, number, f"unknown GPU '{gpu}'", catalog.ACCELERATORS, gpu)
         if form == "at_hours":
             count = _number(name, number, "count", row.get("count") or "1")
             if count != int(count) or count < 1:

@@ -91,7 +91,7 @@ def moment(given: str, option: str) -> float:
     try:
         parsed = datetime.fromisoformat(given.upper())
     except ValueError:
-        raise DeclarationError(f"'{given}' is no date and time", where=option) from None
+        raise DeclarationError(f"Invalid date and time '{given}'", where=option) from None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
@@ -101,7 +101,7 @@ def bit_rate(given: str) -> float:
     rate = float(match[1]) * _BITS[match[2].lower()] if match else 0.0
     if not 8_000 <= rate <= 32e9:
         fix = "Write 100mbit; from 8kbit to 32gbit."
-        raise DeclarationError(f"'{given}' is no rate of a link", where="--link", fix=fix)
+        raise DeclarationError(f"Invalid rate of a link '{given}'", where="--link", fix=fix)
     return rate
 
 

@@ -94,7 +94,7 @@ class Published:
         self._known: dict[tuple[str, float], tuple[float | None, float]] = {}
 
     def due(self, vms: Sequence[Transient], now: float) -> Due:
-        """Whoever's moment has come."""
+        """The VMs whose moment has come."""
         emulated = self._clock.at(now)
         take: list[Transient] = []
         moments: list[float] = []
@@ -147,7 +147,7 @@ class FromLifetimes:
         self._taken: dict[str, int] = progress.setdefault("rows", {})
 
     def due(self, vms: Sequence[Transient], now: float) -> Due:
-        """Whoever has lived as long as its row says."""
+        """The VMs that have lived as long as their row says."""
         for vm in sorted(vms, key=lambda vm: int(vm.identity)):
             if vm.identity not in self._taken and (row := self._first(vm)) is not None:
                 self._taken[vm.identity] = row

@@ -203,9 +203,9 @@ def _stockout(text: str) -> Stockout:
     zone, _, gpu = place.partition(":")
     if zone not in tables.ZONES:
         fix = nearest(zone, tables.ZONES)
-        raise DeclarationError(f"'{zone}' is no zone that the emulator has", where="--stockout", fix=fix)
+        raise DeclarationError(f"Unknown zone '{zone}'", where="--stockout", fix=fix)
     if gpu and gpu not in catalog.ACCELERATORS:
-        raise DeclarationError(f"'{gpu}' is no GPU", where="--stockout", fix=nearest(gpu, catalog.ACCELERATORS))
+        raise DeclarationError(f"Unknown GPU '{gpu}'", where="--stockout", fix=nearest(gpu, catalog.ACCELERATORS))
     made = Stockout(zone, gpu)
     for part in rest:
         key, _, given = part.partition("=")
@@ -229,12 +229,12 @@ def _quota(text: str) -> Quota:
     countable = [*(name for name in catalog.ACCELERATORS if name not in ("cpu", "h100")), "cpus"]
     if not equals or not limit.isdigit():
         fix = "Write GPU=N, or GPU@REGION=N."
-        raise DeclarationError(f"'{text}' is no quota", where="--quota", fix=fix)
+        raise DeclarationError(f"Invalid quota '{text}'", where="--quota", fix=fix)
     if what not in countable:
         fix = nearest(what, countable)
         raise DeclarationError(f"There is no quota for '{what}' here", where="--quota", fix=fix)
     if region and region not in tables.REGIONS:
-        raise DeclarationError(f"'{region}' is no region", where="--quota", fix=nearest(region, tables.REGIONS))
+        raise DeclarationError(f"Unknown region '{region}'", where="--quota", fix=nearest(region, tables.REGIONS))
     return Quota(what, int(limit), region)
 
 
@@ -296,7 +296,7 @@ def _gpu_speed(value: Any) -> str | GpuSpeeds:
     for part in text.split(","):
         gpu, _, times = (each.strip() for each in part.partition("="))
         if gpu not in catalog.ACCELERATORS:
-            what = f"'{gpu}' is no GPU (--gpu-speed)"
+            what = f"Unknown GPU '{gpu}' (--gpu-speed)"
             raise DeclarationError(what, fix=nearest(gpu, catalog.ACCELERATORS))
         found[gpu] = reading.number(times, "--gpu-speed")
         if not 0 < found[gpu] < math.inf:

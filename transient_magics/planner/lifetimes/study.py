@@ -75,7 +75,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     sensible = formulas(capped=question.capped)
     for name in chosen:
         if name not in FORMULAS:
-            raise DeclarationError(f"'{name}' is no formula", where="--fit", fix=nearest(name, FORMULAS))
+            raise DeclarationError(f"Unknown formula '{name}'", where="--fit", fix=nearest(name, FORMULAS))
     if walled := [name for name in chosen if name not in sensible]:
         what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
         raise DeclarationError(what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible.")

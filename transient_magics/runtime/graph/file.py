@@ -136,7 +136,7 @@ def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source 
 
 
 def _told(examples: Source) -> dict[str, Any]:
-    """A source by the names of its tensors and operations. Whoever dequeues features has no use for their names."""
+    """A source by the names of its tensors and operations. Code that dequeues features has no use for their names."""
     parts = {"begin": examples.begin, "enqueue": examples.enqueue, "close": examples.close, "wanted": examples.wanted}
     given = examples.features if examples.enqueue is None else {}
     return {

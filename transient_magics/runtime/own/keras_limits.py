@@ -97,7 +97,7 @@ def refuse_parts(model: Any, uneven: bool) -> None:
     for weight in model.trainable_variables:
         if getattr(weight, "constraint", None) is not None:
             kind = type(weight.constraint).__name__
-            what = f"the constraint {kind} of {weight.path} is not to be had on parameter servers"
+            what = f"the constraint {kind} of {weight.path} is not supported on parameter servers"
             raise DeclarationError(what, fix="Leave it out, or use a regularizer.")
         if getattr(weight, "overwrite_with_gradient", False):
             raise DeclarationError(f"{weight.path} is overwritten with its gradient (float8), which a run does not do")

@@ -30,14 +30,14 @@ class KerasOptimizer:
         self._config = optimizer.get_config()
         kind = type(optimizer).__name__
         if kind == "LossScaleOptimizer":
-            what = "mixed_float16 needs its loss scaled, which is not to be had on parameter servers"
+            what = "mixed_float16 needs its loss scaled, which is not supported on parameter servers"
             raise DeclarationError(what, fix="Use mixed_bfloat16.")
         if kind not in _RULES:
             fix = f"Compile the model with {', '.join(_RULES)}, or define model_fn, which may use any of tf.compat.v1."
-            raise DeclarationError(f"the Keras optimizer {kind} is not to be had on parameter servers", fix=fix)
+            raise DeclarationError(f"the Keras optimizer {kind} is not supported on parameter servers", fix=fix)
         if unused := [name for name in _UNUSED if self._config.get(name)]:
             raise DeclarationError(
-                f"{unused[0]} of the Keras optimizer {kind} is not to be had on parameter servers", fix="Leave it out."
+                f"{unused[0]} of the Keras optimizer {kind} is not supported on parameter servers", fix="Leave it out."
             )
         self._rule = _RULES[kind]
         self._values = [(each, each.numpy()) for each in optimizer.variables]
