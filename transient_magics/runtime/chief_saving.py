@@ -8,6 +8,7 @@ trains, before the first and after the last.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ..protocol.vm_events import TrainCheckpoint
@@ -21,13 +22,24 @@ _AGAIN_AFTER = 10.0
 """Seconds after a failed save."""
 
 
+class Why(Enum):
+    """What a checkpoint is written for."""
+
+    FIRST = auto()
+    DUE = auto()
+    ASKED = auto()
+    EVALUATION = auto()
+    STOP = auto()
+    FINAL = auto()
+
+
 class Saving:
     """The checkpoints of one run."""
 
     def __init__(self, plan: Plan, now: float) -> None:
         self._plan = plan
-        self.why = ""
-        """What the checkpoint that is being written is for; empty while none is."""
+        self.why: Why | None = None
+        """What the checkpoint that is being written is for; None while none is."""
         self.step, self.path = -1, ""
         """Of the last one."""
         self.asked = False
@@ -59,12 +71,12 @@ class Saving:
         """Whether enough time has passed since one failed."""
         return now >= self._not_before
 
-    def begin(self, why: str, able: Iterable[Member]) -> list[Instruction]:
+    def begin(self, why: Why, able: Iterable[Member]) -> list[Instruction]:
         """Have one written, by one of those `able` to where that is their duty; nothing while one is being written."""
         if self.why:
             return []
         self.why = why
-        if why == "asked":
+        if why is Why.ASKED:
             self.asked = False
         return self.order(able)
 
@@ -80,9 +92,9 @@ class Saving:
         self._writer = chosen.number if chosen else None
         return [Tell(chosen.connection or 0, {"do": "save"})] if chosen else [Save()]
 
-    def done(self, event: SaveDone, now: float) -> tuple[str, TrainCheckpoint]:
+    def done(self, event: SaveDone, now: float) -> tuple[Why | None, TrainCheckpoint]:
         """It is written: what it was for, and what is told about it."""
-        why, self.why, self._unable, self.failing = self.why, "", None, False
+        why, self.why, self._unable, self.failing = self.why, None, None, False
         self.step, self._time, self.path = event.step, now, event.name
         planned = None
         if self._plan.checkpoint_auto:
@@ -96,12 +108,12 @@ class Saving:
             bytes=event.bytes,
             worker=event.worker,
             next_seconds=planned,
-            asked=why == "asked",
+            asked=why is Why.ASKED,
         )
         return why, told
 
-    def failed(self, now: float) -> str:
+    def failed(self, now: float) -> Why | None:
         """It could not be written: what it was for."""
-        why, self.why, self._unable, self.failing = self.why, "", self._writer, True
+        why, self.why, self._unable, self.failing = self.why, None, self._writer, True
         self._not_before = now + _AGAIN_AFTER
         return why

@@ -58,7 +58,7 @@ from .chief_events import (
     Trouble,
 )
 from .chief_progress import Progress
-from .chief_saving import Saving
+from .chief_saving import Saving, Why
 from .protocol import DONE, FAILED
 from .roster import Roster
 from .speed import Slow, SpeedAlarm
@@ -78,6 +78,7 @@ LAST_SAVE_WITHIN = 300.0
 SAME_ERRORS = 3
 """How often an error ends a run that nobody else trains; with other numbers it is the same: each batch has its own."""
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
+_LEAVE = {"do": "leave", "reason": "told to leave"}
 
 
 class Phase(Enum):
@@ -168,6 +169,11 @@ class ChiefState:
         return self._stopping or self.phase is Phase.FINISHING
 
     @property
+    def _written(self) -> bool:
+        """The last checkpoint is there; what is left is to evaluate it."""
+        return self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
+
+    @property
     def next_mark(self) -> int:
         """The global step at which something is due next: the end, a checkpoint or an evaluation."""
         marks = [self.plan.train_steps]
@@ -230,7 +236,7 @@ class ChiefState:
                 return self._save_as_asked()
             case EvaluationAsked() if self.phase is Phase.TRAINING:
                 self._evaluation_due = True
-                return self._save("evaluation")
+                return self._save(Why.EVALUATION)
             case EvaluationAsked():
                 return []
             case StopAsked():
@@ -258,7 +264,7 @@ class ChiefState:
         done: list[Instruction] = []
         for other in [member for member in self.members.values() if member.name == event.name]:
             if claimed is not None and other.number > claimed:  # it was frozen, and its successor is there already
-                return [Tell(event.connection, {"do": "leave", "reason": "told to leave"})]
+                return [_go(event.connection)]
             if other.number != claimed:  # a new process of the same VM: the old one is no more
                 done += self._leave(other, "lost", now)
         known = self.members.get(claimed) if claimed is not None else None
@@ -268,7 +274,7 @@ class ChiefState:
         if known is not None:
             del self.members[known.number]
         if self._full():
-            return [*done, Tell(event.connection, {"do": "leave", "reason": "told to leave"})]
+            return [*done, _go(event.connection)]
         number = self.next_number if claimed is None else claimed
         self.next_number = max(self.next_number, number + 1)
         self._given[number] = event.name
@@ -297,12 +303,12 @@ class ChiefState:
     def _heard(self, connection: int, now: float, stepping: bool = False, speed: float = 0.0) -> list[Instruction]:
         member = self._of(connection)
         if member is None:  # another process has taken its name, or its place
-            return [] if self._stopping else [Tell(connection, {"do": "leave", "reason": "told to leave"})]
+            return [] if self._stopping else [_go(connection)]
         member.heard, member.speed = now, speed or member.speed
         if member.lost:  # it was frozen, and is back
             if self._full():
                 del self.members[member.number]
-                return [Tell(connection, {"do": "leave", "reason": "told to leave"})]
+                return [_go(connection)]
             member.lost, stepping = False, stepping or member.stepped
         if not stepping or member.active:
             return []
@@ -362,7 +368,7 @@ class ChiefState:
         self.phase, self.step = Phase.TRAINING, step
         self._saving.restored(step, now)
         started = Emit(TrainStarted(run=self.plan.run, step=step))
-        first = [] if step else self._save("first")
+        first = [] if step else self._save(Why.FIRST)
         return [started, *first, *self._save_as_asked(), *self._seen(step, now)]
 
     def _seen(self, step: int, now: float) -> list[Instruction]:
@@ -377,8 +383,8 @@ class ChiefState:
         every = self.plan.eval_steps
         if every and step // every > before // every:
             self._evaluation_due = True
-            return [*done, *self._save("evaluation")]
-        return [*done, *(self._save("due") if self._saving.due(step, now) else [])]
+            return [*done, *self._save(Why.EVALUATION)]
+        return [*done, *(self._save(Why.DUE) if self._saving.due(step, now) else [])]
 
     def _look_at_speed(self, now: float) -> list[Instruction]:
         active = [member.name for member in self.members.values() if member.active]
@@ -391,7 +397,7 @@ class ChiefState:
         return [Emit(kind(run=self.plan.run, **{**asdict(verdict), **speeds}))]
 
     # --- saving, and the end -----------------------------------------------------------------------------------------
-    def _save(self, why: str) -> list[Instruction]:
+    def _save(self, why: Why) -> list[Instruction]:
         return self._saving.begin(why, self._able_to_save())
 
     def _able_to_save(self) -> list[Member]:
@@ -401,22 +407,22 @@ class ChiefState:
 
     def _save_as_asked(self) -> list[Instruction]:
         """At once, or after the one that is being written: the latest steps are not in that."""
-        return self._save("asked") if self._saving.asked and self.phase is Phase.TRAINING else []
+        return self._save(Why.ASKED) if self._saving.asked and self.phase is Phase.TRAINING else []
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, told = self._saving.done(event, now)
         done: list[Instruction] = [Emit(told)]
-        if self._stopping and why not in ("stop", "final"):
-            return [*done, *self._save("stop")]  # it was begun before the end: the last steps are not in it
+        if self._stopping and why not in (Why.STOP, Why.FINAL):
+            return [*done, *self._save(Why.STOP)]  # it was begun before the end: the last steps are not in it
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]
-        if self.phase is Phase.FINISHING and why != "final":
+        if self.phase is Phase.FINISHING and why is not Why.FINAL:
             return [*done, *self._all_left(now)]
         done += self._save_as_asked()
-        if why == "final" and event.step < self.plan.train_steps:
+        if why is Why.FINAL and event.step < self.plan.train_steps:
             return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
-        if (why == "final" or self._evaluation_due) and not self._evaluating:
+        if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
             self._evaluating, self._evaluation_due = True, False
             return [*done, Evaluate(event.step)]
         return done
@@ -424,19 +430,19 @@ class ChiefState:
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
         known, why = self._saving.failing, self._saving.failed(now)
         told: list[Instruction] = (
-            [] if known and why != "asked" else [Emit(TrainUnsaved(run=self.plan.run, step=self.step, reason=reason))]
+            []
+            if known and why is not Why.ASKED
+            else [Emit(TrainUnsaved(run=self.plan.run, step=self.step, reason=reason))]
         )
-        if self._stopping and why not in ("stop", "final"):
-            return [*told, *self._save("stop")]
-        if why == "final":
-            self._last_by = self._last_by or now + LAST_SAVE_WITHIN
+        if self._stopping and why not in (Why.STOP, Why.FINAL):
+            return [*told, *self._save(Why.STOP)]
+        if why is Why.FINAL:  # once more, as soon as a save may be tried again
+            self._finish_by, self._last_by = now, self._last_by or now + LAST_SAVE_WITHIN
         if self._stopping:  # whoever stops it knows what was saved; a successor may go on from that
             self.phase = Phase.ENDED
             return [*told, Finish(DONE)]
         if self._last_by and now >= self._last_by:
             return [*told, *self._fail(f"the last checkpoint could not be written: {reason}")]
-        if why == "final":
-            self._finish_by = now  # once more, as soon as a save may be tried again
         # Training goes on, and the next save tries again.
         return [*told, *self._save_as_asked(), *self._all_left(now)]
 
@@ -453,17 +459,16 @@ class ChiefState:
         )
         unevaluated = TrainUnevaluated(run=self.plan.run, step=event.step, reason=event.reason)
         done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated)]
-        final = self.phase is Phase.FINISHING and not self._saving.why and event.step == self._saving.step
-        if final and self._finish_by is None:
-            self.phase = Phase.ENDED
-            finished = TrainFinished(
-                run=self.plan.run, step=event.step, loss=self._progress.loss, checkpoint=self._saving.path
-            )
-            return [*done, Emit(finished), Finish(DONE)]
-        if self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why:
+        if not self._written:
+            return done
+        if event.step != self._saving.step:
             self._evaluating = True
             return [*done, Evaluate(self._saving.step)]
-        return done
+        self.phase = Phase.ENDED
+        finished = TrainFinished(
+            run=self.plan.run, step=event.step, loss=self._progress.loss, checkpoint=self._saving.path
+        )
+        return [*done, Emit(finished), Finish(DONE)]
 
     def _all_left(self, now: float) -> list[Instruction]:
         """Once training is over and nobody steps any more, write the last checkpoint."""
@@ -477,20 +482,19 @@ class ChiefState:
         for member in left:
             member.active = False
             done.append(self._left(member, "lost"))
-        return [*done, *self._save("final")]
+        return [*done, *self._save(Why.FINAL)]
 
     def _stop(self) -> list[Instruction]:
         """End early, keeping what was learnt: also the steps since the last look at the step."""
         self._stopping = True
-        complete = self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
-        if self.phase is Phase.PREPARING or complete:
+        if self.phase is Phase.PREPARING or self._written:
             self.phase = Phase.ENDED
             return [Finish(DONE)]
-        return self._save("stop")
+        return self._save(Why.STOP)
 
     def _fail(self, reason: str) -> list[Instruction]:
         failed = Emit(TrainFailed(run=self.plan.run, step=self.step, reason=reason))
-        told = self._tell_all({"do": "leave", "reason": "told to leave"})
+        told = self._tell_all(_LEAVE)
         self.phase = Phase.ENDED
         return [failed, *told, Finish(FAILED)]
 
@@ -501,3 +505,7 @@ class ChiefState:
                 continue
             done += self._leave(member, "lost", now, silent=member.connection is not None)
         return [*done, *self._all_left(now)]
+
+
+def _go(connection: int) -> Tell:
+    return Tell(connection, _LEAVE)
