@@ -154,3 +154,113 @@ def test_whatever_was_refused_it_is_asked_for_again_within_the_hour(refusals: li
     vms = [refused(number, zone, cause, slot=slot) for number, (zone, cause, slot) in enumerate(refusals)]
     for slot in range(4):
         assert offer(*vms, slot=slot, after=3600 * 1.25) is not None
+
+
+def wait(*vms: VmState, zone: str = ZONES[0], slot: int = 9, model: str = "spot", spec: ClusterSpec = SPEC) -> float:
+    """How many seconds from now on a VM in this zone alone is not asked for."""
+    low, high = 0.0, 8000.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        offered = Capacity(spec, vms, NOW + middle).offer("worker", slot, "v100", (zone,), model)
+        low, high = (low, middle) if offered else (middle, high)
+    return round(high, 6)
+
+
+def in_a_row(count: int, cause: str, zone: str = ZONES[0], slot: int = 0) -> list[VmState]:
+    """Each asked for at the moment at which the one before was refused, the last one now."""
+    return [
+        replace(refused(1, zone, cause, slot=slot), requested_at=NOW + 1 - count + nth, ended_at=NOW + 2 - count + nth)
+        for nth in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "first", "longest"),
+    [
+        ("stockout", 30, 900), ("quota", 300, 3600), ("quota everywhere", 300, 3600), ("access", 30, 900),
+        ("other", 2, 300),
+    ],
+)  # fmt: skip
+def test_each_further_refusal_makes_the_wait_twice_as_long_up_to_the_longest(
+    cause: str, first: float, longest: float
+) -> None:
+    spread = (wait(*in_a_row(1, cause), slot=0) - 1) / first
+    assert 0.75 <= spread <= 1.25
+    for count in range(2, 13):
+        expected = 1 + spread * min(first * 2 ** (count - 1), longest)
+        assert wait(*in_a_row(count, cause), slot=0) == pytest.approx(expected, abs=1e-3)
+    many = Capacity(SPEC, in_a_row(1100, cause), NOW + 1 + spread * longest)
+    assert many.offer("worker", 0, "v100", ZONES[:1], "spot")
+
+
+def test_waits_are_spread_evenly_by_a_quarter_either_way() -> None:
+    waits = [wait(replace(refused(number, ZONES[0], "other"), ended_at=NOW), slot=0) / 2 for number in range(200)]
+    assert 0.75 <= min(waits) < 0.77
+    assert 1.23 < max(waits) <= 1.25
+    assert sum(waits) / len(waits) == pytest.approx(1, abs=0.03)
+    zones = [f"us-central1-{letter}" for letter in "abcdefgh"]
+    closed = [wait(replace(refused(1, zone, "stockout"), ended_at=NOW), zone=zone) / 30 for zone in zones]
+    assert len({round(each, 2) for each in closed}) > 4, "zones open one after another"
+
+
+def test_once_a_vm_ran_refusals_count_from_the_first_again_and_on_other_terms_on_their_own() -> None:
+    often = [
+        replace(vm, requested_at=vm.requested_at - 90, ended_at=vm.ended_at - 90) for vm in in_a_row(5, "stockout")
+    ]
+    (again,) = in_a_row(1, "stockout")
+    once = wait(again)
+    assert wait(*often, again) > 10 * once
+    came = replace(ran(7, ZONES[0]), running_at=NOW - 30)
+    assert wait(*often, came, again) == once
+    assert wait(*often, replace(came, zone=ZONES[1]), again) > 10 * once, "it ran elsewhere"
+    assert wait(*often, replace(came, provisioning_model="standard"), again) > 10 * once, "and on other terms"
+    assert wait(*often, replace(again, provisioning_model="standard"), model="standard") == once
+    assert wait(*(replace(vm, role="ps", accelerator="") for vm in often), again) == once, "another machine"
+    later = replace(again, ended_at=NOW + 700)
+    assert wait(*in_a_row(1, "quota"), again) == wait(*in_a_row(1, "quota")), "the longest of several closings counts"
+    assert wait(later) == pytest.approx(once + 699)
+
+
+def test_of_refusals_of_several_kinds_the_last_says_how_long_a_place_waits() -> None:
+    (access,), (other,) = in_a_row(1, "access"), in_a_row(1, "other")
+    early = {"requested_at": NOW - 9, "ended_at": NOW - 8}
+    assert wait(replace(other, **early), access, slot=0) == wait(*in_a_row(2, "access"), slot=0)
+    assert wait(replace(access, **early), other, slot=0) == wait(*in_a_row(2, "other"), slot=0)
+    assert wait(other, slot=1) == 0, "another place does not wait"
+    assert wait(*in_a_row(1, "stockout"), slot=0) == wait(*in_a_row(1, "stockout"), slot=1)
+
+
+def test_a_quota_closes_its_region_on_its_terms_and_one_of_all_regions_every_zone() -> None:
+    (quota,), (everywhere,) = in_a_row(1, "quota"), in_a_row(1, "quota everywhere")
+    assert [wait(quota, zone=zone) > 200 for zone in ZONES] == [True, True, False]
+    assert wait(quota, model="standard") == 0
+    assert {wait(everywhere, zone=zone, model=model) > 200 for zone in ZONES for model in ("spot", "preemptible")} == {
+        True
+    }
+    gone = replace(everywhere, zone="us-west4-a")
+    assert wait(gone, zone="us-west4-a") > 200, "be it one that is no longer declared"
+    assert wait(replace(quota, zone="us-west4-a"), zone="us-west4-a") > 200
+
+
+def test_what_a_stockout_names_is_asked_first_for_five_minutes() -> None:
+    named = replace(refused(1, ZONES[0], "stockout", hints=("asia-east1-a", ZONES[2])), ended_at=NOW)
+    assert offer(named, after=299.9) == Offer(ZONES[2], "spot")
+    assert offer(named, after=300) == Offer(ZONES[0], "spot")
+    other = replace(named, role="ps", accelerator="")
+    assert offer(other) == Offer(ZONES[0], "spot"), "for that machine"
+    assert Capacity(SPEC, [other], NOW).offer("ps", 0, "", ZONES, "standard") == Offer(ZONES[2], "standard")
+    quota = replace(named, cause="quota")
+    assert offer(quota) == Offer(ZONES[2], "spot")
+    assert offer(replace(named, cause="other", slot=3)) == Offer(ZONES[0], "spot")
+
+
+def test_the_fallback_counts_from_the_first_request_and_spot_comes_second() -> None:
+    spec = replace(SPEC, fallback_seconds=600.0)
+    first, last = (replace(refused(n, ZONES[0], "stockout"), requested_at=NOW - ago) for n, ago in ((1, 600), (2, 5)))
+    assert offer(first, last, spec=spec) == Offer(ZONES[0], "standard")
+    assert offer(first, last, spec=spec, after=-0.1) == Offer(ZONES[1], "spot")
+    assert offer(first, last, spec=spec, slot=1) == Offer(ZONES[1], "spot"), "that place has not waited"
+    assert offer(replace(first, cause="other"), last, spec=spec, after=10) == Offer(ZONES[1], "spot")
+    dear = [replace(refused(n, zone, "stockout", model="standard"), slot=5) for n, zone in enumerate(ZONES)]
+    assert offer(first, last, *dear, spec=spec) == Offer(ZONES[1], "spot")
+    assert offer(first, last, spec=replace(spec, fallback_seconds=0.0)) == Offer(ZONES[0], "standard")

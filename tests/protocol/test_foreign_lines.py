@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 
 from transient_magics.errors import JournalError
 from transient_magics.journal import Event, decode, encode, metrics, replay
-from transient_magics.protocol import checks, events, names, vm_events
+from transient_magics.protocol import events, names, vm_events
 from transient_magics.protocol.vm_events import from_agent, from_chief, told
 
 NOW = 1_800_000_000 * 10**9
@@ -167,13 +167,3 @@ def test_the_ground_floor_needs_nothing_but_the_standard_library() -> None:
     assert {name.split(".")[0] for name in found if name.split(".")[0] not in sys.stdlib_module_names} == {
         "transient_magics"
     }
-
-
-def test_checks_know_what_a_class_says() -> None:
-    check = checks.of(tuple[tuple[int, float], ...])
-    assert check([[1, 2.0]]) == ((1, 2.0),)
-    for wrong in ("x", [[1]], [[1, 2, 3]], [1], None, [[True, 1.0]]):
-        with pytest.raises(ValueError, match="no "):
-            check(wrong)
-    with pytest.raises(TypeError, match="nothing checks"):
-        checks.of(set)

@@ -85,9 +85,7 @@ class Capacity:
             last, bounds = others[-1], _DENIED if others[-1].cause == ACCESS else _DELAYED
             if self._now < last.ended_at + _wait(bounds, len(others), last.name):
                 return None
-        models = (provisioning_model,)
-        if self._falls_back(trail, gpu) and provisioning_model != "standard":
-            models = ("standard", provisioning_model)
+        models = ("standard", provisioning_model) if self._falls_back(trail, gpu) else (provisioning_model,)
         kind = price_kind(role, gpu)
         hinted = [zone for zone in self._hints.get(kind, ()) if zone in zones]
         for model in models:
@@ -95,7 +93,7 @@ class Capacity:
             if model != "standard":
                 order = ranked(self._spec, gpu, zones, self._advice.get(gpu), self._now)
             for zone in dict.fromkeys([*hinted, *order]):
-                if self._now >= self._open_at.get((kind, model, zone), 0.0):
+                if self._now >= self._open_at.get((kind, model, zone), self._now):
                     return Offer(zone, model)
         return None
 
@@ -104,7 +102,7 @@ class Capacity:
             return
         kind = price_kind(vm.role, vm.accelerator)
         own = (kind, vm.provisioning_model, vm.zone)
-        count, since = rows.get(own, (0, 0.0))
+        count, since = rows.get(own, (0, vm.requested_at))
         if vm.requested_at >= since:
             count += 1
         rows[own] = count, vm.ended_at
@@ -116,7 +114,7 @@ class Capacity:
             closed, terms = [*closed, *self._spec.all_zones], _TERMS
         for zone, model in itertools.product(closed, terms):
             key = (kind, model, zone)
-            self._open_at[key] = max(until, self._open_at.get(key, 0.0))
+            self._open_at[key] = max(until, self._open_at.get(key, until))
         if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
             self._hints[kind] = vm.hints
 

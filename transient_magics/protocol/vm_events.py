@@ -291,7 +291,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
     Raises ValueError for everything else, whatever it is.
     """
     found = _taken(line, _OF_CHIEF, since, until)
-    if getattr(found, "run", None) != run:
+    if found.values["run"] != run:
         raise ValueError(f"a {found.kind} event of another run")
     return found
 

@@ -204,7 +204,7 @@ class ClusterSpec:
         try:
             spec = checks.built(cls, values)
             checked_name(spec.name)
-            if not spec.zones and not all(group.zone for group in spec.groups):
+            if not spec.zones:
                 raise ValueError("it has no zones")
             _ = spec.home_zone, spec.ends_at
         except LookupError as error:

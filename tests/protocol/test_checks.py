@@ -1,0 +1,180 @@
+"""What each check lets in and what it says of the rest, to the last value; and the line on which it stood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from transient_magics.protocol import checks, vm_events
+from transient_magics.protocol.vm_events import from_agent, from_chief, told
+
+BEFORE, AFTER = 2**63 - 1, 2**63
+DAY = 86_400 * 10**9
+NOW = 1_800_000_000 * 10**9
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A class with every kind of field."""
+
+    number: checks.Count
+    name: str = ""
+
+
+def nested(depth: int, innermost: Any = 1, *, objects: bool = False) -> Any:
+    value = innermost
+    for _ in range(depth):
+        value = {"a": value} if objects else [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (int, (0, -7, BEFORE, -BEFORE), {
+            AFTER: f"no whole number: {AFTER}", -AFTER: f"no whole number: -{AFTER}", 1.5: "no whole number: 1.5",
+            True: "no whole number: True", "7": "no whole number: '7'", None: "no whole number: None",
+        }),
+        (float, (0, 1.5, BEFORE, -BEFORE), {
+            AFTER: f"no number: {AFTER}", -AFTER: f"no number: -{AFTER}", float("inf"): "no number: inf",
+            float("nan"): "no number: nan", True: "no number: True", "1": "no number: '1'",
+        }),
+        (bool, (True, False), {1: "neither true nor false: 1", None: "neither true nor false: None"}),
+        (type(None), (None,), {0: "something: 0", "": "something: ''"}),
+        (str, ("", "né", "x" * 4096, "é" * 2048), {
+            7: "no text: 7", None: "no text: None", "x" * 4097: "a text of 4097 characters",
+            "é" * 2048 + "x": "a text of 2049 characters", "\ud800": "surrogates not allowed",
+        }),
+        (checks.Count, (0, BEFORE), {-1: "-1 is less than 0", "x": "no whole number: 'x'"}),
+        (checks.Amount, (0, 0.5), {-0.5: "-0.5 is less than 0"}),
+        (Annotated[int, checks.within(2, 5)], (2, 5), {1: "1 is not from 2 to 5", 6: "6 is not from 2 to 5"}),
+        (Annotated[int, checks.at_least(0), checks.within(-9, 5)], (0, 5), {
+            -1: "-1 is less than 0", 6: "6 is not from -9 to 5",
+        }),
+        (checks.Name, ("worker-0",), {"": "no name: ''", "../..": "no name: '../..'"}),
+        (checks.NameOrNone, ("", "worker-0"), {"/": "no name: '/'", 0: "no text: 0"}),
+        (Literal["ps", "worker"], ("ps", "worker"), {
+            "chief": "none of ps, worker: 'chief'", 7: "none of ps, worker: 7", None: "none of ps, worker: None",
+        }),
+        (int | str | None, (7, "x", None), {1.5: "something: 1.5"}),
+        (float | None, (7, None), {"x": "something: 'x'"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_value_is_let_in_or_what_is_wrong_with_it_is_said(
+    annotation: Any, good: tuple[Any, ...], bad: dict[Any, str]
+) -> None:
+    check = checks.of(annotation)
+    for value in good:
+        assert check(value) is value
+    for value, said in bad.items():
+        with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
+            check(value)
+        assert str(refused.value).endswith(said)
+
+
+def test_many_values_are_let_in_each_by_its_check_up_to_so_many() -> None:
+    numbers, pair = checks.of(tuple[int, ...]), checks.of(tuple[int, str])
+    by_name = checks.of(Mapping[checks.Name, int])
+    assert numbers([1, 2]) == numbers((1, 2)) == (1, 2)
+    assert numbers([0] * 1024) == (0,) * 1024
+    assert pair([1, "x"]) == pair((1, "x")) == (1, "x")
+    assert by_name({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    assert len(by_name({f"n{number}": 1 for number in range(1024)})) == 1024
+    assert checks.of(tuple[tuple[float, float, float], ...])([[1, 2.0, 3]]) == ((1, 2.0, 3),)
+    for check, value, said in (
+        (numbers, [0] * 1025, "1025 entries"), (numbers, 7, "no list: 7"), (numbers, {"a": 1}, "no list: {'a': 1}"),
+        (numbers, [1, "x"], "no whole number: 'x'"), (pair, [1], "no list of 2: [1]"),
+        (pair, "ab", "no list of 2: 'ab'"), (pair, ["x", 1], "no whole number: 'x'"), (by_name, [1], "no object: [1]"),
+        (by_name, {f"n{number}": 1 for number in range(1025)}, "1025 entries"), (by_name, {"": 1}, "no name: ''"),
+        (by_name, {"a": "x"}, "no whole number: 'x'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
+            check(value)
+        assert str(refused.value) == said
+
+
+def test_any_json_is_let_in_but_for_what_is_deep_or_none() -> None:
+    for value in (None, True, "x", 7, 1.5, [1, [None]], {"a": {"b": [1]}}, (1, 2), {}, []):
+        assert checks.anything(value) is value
+    for objects in (False, True):
+        checks.anything(nested(16, objects=objects))
+        with pytest.raises(ValueError, match=r"^JSON that is too deep$"):
+            checks.anything(nested(17, objects=objects))
+        with pytest.raises(ValueError, match=r"^no number: nan$"):
+            checks.anything(nested(3, float("nan"), objects=objects))
+    for value, said in ((float("inf"), "no number: inf"), (b"x", "no JSON value: bytes"), ({7: 1}, "no key: 7")):
+        with pytest.raises(ValueError, match=f"^{said}$"):
+            checks.anything(value)
+
+
+def test_a_line_is_parsed_up_to_so_many_bytes() -> None:
+    longest = b'"' + b"x" * (2**20 - 2) + b'"'
+    assert checks.parsed(longest) == "x" * (2**20 - 2)
+    assert checks.parsed('{"a": 1.5}') == checks.parsed_object(b'{"a": 1.5}') == {"a": 1.5}
+    for read, line, said in (
+        (checks.parsed, longest + b" ", "a line of 1048577 bytes"), (checks.parsed, b"[NaN]", "NaN is no number"),
+        (checks.parsed, b"-Infinity", "-Infinity is no number"),
+        (checks.parsed, b"[" * 200_000, "JSON that is too deep"),
+        (checks.parsed_object, b"[1]", "no JSON object"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
+            read(line)
+        assert str(refused.value) == said
+
+
+def test_a_class_is_built_of_what_it_knows_and_the_field_that_is_wrong_is_named() -> None:
+    assert checks.built(Thing, {"number": 7, "something_new": object()}) == Thing(7)
+    assert checks.of(Thing)({"number": 7, "name": "x"}) == Thing(7, "x")
+    assert checks.known(Thing, {"name": "x", "something_new": 1}) == {"name": "x"}
+    for values, said in (
+        ([1], "no object: [1]"), ({"number": -1}, "number: -1 is less than 0"),
+        ({"number": 7, "name": 7}, "name: no text: 7"),
+        ({}, "Thing.__init__() missing 1 required positional argument: 'number'"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
+            checks.built(Thing, values)
+        assert str(refused.value) == said
+    with pytest.raises(TypeError, match=r"^nothing checks <class 'set'>$"):
+        checks.of(set)
+    with pytest.raises(TypeError, match=r"^nothing checks list\[int\]$"):
+        checks.of(list[int])
+
+
+def test_what_is_told_is_no_longer_than_what_is_let_in() -> None:
+    assert checks.clipped("é" * 4096) == "é" * 2048
+    assert checks.clipped("x" + "é" * 4096) == "x" + "é" * 2047, "no half of a letter"
+    assert checks.clipped("a\ud800b") == "a?b"
+    failed = vm_events.TrainFailed(run="run-1", reason="x" * 5000, step=7)
+    assert told(failed) == {"run": "run-1", "reason": "x" * 4096, "step": 7}
+
+
+def test_a_line_is_of_its_run_its_time_and_its_kinds_and_what_is_wrong_is_said() -> None:
+    def line(**changes: Any) -> bytes:
+        return json.dumps({"kind": "train.started", "time": NOW, "run": "run-1", "step": 7, **changes}).encode()
+
+    taken = from_chief(line(seq=12), "run-1", NOW, NOW)
+    assert taken == vm_events.TrainStarted(time=NOW, run="run-1", step=7), "numbers are the controller's to give"
+    assert from_chief(line(seq="x"), "run-1", NOW, NOW) == taken
+    for time in (NOW - DAY, NOW + 1000 + DAY):
+        assert from_chief(line(time=time), "run-1", NOW, NOW + 1000).time == time
+    agent = {"kind": "vm.traffic", "run": None, "sent": 1, "received": 2}
+    assert from_agent(line(**agent), NOW, NOW) == vm_events.TrafficCounted(time=NOW, sent=1, received=2)
+    late = f"a train.started event of another time ({(NOW + DAY) // 10**9} s since 1970)"
+    early = f"a train.started event of another time ({(NOW - DAY) // 10**9} s since 1970)"
+    for said, wrong in (
+        (late, line(time=NOW + DAY + 1)), (early, line(time=NOW - DAY - 1)),
+        ("a train.started event of another run", line(run="run-2")),
+        ("a VM does not tell 'vm.deleted'", line(kind="vm.deleted")),
+        ("a VM does not tell 7", line(kind=7)), ("a VM does not tell 'vm.traffic'", line(**agent)),
+        ("step: -1 is less than 0", line(step=-1)), ("no JSON object", b"7"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
+            from_chief(wrong, "run-1", NOW, NOW)
+        assert str(refused.value) == said
+    with pytest.raises(ValueError, match=r"^a VM does not tell 'train\.started'$"):
+        from_agent(line(), NOW, NOW)
