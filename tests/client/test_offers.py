@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 
-from transient_magics.catalog import ACCELERATORS, price_list, with_extras, worker_price
+from tests.money.catalog_prices import catalog_prices
+from transient_magics.catalog import ACCELERATORS, price_list
 from transient_magics.client import Declaration, catalog, preview
 from transient_magics.client.clusters import resized, specify
 from transient_magics.errors import DeclarationError
+
+LISTED = catalog_prices()
+
+
+def host(vcpus: int, gb: float, place: str, *, spot: bool) -> float:
+    """US dollars per hour by the price lists: so many vCPUs and GB, a disk of 50 GB and an external address."""
+    of_it = vcpus * LISTED.hourly["n1-vcpu", place, spot] + gb * LISTED.hourly["n1-gib", place, spot]
+    return of_it + 50 * LISTED.disk_month["pd-balanced", place] / 730 + LISTED.address_hour[spot]
 
 
 def test_all_gpus_on_one_screen() -> None:
@@ -24,7 +33,8 @@ def test_all_gpus_on_one_screen() -> None:
     assert "unconfirmed" in said
     assert max(map(len, said.splitlines())) < 80
     t4 = next(row for row in offers.rows if row["gpu"] == "t4")
-    assert t4["transient"] == worker_price("t4", t4["zone"]).transient
+    gpu, vcpu, gb = (LISTED.hourly[item, "us-west3", True] for item in ("nvidia-tesla-t4", "n1-vcpu", "n1-gib"))
+    assert (t4["zone"], t4["transient"]) == ("us-west3-b", pytest.approx(gpu + 4 * vcpu + 15 * gb)), "the least"
 
 
 @pytest.mark.parametrize("gpu", ACCELERATORS)
@@ -58,12 +68,18 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_each_worker_is_reckoned_at_the_price_of_its_zone() -> None:
     shown = preview(Declaration("v100@us-central1-a+v100x2@asia-east1-c"))
     spec = shown.spec
-    near, far = (with_extras(worker_price("v100", each), each) for each in ("us-central1-a", "asia-east1-c"))
-    assert spec.price("v100", "us-central1-a").hourly == near.transient
-    assert spec.price("v100", "asia-east1-c").hourly == far.transient
-    server = spec.prices["parameter-server"].hourly
+    near, far = (
+        LISTED.hourly["nvidia-tesla-v100", place, True] + host(8, 30, place, spot=True)
+        for place in ("us-central1", "asia-east1")
+    )
+    assert spec.price("v100", "us-central1-a").hourly == pytest.approx(near)
+    assert spec.price("v100", "asia-east1-c").hourly == pytest.approx(far)
     assert spec.home_zone == "asia-east1-c"
-    assert spec.hourly == pytest.approx(near.transient + 2 * far.transient + server)
+    server = host(4, 16, "asia-east1", spot=False)
+    server += 0.05 * sum(
+        many * LISTED.hourly[item, "asia-east1", False] for many, item in ((4, "n1-vcpu"), (16, "n1-gib"))
+    )  # custom machines cost five per cent more
+    assert spec.hourly == pytest.approx(near + 2 * far + server)
     assert "$0.15 per GiB" in str(shown)
     assert type(spec).from_dict(spec.to_dict()) == spec
 

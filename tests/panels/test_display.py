@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 import transient_magics.panels.display
+from transient_magics.client import Cluster, Run
+from transient_magics.client.follower import Follower
 from transient_magics.errors import ClusterError
 from transient_magics.panels import outlook
 from transient_magics.panels.display import WIDGET_VIEW, Display
@@ -53,6 +56,26 @@ def eventually(true: Callable[[], object]) -> None:
     while not true():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "real"), [(stories.StoryCluster, (Cluster, Run)), (stories.StoryFeed, (Follower,))]
+)
+def test_what_stands_in_for_a_cluster_here_is_asked_as_a_real_one_is(stand_in: type, real: tuple[type, ...]) -> None:
+    """What a panel asks of real ones is checked by its types; this is what the other tests of panels rest on."""
+    for name, method in inspect.getmembers(stand_in, inspect.isfunction):
+        asked = [_parameters(getattr(each, name)) for each in real if hasattr(each, name)]
+        assert name.startswith("_") or asked
+        assert name.startswith("_") or all(each == _parameters(method) for each in asked), name
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Names, kinds and defaults; what may be given by its name alone, and is not here, does not count."""
+    return [
+        (each.name, each.kind, each.default)
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
 
 
 @pytest.fixture

@@ -37,7 +37,22 @@ def test_the_line_typed_declares_what_was_offered(choices):
     words = arguments.split(shown["line"].removeprefix(MAGIC))
     typed = Declaration(**arguments.parse("cluster", words).values)
     assert typed == declaration(choices)
-    assert shown["facts"][0][1] == f"${preview(typed).spec.hourly:,.2f}" or preview(typed).spec.hourly < 1
+    hourly, on_demand = (said for _, said in shown["facts"][:2])
+    assert f"\n{hourly} per hour, {on_demand} on demand" in str(preview(typed)), "as a dry run says"
+
+
+@pytest.mark.parametrize(
+    ("groups", "more", "facts"),
+    [
+        # By Google's lists of 2026: a T4 0.1467 + 0.1086 + 0.0093, the parameter server 0.2157, and so on.
+        ([("t4", 2, "us-central1-a")], {}, ["$0.745", "$1.32", "44%"]),
+        ([("v100", 2, "us-central1-a")], {"model": "standard"}, ["$5.96", "$5.96", "-"]),
+        ([("v100", 1, "us-central1-a"), ("v100", 2, "asia-east1-c")], {"ps": "2"}, ["$3.04", "$9.23", "67%"]),
+    ],
+)
+def test_an_offer_costs_what_its_vms_cost_by_the_price_lists(groups, more, facts):
+    chosen = [{"gpu": gpu, "count": str(count), "zone": zone} for gpu, count, zone in groups]
+    assert [said for _, said in offer({"groups": chosen, **more})["facts"]] == facts
 
 
 def test_the_first_offer_is_the_readmes_line_with_its_price_and_risk():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
 
 import numpy
@@ -56,24 +57,29 @@ def test_what_whole_rows_miss_is_made_up_for():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=40),
-    st.lists(st.integers(2, 4 * DECLARED), min_size=1, max_size=20),
+    st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True).flatmap(
+        lambda rows: st.permutations([each for each in rows for _ in range(8)])
+    ),
+    st.lists(st.floats(0, 1), min_size=1, max_size=20),
 )
-def test_every_example_comes_once_with_others_of_its_kind(batches: list[tuple[int, int]], sizes: list[int]):
+def test_every_example_comes_once_with_others_of_its_kind(batches: list[int], sizes: list[float]):
+    """Sizes go from the least to the largest that there is enough of each kind for."""
     regrouped, kinds, came = Regrouped(DECLARED), {}, list[int]()
-    for rows, length in batches:
-        made = batch(rows, length, first=len(kinds))
+    for rows in batches:
+        made = batch(rows, 1 + len(kinds) % 9, first=len(kinds))
         kinds |= dict.fromkeys(numbers(made), rows)
         regrouped.add(made)
-    for size in sizes:
-        wanted = {rows: size / DECLARED * rows for rows in set(kinds.values())}
-        left = {rows: sum(kinds[each] == rows for each in kinds.keys() - set(came)) for rows in wanted}
-        if any(left[rows] < wanted[rows] + 1 for rows in wanted):
+    for share in sizes:
+        left = Counter(kinds[each] for each in kinds.keys() - set(came))
+        largest = min((left[rows] - 1) * DECLARED // rows for rows in set(batches))
+        if largest < 2:
             break
+        size = round(2 + share * (largest - 2))
         taken = numbers(regrouped.take(size))
         (rows,) = {kinds[each] for each in taken}
-        assert abs(len(taken) - wanted[rows]) < 1 or len(taken) == 1
+        assert abs(len(taken) - size / DECLARED * rows) < 1 or len(taken) == 1
         came += taken
+    assert came
     assert len(set(came)) == len(came)
 
 
