@@ -189,7 +189,7 @@ def test_each_further_refusal_makes_the_wait_twice_as_long_up_to_the_longest(
     for count in range(2, 13):
         expected = 1 + spread * min(first * 2 ** (count - 1), longest)
         assert wait(*in_a_row(count, cause), slot=0) == pytest.approx(expected, abs=1e-3)
-    many = Capacity(SPEC, in_a_row(1100, cause), NOW + 1 + spread * longest)
+    many = Capacity(SPEC, in_a_row(1100, cause), NOW + 1.001 + spread * longest)
     assert many.offer("worker", 0, "v100", ZONES[:1], "spot")
 
 

@@ -83,6 +83,7 @@ def test_many_values_are_let_in_each_by_its_check_up_to_so_many() -> None:
     assert numbers([1, 2]) == numbers((1, 2)) == (1, 2)
     assert numbers([0] * 1024) == (0,) * 1024
     assert pair([1, "x"]) == pair((1, "x")) == (1, "x")
+    assert checks.of(tuple[int])([1]) == (1,)
     assert by_name({"a": 1, "b": 2}) == {"a": 1, "b": 2}
     assert len(by_name({f"n{number}": 1 for number in range(1024)})) == 1024
     assert checks.of(tuple[tuple[float, float, float], ...])([[1, 2.0, 3]]) == ((1, 2.0, 3),)

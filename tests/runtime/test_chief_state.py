@@ -23,8 +23,8 @@ class Story:
         settings_ = {"run": "run-1", "train_steps": 100, "checkpoint_steps": 40, "checkpoint_seconds": None, **plan}
         self.told: list[Any] = list(after.told) if after else []
         """Events, also those of the chief before."""
-        kept = kept or (after.state.to_dict() if after else None)
-        self.state = ChiefState(Plan(**settings_), kept, roster=Roster.after(self.told))
+        kept = kept or (after.state.to_dict() if after else {})
+        self.state = ChiefState(Plan(**settings_), kept, 0.0, Roster.after(self.told))
         self.now = 0.0
         self.done: list[Any] = []
 

@@ -136,16 +136,21 @@ def test_a_run_from_its_first_step_to_its_last() -> None:
 
 
 def test_who_does_not_leave_in_time_is_lost_at_the_end_one_after_the_other() -> None:
-    story = training(workers=3)
+    story = training(workers=4)
+    story(events.Joined(5, "worker-4"), after=0.0)  # it makes no step any more
     plays(
         story,
         (1, events.StepSeen(100), [
-            told(vm_events.TrainProgress, step=100, loss=2.0, steps_per_second=99.0, active=3),
-            *(tell(connection, "stop") for connection in (1, 2, 3)),
+            told(vm_events.TrainProgress, step=100, loss=2.0, steps_per_second=99.0, active=4),
+            *(tell(connection, "stop") for connection in (1, 2, 3, 4, 5)),
         ]),
         (2, events.Leaving(1, "finished"), [
-            left(0, 2, "finished"), events.Persist(), tell(2, "active", active=2), tell(3, "active", active=2),
+            left(0, 3, "finished"), events.Persist(), *(tell(each, "active", active=3) for each in (2, 3, 4, 5)),
         ]),
+        (2, events.Disconnected(4), [
+            left(3, 2, "lost"), events.Persist(), *(tell(each, "active", active=2) for each in (2, 3, 5)),
+        ]),
+        (2, events.Disconnected(5), []),
         (2, events.Heard(2), []),
         (2, events.Heard(3), []),
         (FINISH_WITHIN + 0.9, events.Tick(), []),
@@ -184,6 +189,13 @@ def test_whoever_is_silent_is_lost_to_the_second() -> None:
         assert not story.state.members[2].lost, "it builds its graph"
     plays(story, (SILENCE_BEFORE_TRAINING, events.Tick(), []))
     assert story.state.members[2].lost
+
+
+def test_two_may_be_lost_at_once() -> None:
+    plays(training(workers=2), (SILENCE, events.Tick(), [
+        left(0, 1, "lost"), events.Persist(), tell(1, "active", active=1), tell(2, "active", active=1),
+        left(1, 0, "lost"), events.Persist(), tell(1, "active", active=1), tell(2, "active", active=1),
+    ]))  # fmt: skip
 
 
 def test_who_thaws_before_its_first_step_does_not_count_until_it_makes_one() -> None:
@@ -242,7 +254,7 @@ def test_a_worker_that_comes_again_is_welcomed_as_whom_it_claims_to_be_and_nobod
 def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> None:
     known = Roster(joined={0: "worker-0", 1: "worker-1", 4: "worker-4"}, training={0: "worker-0", 1: "worker-1"})
     story = Story(eval_steps=None)
-    story.state = ChiefState(Plan("run-1", 100), now=1000.0, roster=known)
+    story.state = ChiefState(Plan("run-1", 100, max_workers=2), {}, 1000.0, known)
     plays(
         story,
         (1000, events.Prepared(40), [told(vm_events.TrainStarted, step=40)]),
@@ -259,7 +271,7 @@ def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> No
     assert story.state.to_dict() == {
         "next_number": 6, "given": {"0": "worker-0", "1": "worker-1", "4": "worker-4", "5": "worker-7"},
     }  # fmt: skip
-    fresh = ChiefState(Plan("run-1", 100))
+    fresh = ChiefState(Plan("run-1", 100), {}, 0.0, Roster())
     assert fresh.to_dict() == {"next_number": 0, "given": {}}
     assert (fresh.step, fresh.phase, fresh.active, fresh.next_mark) == (0, Phase.PREPARING, 0, 100)
 
@@ -336,6 +348,35 @@ def test_who_asks_for_a_checkpoint_hears_of_it_even_where_it_is_known_that_none_
     )  # fmt: skip
 
 
+def test_a_checkpoint_that_a_leaving_worker_was_writing_is_begun_anew_and_at_the_end_by_the_chief() -> None:
+    plays(
+        training(workers=3, chief="worker"),
+        (0.5, events.StepSeen(40), [tell(1, "save")]),
+        (0.6, events.Leaving(2, "revoked"), [
+            left(1, 2, "revoked"), events.Release(1), events.Persist(), tell(1, "active", active=2),
+            tell(3, "active", active=2),
+        ]),
+        (1, events.StepSeen(100), [
+            told(vm_events.TrainProgress, step=100, loss=2.0, steps_per_second=99.0, active=2), tell(1, "stop"),
+            tell(3, "stop"),
+        ]),
+        (2, events.Leaving(1, "finished"), [
+            left(0, 1, "finished"), events.Persist(), tell(3, "active", active=1), events.Save(),
+        ]),
+        (3, events.Leaving(3, "finished"), [left(2, 0, "finished"), events.Persist()]),
+        (4, saved(98), [written(98), events.Save()]),
+    )  # fmt: skip
+
+
+def test_a_checkpoint_is_due_so_many_seconds_after_the_one_that_was_restored() -> None:
+    plays(
+        Story(checkpoint_steps=None, checkpoint_seconds=600.0),
+        (100, events.Prepared(40), [told(vm_events.TrainStarted, step=40)]),
+        (699.9, events.StepSeen(41), []),
+        (700, events.StepSeen(42), [events.Save()]),
+    )
+
+
 def test_an_evaluation_is_not_begun_twice_and_the_next_one_is_of_the_next_checkpoint() -> None:
     evaluated = told(vm_events.TrainEvaluated, step=9, metrics={})
     plays(
@@ -352,6 +393,8 @@ def test_an_evaluation_is_not_begun_twice_and_the_next_one_is_of_the_next_checkp
         (9, events.EvaluationDone(13, reason="no dev split"), [
             told(vm_events.TrainUnevaluated, step=13, reason="no dev split"),
         ]),
+        (9, events.SaveAsked(), [events.Save()]),
+        (9, saved(14), [written(14, asked=True)]),
         (10, events.StepSeen(101), [events.Save()]),
         (11, events.EvaluationAsked(), []),
         (12, saved(101), [written(101), events.Evaluate(101)]),
@@ -397,28 +440,30 @@ def test_what_the_chief_does_not_know_is_an_error_of_ours() -> None:
         training().state.handle("surprise", 1.0)
 
 
-def test_a_slow_run_is_told_in_tenths_but_not_where_it_was_disturbed() -> None:
-    def trained(seconds: int, samples: float, *, evaluated: bool = False, **plan: Any) -> Story:
-        plan = {"train_steps": 10**6, "checkpoint_steps": None, "alarm_below": 0.8, "alarm_after": 5.0, **plan}
-        story = training(workers=1, **plan)
-        for second in range(2 * seconds):
-            line = {"step": 9, "steps": 10, "samples": 331 if second < seconds else samples, "compute_seconds": 1.07}
-            story(events.Heard(1, {**line, "loss": 1.0}), after=1.0)
-            story(events.ServerLoad("ps-0", Load(1.9 * second, 50.0 + second, 2)), after=0.0)
-            if evaluated and second == seconds:
-                story(events.EvaluationAsked(), after=0.0)
+def slowed(meanwhile: Any = None, **plan: Any) -> list[dict[str, Any]]:
+    """What is told of a run that makes half of what it made before, from when `meanwhile` happens on."""
+    plan = {"train_steps": 10**6, "checkpoint_steps": None, "alarm_below": 0.8, "alarm_after": 5.0, **plan}
+    story = training(workers=1, **plan)
+    for second in range(80):
+        line = {"step": 9, "steps": 10, "samples": 331 if second < 40 else 150, "compute_seconds": 1.07}
+        story(events.Heard(1, {**line, "loss": 1.0}), after=0.93)
+        story(events.ServerLoad("ps-0", Load(1.9 * second, 50.0 + second, 2)), after=0.0)
+        if meanwhile and second == 40:
+            story(meanwhile, after=0.0)
+            if isinstance(meanwhile, events.EvaluationAsked):
                 story(saved(9), after=0.0)
-            story(events.Tick(), after=0.0)
-        return story
+        story(events.Tick(), after=0.0)
+    return story.emitted("train.slow")
 
-    (slow,) = trained(40, 150).emitted("train.slow")
-    assert slow == {
-        "run": "run-1", "speed": 150.0, "expected": 309.3, "bottleneck": "parameter server", "worker": "", "server": "",
-    }  # fmt: skip
-    assert trained(40, 150, evaluated=True).emitted("train.slow") == [], (
-        "while an evaluation goes on, that is no wonder"
-    )
-    assert trained(40, 150, alarm_below=0.0).emitted("train.slow") == []
+
+def test_a_slow_run_is_told_in_tenths_but_not_where_it_was_disturbed() -> None:
+    assert slowed() == [{
+        "run": "run-1", "speed": 161.3, "expected": 309.3, "bottleneck": "parameter server", "worker": "", "server": "",
+    }]  # fmt: skip
+    assert slowed(alarm_below=0.0) == []
+    assert slowed(events.EvaluationAsked()) == [], "while an evaluation goes on, it is no wonder"
+    assert slowed(events.SaveAsked()) == [], "nor while a checkpoint is being written"
+    assert slowed(events.StepSeen(10**6)) == [], "nor at the end"
 
 
 @pytest.mark.parametrize("batching", ["static", "dynamic"])
@@ -448,7 +493,9 @@ def test_mini_batches_are_told_to_all_whom_they_concern(batching: str) -> None:
             resized(0, 16, 40, "oom"), resized(1, 48, 24, "oom"), events.Persist(), batch(1, 40, 1.25),
             batch(7, 24, 0.75),
         ]),
+        (5, events.Heard(1), []),
         (5, events.Exhausted(9, 24), [go(9)]),
+        (5.5, events.Tick(), []),
         (6, events.Leaving(7, "revoked"), [
             left(1, 1, "revoked"), events.Release(1), resized(0, 40, 64, "revocation"), events.Persist(),
             batch(1, 64, 1.0), events.Persist(), tell(1, "active", active=1),
@@ -456,3 +503,15 @@ def test_mini_batches_are_told_to_all_whom_they_concern(batching: str) -> None:
         (7, events.StopAsked(), []),
         (8, events.Disconnected(1), [left(0, 0, "lost"), events.Persist()]),
     )  # fmt: skip
+
+
+def test_where_workers_tell_no_speed_the_names_of_their_gpus_do() -> None:
+    story = Story(batching="static", workers=2)
+    story(events.Prepared(0, batch=32))
+    for connection, gpu in ((1, "Tesla K80"), (2, "Tesla V100-SXM2-16GB")):
+        story(events.Joined(connection, f"worker-{connection}", gpu))
+        story(events.Heard(connection))
+        said = story(events.Stepping(connection, 2.0))
+    assert {each.connection: each.message["size"] for each in said if "size" in getattr(each, "message", {})} == {
+        1: 14, 2: 50,
+    }, "as 1 to 3.42"  # fmt: skip

@@ -133,5 +133,5 @@ def _answered_at(vm: VmState) -> float:
 
 def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
     first, longest = bounds
-    spread = 0.75 + 0.5 * (zlib.crc32(name.encode()) % 1000) / 1000
+    spread = 0.75 + 0.5 * zlib.crc32(name.encode()) / 2**32
     return min(first * 2 ** min(count - 1, 30), longest) * spread

@@ -134,10 +134,8 @@ class Plan:
 class ChiefState:
     """The chief of one run."""
 
-    def __init__(
-        self, plan: Plan, kept: Mapping[str, Any] | None = None, now: float = 0.0, roster: Roster | None = None
-    ) -> None:
-        kept, roster = kept or {}, roster or Roster()
+    def __init__(self, plan: Plan, kept: Mapping[str, Any], now: float, roster: Roster) -> None:
+        """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it was written."""
         self.plan = plan
         self.phase = Phase.PREPARING
         self.members = {
@@ -261,13 +259,14 @@ class ChiefState:
         if self._ending:
             return self._refuse(event)
         claimed = event.number if event.number is not None and self._given.get(event.number) == event.name else None
-        done: list[Instruction] = []
+        known, done = None, list[Instruction]()
         for other in [member for member in self.members.values() if member.name == event.name]:
-            if claimed is not None and other.number > claimed:  # it was frozen, and its successor is there already
+            if other.number == claimed:
+                known = other
+            elif claimed is not None and other.number > claimed:  # it was frozen, and its successor is there already
                 return [_go(event.connection)]
-            if other.number != claimed:  # a new process of the same VM: the old one is no more
+            else:  # a new process of the same VM: the old one is no more
                 done += self._leave(other, "lost", now)
-        known = self.members.get(claimed) if claimed is not None else None
         if known is not None and not known.lost:
             known.connection, known.heard = event.connection, now
             return [*done, self._welcome(known), *self._batches.again(known)]
