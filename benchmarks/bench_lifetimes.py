@@ -163,6 +163,8 @@ def goldens(lines: list[dict[str, str]]) -> None:
     took = time.perf_counter() - began
     print(f"Checkpoint planner as published: expected minutes, and the difference to the published ({took:.1f} s)")
     print(f"  300 min, fresh: {planner.plan().hours * 60:.9f} ({planner.plan().hours * 60 - 310.0687164353:+.1e})")
+    ours = ", ".join(f"{60 * each:.0f}" for each in planner.plan().checkpoints)
+    print(f"  its checkpoints after {ours} min (published 15, 43, 81, 140, 268: by their own equation 310.985 min)")
     for hours, golden in enumerate(RATIOS, 1):
         mine = planner.plan(work=hours).hours / hours
         print(f"  {hours} h / work: {mine:.7f} ({mine - golden:+.1e})")
