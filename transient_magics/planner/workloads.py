@@ -151,9 +151,9 @@ PUBLISHED: Mapping[str, Workload] = {
                    75.6, _CMDARE),
         _published("cmdare/resnet-32", (0.1972, 0.0655, 0.0427), 0.02135, 0.901, 0.044, 1.659, 1_857_722, "resnet",
                    78.7, _CMDARE),
-        _published("cmdare/shake-shake-small", (0.3592, 0.1156, 0.0790), 0.03461, 0.325, 0.034, 2.587, 2_926_986,
+        _published("cmdare/shake-shake-small", (0.3592, 0.1156, 0.0790), 0.03461, 0.325, 0.033, 2.587, 2_926_986,
                    "shake-shake", 89.1, _CMDARE),
-        _published("cmdare/shake-shake-big", (1.3245, 0.3565, 0.3001), 0.15862, 0.043, 0.044, 22.865, 26_204_362,
+        _published("cmdare/shake-shake-big", (1.3245, 0.3565, 0.3001), 0.15862, 0.043, 0.043, 22.865, 26_204_362,
                    "shake-shake", 90.8, _CMDARE),
     )
 }  # fmt: skip
