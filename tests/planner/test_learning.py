@@ -64,11 +64,12 @@ def _at(event: Event, at: float, seq: int) -> Event:
     return replace(event, time=int(at * 1e9), seq=seq)
 
 
-def test_stretches_between_changes_are_observed() -> None:
+def test_stretches_between_changes_are_observed_long_ones_in_parts() -> None:
     history, rows = story()
     found = record(history, rows, "run-1", {"parameters": 100, "gigaflops": 0.5})
-    assert [dict(each.workers) for each in found.observations] == [{"k80": 4}, {"k80": 3}, {"k80": 4}]
-    assert [each.steps_per_second for each in found.observations] == pytest.approx([8, 6, 8], rel=0.02)
+    assert [dict(each.workers) for each in found.observations] == [{"k80": n} for n in (4, 4, 4, 3, 4, 4, 4)]
+    assert [each.steps_per_second for each in found.observations] == pytest.approx([8] * 3 + [6] + [8] * 3, rel=0.02)
+    assert [each.seconds for each in found.observations] == pytest.approx([95 / 3] * 3 + [35] + [94 / 3] * 3)
     assert found.joins == pytest.approx((12.0,))
     assert (found.batch_size, found.parameters, found.over) == (32, 100, False)
     assert found.workers == pytest.approx((4 * 199 + 3 * 40) / 239, rel=0.01)

@@ -1,12 +1,17 @@
 """What your own run tells: how fast which workers were together, how long joining took, when it got how good.
 
 Between two changes of its workers a run's speed is that of one cluster: each such stretch, without its first seconds,
-is an observation. A run's observations are plain values, so that they can be kept when its cluster is gone (`store`).
+is an observation, and a long one is several, which tell how far the speed varies. In 117 runs of CM-DARE the speed of
+what was to come lay within the 90 % interval from up to four parts of what had been 98 times of 100: of more parts each
+is too much like the one before. Observations are plain values, so that they can be kept when the cluster is gone
+(`store`).
 """
 
 from __future__ import annotations
 
+import math
 import statistics
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +22,8 @@ from ..journal import Event, events, metrics, replay
 WARM_UP_SECONDS = 5.0
 _MOST_ESTIMATES = 256
 _SHORTEST_SECONDS = 10.0
+_PART_SECONDS, _MOST_PARTS = 30.0, 4
+"""A stretch is cut into so many parts, none of which is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +136,16 @@ def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], r
     servers = sum(isinstance(each, events.VmRequested) and each.role == "ps" and not each.replaces for each in history)
     active: dict[str, int] = {}
     began = 0.0
-    last = rows[-1]["time"] / 1e9 if rows else 0.0
+    told = sorted((row["time"] / 1e9, row["step"]) for row in rows)
+    last = told[-1][0] if told else 0.0
     for event in [*history, None]:
         if event is not None and not (isinstance(event, _CHANGES) and event.run == run):
             continue
         at = last if event is None else min(event.at, last)
         if active and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
-            speed = _speed(rows, began + WARM_UP_SECONDS, at)
-            if speed > 0:
-                workers = Counter(kinds.get(name, "") or "cpu" for name in active)
-                yield Observation(dict(workers), max(servers, 1), speed, at - began - WARM_UP_SECONDS)
+            workers = Counter(kinds.get(name, "") or "cpu" for name in active)
+            for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
+                yield Observation(dict(workers), max(servers, 1), speed, seconds)
         if isinstance(event, events.WorkerJoined):
             active[event.worker] = event.number
         elif isinstance(event, events.WorkerLeft) and active.get(event.worker) == event.number:
@@ -152,12 +159,23 @@ _JOINED_OR_LEFT = (events.WorkerJoined, events.WorkerLeft)
 _CHANGES = (events.WorkerJoined, events.WorkerLeft, events.TrainFinished, events.TrainFailed)
 
 
-def _speed(rows: Sequence[Mapping[str, Any]], since: float, until: float) -> float:
-    inside = [(row["time"] / 1e9, row["step"]) for row in rows if since <= row["time"] / 1e9 <= until]
-    if len(inside) < 2:
+def _parts(told: Sequence[tuple[float, int]], since: float, until: float) -> list[tuple[float, float]]:
+    """Steps per second in each part of a stretch, and its seconds; of the whole where some part tells none."""
+    count = min(max(int((until - since) / _PART_SECONDS), 1), _MOST_PARTS)
+    seconds = (until - since) / count
+    speeds = [_speed(told, since + part * seconds, since + (part + 1) * seconds) for part in range(count)]
+    if all(speed > 0 for speed in speeds):
+        return [(speed, seconds) for speed in speeds]
+    whole = _speed(told, since, until)
+    return [(whole, until - since)] if whole > 0 else []
+
+
+def _speed(told: Sequence[tuple[float, int]], since: float, until: float) -> float:
+    begin, end = bisect_left(told, (since, 0)), bisect_left(told, (until, math.inf)) - 1
+    if end <= begin:
         return 0.0
-    (begin, first), (end, last) = min(inside), max(inside)
-    return (last - first) / (end - begin) if end > begin else 0.0
+    (first, before), (last, step) = told[begin], told[end]
+    return (step - before) / (last - first) if last > first else 0.0
 
 
 def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float | None:
