@@ -84,6 +84,7 @@ def test_what_if_the_steps_are_taken_together() -> None:
     assert planned("k80+p100x3", backup_workers=1).hours < 0.6 * mixed.hours
     assert four.hours == pytest.approx(64_000 / four.steps_per_second / 3600, rel=0.02)
     assert "counts 4 mini-batches" in str(four)
+    assert ("--batching dynamic" in str(mixed), "--batching dynamic" in str(four)) == (True, False)
 
 
 def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:

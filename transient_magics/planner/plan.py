@@ -163,11 +163,15 @@ def _hourly(choice: Choice, workload: Workload, speed: float) -> float:
 
 
 def _notes(choice: Choice, workload: Workload) -> list[str]:
-    said = [*workload.notes]
+    said, mixed = [*workload.notes], len({group.accelerator for group in choice.placed}) > 1
     if workload.synchronous:
         counted = max(choice.workers - workload.backup_workers, 1)
         said.append(f"A step is taken together and counts {counted} mini-batches; it waits for the slowest of them.")
-    elif len({group.accelerator for group in choice.placed}) > 1:
+        if mixed:
+            said.append(
+                "With --batching dynamic slower GPUs take fewer examples, and it waits less than reckoned here."
+            )
+    elif mixed:
         said.append(
             "Unequal GPUs are as fast as the sum of their speeds. With --batching dynamic the slower ones take fewer "
             "examples a step, so that their gradients come no later than others'."
