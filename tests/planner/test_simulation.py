@@ -280,6 +280,19 @@ def test_intervals_know_how_few_vms_lifetimes_were_learned_from() -> None:
     assert most - least < np.mean(widths) / 2, "a law is known"
 
 
+def test_what_none_of_few_vms_did_may_still_happen() -> None:
+    """None of thirty was revoked in a day: of twelve hours some courses are lost, and how many is told with a band."""
+    calm, many = (continued(KaplanMeier(Observations.of([24.0] * vms, [False] * vms)), 24.0) for vms in (30, 30_000))
+    risky, sure = (
+        simulate(course(1, steps=12 * HOUR, replace=False, workers={"lifetimes": model}), 10_000)
+        for model in (calm, many)
+    )
+    assert 0.98 < risky.finished < 1
+    least, most = risky.finished_between()
+    assert 0.9 < least < 0.99 < 0.9999 < most
+    assert sure.finished == pytest.approx(1, abs=2e-4)
+
+
 def test_a_plan_says_where_few_old_vms_tell_of_its_risk() -> None:
     more = {"workload": "icac19/resnet-32", "zone": ("us-central1-a",)}
     long, short = (plan("v100x2", train_steps=steps, **more) for steps in (12_000_000, 64_000))

@@ -11,7 +11,7 @@ from ...catalog.published import Tail
 from .kaplan_meier import KaplanMeier
 from .model import LifetimeModel
 from .observations import Observations
-from .resampling import Resampled, resampled, weights
+from .resampling import Resampled, resampled, weighted
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Continued:
     def resampled(self, seed: int) -> Resampled:
         """See `resampling`; the rate is drawn from its posterior distribution."""
         observed = self.model.observed
-        counts, random = weights(observed, seed)
-        ages, shares = self.model.falling(counts)
+        every, counts, random = weighted(observed, seed)
+        ages, shares = KaplanMeier(every, self.model.end).falling(counts)
         if ages[-1] < self.watched:
             ages, shares = np.append(ages, self.watched), np.vstack([shares, shares[-1]])
         events = max(self.leaning.events, 0.5) / observed.design_effect

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from .observations import Observations
-from .resampling import Resampled, weights
+from .resampling import Resampled, weighted
 from .sampling import from_table
 
 _NODES = 40
@@ -69,8 +69,8 @@ class KaplanMeier:
 
     def resampled(self, seed: int) -> Resampled:
         """See `resampling`."""
-        counts, _ = weights(self.observed, seed)
-        ages, shares = self.falling(counts)
+        observed, counts, _ = weighted(self.observed, seed)
+        ages, shares = KaplanMeier(observed, self.end).falling(counts)
         ages, shares = np.append(ages, max(ages[-1], self.observed.end)), np.vstack([shares, shares[-1]])
         return Resampled(self.name, ages, shares, np.zeros(counts.shape[1]))
 
