@@ -270,8 +270,10 @@ class TargetSteps:
         mean, count = float(examples.mean()), sum(way.reached for way in ways)
         error = spread(examples / mean - 1, 1, np.ones(len(examples)), _USUAL_SPREAD)
         said = f"{count} run{'' if count == 1 else 's'} with {what} got there"
-        late = sum(not way.reached for way in ways)
-        return Need(mean, error, f"{said}, {late} had not by {'its' if late == 1 else 'their'} end" if late else said)
+        if late := sum(not way.reached for way in ways):
+            said += f", {late} had not by {'its' if late == 1 else 'their'} end"
+        return Need(mean, error, f"{said}; intervals are a guess, for one does not tell how others differ"
+                    if count == 1 else said)  # fmt: skip
 
 
 def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.float64]:

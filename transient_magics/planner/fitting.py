@@ -8,13 +8,14 @@ their part is taken from `service_seconds` (0 if unknown), without different num
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import least_squares
 
+from ..catalog import ACCELERATORS, accelerator
 from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
 
 _USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
@@ -22,6 +23,7 @@ _USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
 that knowledge is worth. Runs of ICAC'19 and CM-DARE on one cluster differ by 2 to 3 %, at worst by 7 %. How far is no
 law: over CM-DARE's 96 clusters the variance itself varies as inverse chi-square of 2.1 degrees of freedom.
 """
+_LEAST_FREEDOM = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ class Cell:
 class Fit:
     """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell.
 
-    `error`: how far off, relatively, the speed of one more such cluster may be (as `spread` has it).
+    `error`: how far off, relatively, the speed of one more such cluster may be (as `spread` has it). `guessed`: that is
+    what is usual, for there are as many parameters as cells. `apart`: the GPUs were in so different clusters that each
+    one's seconds are known, and not only the sum of their speeds.
     """
 
     compute_seconds: dict[str, float]
@@ -47,6 +51,8 @@ class Fit:
     sharpness: float
     errors: NDArray[np.float64]
     error: float = 0.0
+    guessed: bool = False
+    apart: bool = True
 
     def predict(self, cell: Cell) -> float:
         """Steps per second of the cell's cluster."""
@@ -83,8 +89,12 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
 
     best = read(np.asarray(least_squares(misses, start).x))
     errors = np.array([best.predict(cell) / cell.steps_per_second - 1 for cell in cells])
-    error = spread(errors, len(start), [cell.weight for cell in cells])
-    return Fit(best.compute_seconds, best.service_seconds, best.scaling, best.sharpness, errors, error)
+    weights = [cell.weight for cell in cells]
+    counts = [[cell.workers.get(gpu, 0) for gpu in gpus] for cell in cells]
+    return replace(
+        best, errors=errors, error=spread(errors, len(start), weights), guessed=not tell(len(start), weights),
+        apart=int(np.linalg.matrix_rank(counts)) == len(gpus),
+    )  # fmt: skip
 
 
 def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR) -> float:
@@ -93,18 +103,34 @@ def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float 
     The variance has its degrees of freedom, those of what is `usual` among them, and the error of the fit itself adds
     to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
     """
-    left, weight = np.asarray(errors, float), np.asarray(weights, float)
-    many = weight.sum() ** 2 / (weight**2).sum()  # as many as there would be of equal weight
+    left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
     freedom = _USUAL_WEIGHT + max(many - parameters, 0.0)
     squares = _USUAL_WEIGHT * usual**2 + many * float(np.average(left**2, weights=weight))
     wider = stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)
     return float(wider * (squares / freedom * (1 + parameters / many)) ** 0.5)
 
 
+def tell(parameters: int, weights: ArrayLike) -> bool:
+    """Whether measurements of such weights tell how far off a fit of so many parameters is; else `spread` guesses."""
+    return _many(weights) - parameters >= _LEAST_FREEDOM
+
+
+def _many(weights: ArrayLike) -> float:
+    """As how many measurements of equal weight these count."""
+    weight = np.asarray(weights, float)
+    return float(weight.sum() ** 2 / (weight**2).sum())
+
+
 def _single(cells: Sequence[Cell], gpu: str) -> float:
-    """Seconds of a step of one worker, from the smallest cluster that has this GPU."""
+    """Seconds of a step of one worker, from the smallest cluster that has this GPU; the others in it are as much faster
+    as their peak is."""
     least = min((cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values()))
-    return sum(least.workers.values()) / least.steps_per_second
+    return sum(count * _faster(each, gpu) for each, count in least.workers.items()) / least.steps_per_second
+
+
+def _faster(one: str, other: str) -> float:
+    peaks = [accelerator(name).teraflops if name in ACCELERATORS else 0.0 for name in (one, other)]
+    return peaks[0] / peaks[1] if all(peaks) else 1.0
 
 
 def _bent(cells: Sequence[Cell], singles: Mapping[str, float]) -> bool:

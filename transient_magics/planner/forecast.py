@@ -2,13 +2,16 @@
 
 The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what is being replaced is
 on its way; the speed is what these workers were measured to reach together. The rest is the simulation.
+
+How far off that speed may be is told by how much the stretches of the run differ. Of one stretch nothing tells it, nor
+of a GPU that has not trained yet: then the intervals are a guess, and the forecast says so.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,13 +21,15 @@ from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
 from .choices import Lifetimes
-from .fitting import Cell, fit, spread
+from .fitting import Cell, fit, spread, tell
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speed import SCALING
+from .workloads import Estimate, by_peak
 
 _RUNS = 4000
-_YOUNG_ERROR = 0.1
+_YOUNG_ERROR = 0.1  # first quarters of CM-DARE's runs differ from the others by 8 %
+_UNKNOWN_ERROR = 1.0  # of the seconds of a step without a GPU, where only GPUs have trained
 _JOIN_SECONDS = 15.0
 _STALE_SECONDS = 60.0
 _CLOSING_SHAPE = 4.0  # of a gamma distribution: the closing is half as long or half as long again
@@ -41,6 +46,8 @@ class Forecast:
     steps_left: int
     outcome: Outcome
     risk: str
+    guess: str = ""
+    """From what its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
 
     @property
     def finished(self) -> float:
@@ -92,7 +99,7 @@ def forecast(
     """
     if run.over:
         raise PlanError(f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already")
-    seconds, service, scaling, error = _speeds(state, run, record)
+    speeds = _speeds(state, run, record)
     left = max(run.train_steps - _steps_by(now, run, record), 1)
     vms = [vm for vm in state.living if vm.role == "worker" and vm.state != "leaving"]
     vms += _to_come(state, vms)
@@ -104,12 +111,12 @@ def forecast(
     course = Course(
         groups=tuple(
             _workers(state, run, now, [vm for vm in vms if (vm.accelerator or "cpu", vm.zone, vm.provisioning_model)
-                                       == kind], seconds, lifetimes, startup, join, transfer)
+                                       == kind], speeds, lifetimes, startup, join, transfer)
             for kind in kinds
         ),
-        steps=left, work_error=error,
+        steps=left, work_error=speeds.error,
         servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role != "worker"),
-        service_seconds=service, scaling=scaling, replace=bool(state.spec and state.spec.replace),
+        service_seconds=speeds.service_seconds, scaling=speeds.scaling, replace=bool(state.spec and state.spec.replace),
         spent=bill.total,
         rate=state.clock.rate,
         waves=WAVES, synchronous=_synchronous(run),
@@ -120,7 +127,7 @@ def forecast(
     outcome = replace(outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly)
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
-    return Forecast(run.name, now, left, outcome, risk)
+    return Forecast(run.name, now, left, outcome, risk, speeds.guess([kind for kind, *_ in kinds]))
 
 
 def _steps_by(now: float, run: RunState, record: Record) -> int:
@@ -147,14 +154,14 @@ def _to_come(state: ClusterState, vms: list[VmState]) -> list[VmState]:
 
 
 def _workers(
-    state: ClusterState, run: RunState, now: float, vms: list[VmState], seconds: dict[str, float],
+    state: ClusterState, run: RunState, now: float, vms: list[VmState], speeds: _Speeds,
     lifetimes: Lifetimes, startup: Startup, join: float, transfer: float,
 ) -> Workers:  # fmt: skip
     kind, rate = vms[0].accelerator or "cpu", state.clock.rate
-    known = seconds.get(kind) or statistics.fmean(seconds.values())
+    known = speeds.step(kind)
     way = (startup.running + startup.usable) / rate + join
     return Workers(
-        accelerator=kind, count=len(vms), compute_seconds=known,
+        accelerator=kind, count=len(vms), compute_seconds=known.seconds, error=known.error,
         hourly=vms[0].hourly + transfer, on_demand_hourly=vms[0].on_demand_hourly + transfer,
         lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(kind, region(vms[0].zone)),
         startup=startup, join_seconds=join,
@@ -167,21 +174,60 @@ def _workers(
     )  # fmt: skip
 
 
-def _speeds(state: ClusterState, run: RunState, record: Record) -> tuple[dict[str, float], float, float, float]:
-    """Seconds of a step by GPU, the servers' part of it and its scaling; how far off their speed together may be."""
-    seen = list(record.observations)
-    least = 0.0
+@dataclass(frozen=True, slots=True)
+class _Speeds:
+    """Seconds of a step by GPU (of steps that are taken together: of any), the servers' part of it and its scaling, and
+    how far off their speed together may be, from so many `stretches` of training: `guessed` where these do not tell.
+    """
+
+    seconds: Mapping[str, float]
+    service_seconds: float
+    scaling: float
+    error: float
+    stretches: int
+    guessed: bool
+    emulated: bool
+
+    def step(self, kind: str) -> Estimate:
+        """Of one with that GPU. Of one that has not trained yet by its peak speed; emulated GPUs are all alike."""
+        if known := self.seconds.get("") or self.seconds.get(kind):
+            return Estimate(known, 0.0, "measured")
+        seen = {each: Estimate(seconds, 0.0, "measured") for each, seconds in self.seconds.items()}
+        mean = statistics.fmean(self.seconds.values())
+        if self.emulated:
+            return Estimate(mean, 0.0, "emulated")
+        return by_peak(seen, kind) or Estimate(mean, _UNKNOWN_ERROR, "unknown")
+
+    def guess(self, kinds: Iterable[str]) -> str:
+        """In words, why nothing tells how far off a forecast for these GPUs is; or nothing."""
+        new = [kind.upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured]
+        if not (self.guessed or new):
+            return ""
+        told = f"{self.stretches or 'the begin of a'} stretch{'es' if self.stretches > 1 else ''} of training"
+        return f"{told}, none of it on {' or '.join(new)}" if new else told
+
+
+def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
+    seen, emulated = list(record.observations), bool(state.spec and state.spec.emulated)
+    least, stretches = 0.0, len(seen)
     if not seen:
         if run.steps_per_second <= 0 or not run.workers:
             raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
         kinds = [state.vms[name].accelerator or "cpu" for name in run.workers if name in state.vms]
         seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
-        least = _YOUNG_ERROR
+        least = spread([0.0], 1, [1.0], _YOUNG_ERROR)
     if _synchronous(run):  # nobody is faster than all: each of them as fast as they were together last
-        return {"": 1 / seen[-1].steps_per_second}, 0.0, SCALING, max(least, spread([0.0], 1, [1.0]))
+        alike = [each for each in seen if each.workers == seen[-1].workers]
+        lasted = [each.seconds for each in alike]
+        speed = float(np.average([each.steps_per_second for each in alike], weights=lasted))
+        error = max(least, spread([speed / each.steps_per_second - 1 for each in alike], 1, lasted))
+        return _Speeds({"": 1 / speed}, 0.0, SCALING, error, stretches and len(alike), not tell(1, lasted), emulated)
     # The forecast is for the servers that there are: however many, they are one to this fit.
     found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds) for each in seen])
-    return found.compute_seconds, found.service_seconds, found.scaling, max(least, found.error)
+    return _Speeds(
+        found.compute_seconds, found.service_seconds, found.scaling, max(least, found.error), stretches,
+        found.guessed, emulated,
+    )  # fmt: skip
 
 
 def _synchronous(run: RunState) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import statistics
@@ -20,7 +21,7 @@ from ..errors import PlanError
 from . import families
 from .fitting import Cell, fit
 from .measured import Record
-from .workloads import Estimate, Workload
+from .workloads import BY_PEAK_ERROR, Estimate, Workload
 
 _SERVER_SECONDS_PER_MEGABYTE = 1 / 600  # of variables, one way: CM-DARE's parameter server at its limit (500 to 700)
 
@@ -67,12 +68,17 @@ class ModelStore:
         assumed = min(4 * parameters / 2**20 * _SERVER_SECONDS_PER_MEGABYTE, single / 2)
         found = fit(cells, service_seconds=assumed)
         joins = [seconds for record in records.values() for seconds in record.joins]
-        runs = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}"
+        runs, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", found.error
+        if not found.apart:
+            runs, error = "from clusters with other GPUs, by peak TFLOPS", math.hypot(error, BY_PEAK_ERROR)
         notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
                                        "transfer between zones are left out."]  # fmt: skip
+        if found.guessed:
+            stretches = "one stretch" if len(seen) == 1 else f"{len(seen)} stretches"
+            notes.append(f"Intervals are a guess: {stretches} of training cannot tell how much speeds differ.")
         return Workload(
             name=name,
-            compute={gpu: Estimate(seconds, found.error, runs)
+            compute={gpu: Estimate(seconds, error, runs)
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,

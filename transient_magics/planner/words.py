@@ -129,13 +129,15 @@ def forecast_words(forecast: Forecast) -> str:
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)} ({render_duration(low)} to {render_duration(high)}), "
-        f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)}){_unless(forecast)}"
+        f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)}){_but(forecast)}"
     )
 
 
-def _unless(forecast: Forecast) -> str:
+def _but(forecast: Forecast) -> str:
+    """What else must be known of it: how sure it is that the run ends, and whether the intervals are measured."""
     lost = 1 - forecast.finished
-    return f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
+    unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
+    return f"{unless}; a guess, from {forecast.guess}" if forecast.guess else unless
 
 
 def ending_words(forecast: Forecast) -> str:
@@ -152,5 +154,5 @@ def ending_words(forecast: Forecast) -> str:
 
     return (
         f"ends about {moment(forecast.seconds)} ({moment(low)} to {moment(high)}), "
-        f"for {money(forecast.dollars)} ({money(least)} to {money(most)}){_unless(forecast)}"
+        f"for {money(forecast.dollars)} ({money(least)} to {money(most)}){_but(forecast)}"
     )

@@ -16,7 +16,7 @@ from ..errors import PlanError
 from . import families
 from .speed import SCALING, bytes_per_step
 
-_BY_PEAK_ERROR = 0.3
+BY_PEAK_ERROR = 0.3
 """From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
 
 
@@ -83,18 +83,13 @@ class Workload:
             seconds = max(line.seconds(self.gigaflops, self.batch_size or families.BATCH_SIZE), 1e-4)
             return Estimate(max(seconds - self.service_seconds, seconds / 10), line.error,
                             f"from FLOPs, by the line of {self.family} networks")  # fmt: skip
-        peak = accelerator(gpu).teraflops
-        near = [name for name in self.compute if accelerator(name).teraflops and peak]
-        if not near:
+        if not (found := by_peak(self.compute, gpu)):
             measured = ", ".join(name.upper() for name in self.compute) or "no GPU"
             raise PlanError(
                 f"How fast {self.name} is on {gpu.upper()} is not known, measured were {measured}",
                 fix=f"Train it there for a minute, then plan with that run: workload='RUN' on {gpu}.",
             )
-        nearest = min(near, key=lambda name: abs(math.log(accelerator(name).teraflops / peak)))
-        known = self.compute[nearest]
-        seconds = known.seconds * accelerator(nearest).teraflops / peak
-        return Estimate(seconds, math.hypot(known.error, _BY_PEAK_ERROR), f"from {nearest.upper()}'s, by peak TFLOPS")
+        return found
 
     def knows(self, gpu: str) -> bool:
         """Whether `step` has an answer."""
@@ -117,6 +112,18 @@ class Workload:
         factor = fixed + (1 - fixed) * batch_size / self.batch_size
         error = math.hypot(known.error, 0.1 * abs(math.log(batch_size / self.batch_size)))
         return Estimate(known.seconds * factor, error, f"from a batch of {self.batch_size}")
+
+
+def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:
+    """The seconds of a step on a GPU from those on the known one whose peak speed is nearest; None without peaks."""
+    peak = accelerator(gpu).teraflops
+    near = [name for name in known if accelerator(name).teraflops and peak]
+    if not near:
+        return None
+    nearest = min(near, key=lambda name: abs(math.log(accelerator(name).teraflops / peak)))
+    seconds = known[nearest].seconds * accelerator(nearest).teraflops / peak
+    error = math.hypot(known[nearest].error, BY_PEAK_ERROR)
+    return Estimate(seconds, error, f"from {nearest.upper()}'s, by peak TFLOPS")
 
 
 def published(name: str) -> Workload | None:
