@@ -138,8 +138,10 @@ class Outcome:
         if not among:
             return mean, mean
         size = max(runs / BLOCKS, 2.0)
-        # The shares of blocks differ by the chance of their courses, too, which has no part in what is not known.
-        known = max((float(shares.var()) - among / size) / (1 - 1 / size), 0.0) + among / runs
+        # The shares of blocks differ by the chance of their courses, too, which has no part in what is not known. Where
+        # few courses are lost that chance is most of it, and what is left uncertain: its upper standard error counts.
+        differ = float(shares.var()) * (1 + (2 / (BLOCKS - 1)) ** 0.5)
+        known = max((differ - among / size) / (1 - 1 / size), 0.0) + among / runs
         certainty = among / min(known, 0.99 * among) - 1
         return (
             float(stats.beta.ppf((1 - level) / 2, mean * certainty, (1 - mean) * certainty)),
