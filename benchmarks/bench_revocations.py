@@ -7,11 +7,10 @@ and when its replacement is there (once, where that is there before); and a plai
 that is restarted as often. It builds its graph as TensorFlow would have it, and imports the one module that is used or
 what the package of models brings (`_plain.py`); its checkpoints are taken to cost nothing.
 
-A VM is paid until its end, 30 s after its notice. Our worker leaves at its notice, the peers' train on until the end.
-So the share is told twice, for everyone alike: of what VMs could have made until their ends (in which ours loses half a
-minute of each), and until their notices (in which the peers' steps under notice count, but not their time). Beside it
-stand the steps per minute. What a living worker could make is what it made before the first revocation, so that
-nobody's pace favours him.
+A VM lives 30 s longer than its notice, unpaid, and everybody trains on in them: ours until shortly before the end, the
+peers until it. The share is told twice, for everyone alike: of what VMs could have made until their ends, and until
+their notices (in which the steps under notice count, but not their time). Beside it stand the steps per minute. What a
+living worker could make is what it made before the first revocation, so that nobody's pace favours him.
 
 The contenders take turns, a few revocations each time. VMs take longer to boot than the notice lasts; on Compute Engine
 they take longer still. All processes share this machine's cores, where VMs would have their own: starting several at

@@ -132,7 +132,7 @@ function row(span, send, now, tell) {
     };
     node.tick = () => {
       const left = Math.ceil(vm.leaves_at - now());
-      setText(state, vm.state === "leaving" && vm.leaves_at ? (left > 0 ? `leaving in ${left} s` : "leaving") : vm.words);
+      setText(state, vm.leaves_at ? vm.words.replace(/ in \d+ s$/, left > 0 ? ` in ${left} s` : "") : vm.words);
       if (vm.life.some((part) => !part[3])) life.update(vm);
     };
     return node;

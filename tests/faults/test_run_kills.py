@@ -137,6 +137,8 @@ def test_a_notice_at_the_last_step(room: MachineRoom, mode: str) -> None:
     assert ended["step"] >= steps
     assert ward.events("train.checkpoint")[-1]["step"] == ended["step"]
     assert ward.events("train.evaluated")[-1]["step"] == ended["step"]
+    if mode == "async":  # where each step is one worker's own
+        assert sum(line["steps"] for line in ward.metrics()) == max(line["step"] for line in ward.metrics())
     healed("notice", f"at the last step, {mode}", ended["time"] / 1e9 - noticed)
 
 
@@ -156,6 +158,45 @@ def test_a_notice_in_a_synchronous_barrier(room: MachineRoom) -> None:
     healed("notice", "in a synchronous barrier", ward.trains(left["time"] / 1e9))
     exited = until(lambda: room.reports("worker-1", "process.exited"), "its end")[0]
     assert exited["time"] / 1e9 - noticed < 25.0, "before the VM is gone"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("notice", [0.0, 6.0])
+def test_a_notice_that_is_shorter_than_a_step(room: MachineRoom, notice: float) -> None:
+    ward = Ward(room, ("worker-1", "worker-2"), notice_seconds=notice)
+    ward.assign("ps-0")
+    until(lambda: len(ward.present()) == 2, "both train")
+    room.slow_down("worker-1", 300)
+    ward.trains()
+    noticed = room.preempt("worker-1") / 1e9
+    left = ward.wait("it left", "worker.left", worker="worker-1")
+    assert left["reason"] == "revoked"
+    healed("notice", f"of {notice:.0f} s, shorter than a step", ward.trains(left["time"] / 1e9))
+    exited = until(lambda: room.reports("worker-1", "process.exited"), "its end")[0]
+    assert exited["code"] == 0
+    assert exited["time"] / 1e9 - noticed < 25.0, "no step of 30 s is waited for"
+
+
+@pytest.mark.matrix
+def test_a_notice_and_then_the_end_of_the_server_or_the_run(room: MachineRoom) -> None:
+    """Whose place is taken is told to a chief that starts anew; and the notice does not delay a stop."""
+    ward = Ward(room, ("worker-1", "worker-2"), max_workers=2, notice_seconds=300.0)
+    ward.assign("ps-0")
+    until(lambda: len(ward.present()) == 2, "both train")
+    noticed = room.preempt("worker-1") / 1e9
+    ward.trains(noticed + 1)
+    ward.kill_server()
+    until(lambda: ward.events("train.started")[1:], "another one")
+    ward.trains()
+    ward.place("worker-3")
+    ward.assign("worker-3")
+    until(lambda: ward.present() == {"worker-1", "worker-2", "worker-3"}, "three train where two were declared")
+    stopped = time.time()
+    assert room.say("worker-1", {"do": "stop", "run": "run-1"}) == {"ok": True}
+    left = ward.wait("it left", "worker.left", worker="worker-1")
+    assert left["reason"] == "told to leave"
+    healed("notice", "before the server dies and the run is stopped", left["time"] / 1e9 - stopped)
+    ward.trains()
 
 
 @pytest.mark.matrix

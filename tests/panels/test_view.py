@@ -49,8 +49,9 @@ def test_vms_go_from_requested_to_training() -> None:
 def test_a_notice_counts_down_and_a_revoked_worker_names_its_replacement() -> None:
     snapshot, now, _ = at("notice")
     (leaving,) = [row for row in snapshot["vms"] if row["state"] == "leaving"]
-    assert leaving["words"] == "leaving in 29 s"
+    assert leaving["words"] == "training, leaving in 29 s"
     assert leaving["leaves_at"] - now == pytest.approx(29, abs=0.1)
+    assert leaving["state"] == "leaving"
     assert rows(at("short")[0])["worker-3"] == "revoked, replaced by worker-4"
 
 

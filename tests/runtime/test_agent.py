@@ -86,7 +86,7 @@ def test_a_killed_agent_is_followed_by_one_that_adopts_the_roles(room: MachineRo
 
 def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: MachineRoom):
     room.start_agent("vm")
-    room.put("vm", DECLARATION, "")
+    room.put("vm", {**DECLARATION, "notice_seconds": 3}, "")
     room.say("vm", worker(free_ports(1)))
     until(lambda: room.pids("vm"), "a process")
     flipped = room.preempt("vm")

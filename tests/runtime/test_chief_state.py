@@ -503,6 +503,7 @@ anything = st.one_of(
     ),
     st.builds(events.Stepping, st.integers(1, 6), st.just(1.0)),
     st.builds(events.Heard, st.integers(1, 6)),
+    st.builds(events.Noticed, st.integers(1, 6)),
     st.builds(events.Leaving, st.integers(1, 6), st.sampled_from(["revoked", "finished", "told to leave"])),
     st.builds(events.Disconnected, st.integers(1, 6)),
     st.builds(events.StepSeen, st.integers(0, 110)),
@@ -657,3 +658,19 @@ def test_with_a_worker_as_chief_one_saves_for_as_long_as_it_trains_and_is_able_t
     done = story(events.Disconnected(1))
     assert asked_to_save(done) == []
     assert events.Save() in done
+
+
+def test_who_is_under_notice_trains_on_beside_a_replacement_and_gets_no_duty():
+    story = Story(max_workers=2, chief="worker", checkpoint_steps=10)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story.joins(1, "worker-1")
+    story.joins(2, "worker-2")
+    assert story(events.Joined(3, "worker-3"))[0].message["do"] == "leave", "there are as many as there may be"
+    story(events.Noticed(1))
+    assert story.joins(3, "worker-3")["do"] == "joined"
+    assert story.state.active == 3
+    assert asked_to_save(story(events.StepSeen(10))) == [2]
+    story(events.Leaving(1, "revoked"))
+    assert story.state.active == 2
+    assert story(events.Joined(4, "worker-4"))[0].message["do"] == "leave"

@@ -6,14 +6,16 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
-from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
+from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment, shut_down
 
 pytestmark = pytest.mark.training
 
@@ -87,9 +89,22 @@ def play(room: MachineRoom) -> Story:
         return {line["worker"] for line in later if line["step"] > restarted["step"] + 5} == set(WORKERS)
 
     until(resumed, "all step again")
-    for name in (*WORKERS, "ps-0"):
+
+    # A VM is taken. All that runs there is told to end; then it is off, without a word to anybody.
+    story.marks["noticed"] = room.preempt("worker-2")
+    taken, agent = room.pids("worker-2")["worker-2"], room.say("worker-2", {"do": "ping"})["pid"]
+    shut_down(agent, taken)
+    threading.Timer(SYNC["notice_seconds"] + 1, lambda: freeze(taken)).start()
+    story.marks["left"] = story.wait("the worker of the VM that is taken", "worker.left", worker="worker-2")
+    until(lambda: len(rows(story, "worker-1", story.marks["left"]["time"])) > 2, "steps of those who are left")
+    for name in ("worker-1", "worker-3", "ps-0"):
         room.say(name, {"do": "stop", "run": "run-1"})
     return story
+
+
+def freeze(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGSTOP)
 
 
 def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_do_not_count(room: MachineRoom):
@@ -151,3 +166,13 @@ def test_training_resumes_from_the_checkpoint_when_the_parameter_server_restarts
     assert story.marks["restored"] >= saved[-1] > 0, "a later one may be written and not told yet"
     assert not story.events("train.failed")
     assert story.events("train.checkpoint")[-1]["step"] > story.marks["restored"]
+
+
+def test_a_worker_takes_part_under_notice_and_is_out_of_the_barrier_before_its_vm_ends(story: Story):
+    noticed, left = story.marks["noticed"], story.marks["left"]
+    assert left["reason"] == "revoked"
+    mine = rows(story, "worker-2", noticed)
+    made = sum(line["steps"] for line in mine[1:])
+    assert made > 3
+    assert mine[-1]["step"] - mine[0]["step"] == made, "each is counted once, the last one too"
+    assert max(line["gap_seconds"] for line in rows(story, "worker-1", noticed)) < 10

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.cloud import NOTICE
 from transient_magics.journal import Event, events
 from transient_magics.runtime import chief_events as e
 from transient_magics.runtime.chief_state import ChiefState, Plan
@@ -204,11 +205,15 @@ class Training:
             if worker.stepping:
                 self._say(worker, e.Stepping(worker.connection, 1.0, 8))
             return
-        if story.observer.seen[worker.vm].noticed:
+        noticed = story.observer.seen[worker.vm].noticed
+        if noticed and story.clock.now > noticed + NOTICE - TURN:  # where a notice is shorter, it is gone by then
             self._say(worker, e.Leaving(worker.connection, "revoked"))
             worker.connection = 0
             del self._workers[worker.vm]
-        elif worker.number is not None and not worker.stepping and story.chance.random() < 0.2:
+            return
+        if noticed:
+            self._say(worker, e.Noticed(worker.connection))
+        if worker.number is not None and not worker.stepping and story.chance.random() < 0.2:
             worker.stepping = True
             self._say(worker, e.Stepping(worker.connection, 1.0, 8))
         else:

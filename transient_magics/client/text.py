@@ -91,9 +91,10 @@ def replacement(state: ClusterState, vm: VmState) -> VmState | None:
 
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
-    """The VM's state in words: `ready`, `training`, `leaving in 23 s`, `revoked, replaced by worker-4`."""
+    """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `revoked, replaced by worker-4`."""
     run = state.active_run
-    if vm.state == "ready" and run and vm.name in run.workers:
+    training = bool(run and vm.name in run.workers)
+    if vm.state == "ready" and training:
         return "training"
     if vm.state == "ready" and vm.role == "ps" and run and run.phase == "running":
         return "serving"
@@ -101,7 +102,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         return "in charge"
     if vm.state == "leaving":
         left = leaves_at(vm) - now
-        return f"leaving in {left:.0f} s" if left > 0 else "leaving"
+        leaving = f"leaving in {left:.0f} s" if left > 0 else "leaving"
+        return f"training, {leaving}" if training else leaving
     if vm.state == "ready" and vm.failure:
         return f"of no use: {vm.failure}"
     if vm.state == "booting" and (vm.failure or vm.step):

@@ -195,7 +195,7 @@ def rent(lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed
 class _Generation:
     """One VM of each place, shape (runs, places), in seconds: when it runs, takes steps, is taken.
 
-    From the notice on it takes no steps and costs nothing.
+    It is taken at the notice: the half minute of training after that costs nothing and is left out.
     """
 
     running: Array

@@ -84,7 +84,10 @@ class Agent:
             await asyncio.sleep(_TRAFFIC_SECONDS)
 
     def _notice(self) -> None:
-        """The VM will be taken away: say so before anything else, then let the step in flight finish."""
+        """The VM will be taken away: say so before anything else. Workers train on, and leave in time by themselves.
+
+        Whoever ends from now on is not started again.
+        """
         self._report(PreemptionNoticed())
         self._preempted = True
         self._end_standbys()

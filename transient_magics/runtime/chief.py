@@ -345,6 +345,8 @@ class Chief:
             case "unsaved":
                 if (saver := self._state.saver) and saver.connection == connection:
                     self._happened(events.SaveFailed(f"{saver.name}: {message.get('reason')}"))
+            case "noticed":
+                self._happened(events.Noticed(connection))
             case "leaving":
                 self._happened(events.Leaving(connection, str(message.get("reason"))))
             case "trouble":

@@ -1,8 +1,8 @@
 """The chief's part in mini-batches: which worker it tells which size, when, and what it says about it.
 
 Between the chief's state machine and the arithmetic of batching.py. With `--batching uniform` nothing here says
-anything. A preemption notice needs no rule of its own: its worker says goodbye as soon as its step has ended, and at
-that moment the others take over its examples.
+anything. A preemption notice needs no rule of its own: its worker trains on until shortly before the end, also beside
+whoever takes its place, and says goodbye; at that moment the others take over its examples.
 """
 
 from __future__ import annotations

@@ -44,6 +44,13 @@ class Heard:
 
 
 @dataclass(frozen=True)
+class Noticed:
+    """The worker's VM is under notice: it trains on until shortly before the end, but is not to be reckoned with."""
+
+    connection: int
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The worker says goodbye: finished, revoked or told to leave."""
 

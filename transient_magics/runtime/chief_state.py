@@ -42,6 +42,7 @@ from .chief_events import (
     Instruction,
     Joined,
     Leaving,
+    Noticed,
     Persist,
     Prepared,
     Record,
@@ -101,6 +102,8 @@ class Member:
     active: bool = False
     lost: bool = False
     stepped: bool = False
+    noticed: bool = False
+    """Its VM is under notice, and another one may be on its way into its place."""
     accelerator: str = ""
     speed: float = 0.0
 
@@ -217,6 +220,10 @@ class ChiefState:
             case Exhausted(connection, fits):
                 heard = self._heard(connection, now)
                 return [*heard, *self._batches.exhausted(self._of(connection), fits, self.members.values())]
+            case Noticed(connection):
+                if member := self._of(connection):
+                    member.noticed = True
+                return self._heard(connection, now)
             case Leaving(connection, reason):
                 return self._leave(self._of(connection), reason, now)
             case Disconnected(connection):
@@ -293,7 +300,8 @@ class ChiefState:
         return Tell(member.connection or 0, {"do": "joined", "number": member.number, "active": max(self.active, 1)})
 
     def _full(self) -> bool:
-        present = sum(member.connection is not None and not member.lost for member in self.members.values())
+        staying = [member for member in self.members.values() if not member.lost and not member.noticed]
+        present = sum(member.connection is not None for member in staying)
         return bool(self.plan.max_workers) and present >= self.plan.max_workers
 
     def _of(self, connection: int) -> Member | None:
@@ -400,9 +408,9 @@ class ChiefState:
         return self._saving.begin(why, self._able_to_save())
 
     def _able_to_save(self) -> list[Member]:
-        """Workers that may be told to; not at the end, when they are told to leave."""
+        """Workers that may be told to; not at the end, when they are told to leave, nor with an end in sight."""
         training = self.phase is Phase.TRAINING and not self._stopping
-        return [member for member in self.members.values() if training and member.active]
+        return [member for member in self.members.values() if training and member.active and not member.noticed]
 
     def _save_as_asked(self) -> list[Instruction]:
         """At once, or after the one that is being written: the latest steps are not in that."""

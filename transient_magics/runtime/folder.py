@@ -60,6 +60,8 @@ class RunSpec:
     eval_batches: int = 100
     """Of the dev split, in an evaluation; 0: all."""
     pace_seconds: float | None = None
+    notice_seconds: float = 30.0
+    """Between the notice that a VM is taken and its end."""
     line_offset: int = 1
     threads: int = 0
     chief: str = "ps"

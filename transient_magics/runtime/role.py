@@ -60,6 +60,8 @@ class Role:
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_message(json.loads(given.assignment))
         self.spec: RunSpec = self.folder.spec()
+        # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and would kill us so.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def end(self, code: int) -> NoReturn:
         """Leave the code on disk and end at once; TensorFlow's servers might wait for dead peers."""

@@ -88,7 +88,7 @@ class RoleProcess:
         """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and no restart."""
         self.wanted = False
         if self.assignment.role == "worker":
-            self.signal(signal.SIGUSR1)  # says why: told to leave
+            self.signal(signal.SIGUSR1)  # of SIGTERM alone it makes that its VM is under notice
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         try:

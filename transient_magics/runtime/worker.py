@@ -1,13 +1,15 @@
 """The process of one worker: `python -m transient_magics.runtime.worker`.
 
 It asks the chief for a number, copies the records, builds its graph and trains until the chief says that the run is
-over, or until SIGTERM: then it finishes the step in flight, says goodbye and exits with 0. The main thread only waits
-for signals and watches; training has a thread of its own, because a blocked TensorFlow call would hold up Python's
-signal handlers.
+over, or until SIGUSR1: then it finishes the step in flight, says goodbye and exits with 0. SIGTERM is the notice that
+its VM is taken, from the agent or from the VM's own shutdown, and every step until then is free: it trains on, and
+leaves shortly before the end. The main thread only waits for signals and watches; training has a thread of its own,
+because a blocked TensorFlow call would hold up Python's signal handlers.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
 import socket
@@ -28,7 +30,10 @@ from .usercode import told
 from .worker_link import CHIEF_GONE, ChiefLink
 
 _LAST_STEP = 4.0
-"""Seconds that the step in flight may still take after SIGTERM."""
+"""Seconds that the step in flight may still take after SIGUSR1."""
+_BEFORE_END = 1.5
+"""Seconds between a worker's last step and the end of its VM: time to say goodbye. Where it is too little, it is killed
+like others are, and the chief finds it gone."""
 _GRAPH_WITHIN = 1.0
 """Seconds that the import of TensorFlow waits for the run's graph, which decides how much of it is needed."""
 _STUCK_BEFORE_FIRST = 90.0
@@ -48,7 +53,8 @@ class Worker:
         self._role = role
         self._watch = Stopwatch(role.asked)
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._goodbye = "revoked"
+        self._leave_at = math.inf
+        """When, of `time.monotonic`; finite once the VM is under notice."""
         self._failure: BaseException | None = None
         given = role.assignment
         self._link = ChiefLink(given.chief, role.spec.token, given.name, _accelerator())
@@ -57,21 +63,27 @@ class Worker:
 
     def run(self) -> NoReturn:
         """Train, and end the process."""
-        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "_goodbye", "told to leave"))
-        signal.signal(signal.SIGTERM, lambda *_: self._events.put("terminated"))
+        signal.signal(signal.SIGUSR1, lambda *_: self._events.put("dismissed"))
+        signal.signal(signal.SIGTERM, lambda *_: self._events.put("noticed"))
         self._link.on_told = lambda: self._events.put("told")
         self._link.start()
         threading.Thread(target=self._train, daemon=True, name="training").start()
         while True:
             looked = time.monotonic()
             try:
-                event = self._events.get(timeout=_LOOK_EVERY)
+                event = self._events.get(timeout=max(0.0, min(_LOOK_EVERY, self._leave_at - looked)))
             except queue.Empty:
+                if time.monotonic() >= self._leave_at:
+                    self._leave("revoked")
                 self._watchdog(asleep=time.monotonic() - looked)
                 continue
             match event:
-                case "terminated":
-                    self._leave(self._goodbye)
+                case "noticed":
+                    self._train_on()
+                case "stepped":
+                    self._leave(self._link.told or "revoked", stepping=False)
+                case "dismissed":
+                    self._leave("told to leave")
                 case "told":
                     self._leave(self._link.told or "told to leave")
                 case "failed":
@@ -97,6 +109,7 @@ class Worker:
             training.build(self._link.number)
             self._link.take_metrics = training.meter.take
             self._training = training
+            training.leave_at = self._leave_at
             training.run()
         except BaseException as error:  # noqa: BLE001 - user code and TensorFlow raise anything; the chief is told
             traceback.print_exc()
@@ -105,12 +118,23 @@ class Worker:
         else:
             self._events.put("stepped")
 
-    def _leave(self, reason: str) -> NoReturn:
-        """Let the step in flight end, say goodbye, exit."""
-        log(f"leaving: {reason}")
+    def _train_on(self) -> None:
+        """The VM is under notice. Told twice, as by the agent and by the VM's shutdown, the first time counts."""
+        if self._leave_at < math.inf:
+            return
+        left = self._role.spec.notice_seconds - _BEFORE_END
+        self._leave_at = time.monotonic() + left
+        log(f"under notice: training on for {left:.1f} s")
+        self._link.noticed()
         if self._training is not None:
+            self._training.leave_at = self._leave_at
+
+    def _leave(self, reason: str, *, stepping: bool = True) -> NoReturn:
+        """Let the step in flight end, if the VM lives that long, say goodbye, exit."""
+        log(f"leaving: {reason}")
+        if self._training is not None and stepping:
             self._training.stop.set()
-            deadline = time.monotonic() + _LAST_STEP
+            deadline = min(time.monotonic() + _LAST_STEP, self._leave_at + _BEFORE_END / 2)
             while (left := deadline - time.monotonic()) > 0:
                 try:
                     if self._events.get(timeout=left) in ("stepped", "failed"):

@@ -41,6 +41,7 @@ class ChiefLink:
         self.on_told: Callable[[], None] = lambda: None
         self.take_metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._stepping: dict[str, Any] | None = None
+        self._noticed = False
         self._socket: socket.socket | None = None
         self._writing = threading.Lock()
         self._closed = False
@@ -54,6 +55,11 @@ class ChiefLink:
         told = {"loss": loss, "samples": samples, "speed": speed, "gpu": has_gpu()}
         self._stepping = {"do": "stepping", **told}
         self._send(self._stepping)
+
+    def noticed(self) -> None:
+        """Tell that this VM is under notice; told again to every chief that we meet later."""
+        self._noticed = True
+        self._send({"do": "noticed"})
 
     def exhausted(self, fits: int) -> None:
         """Tell that the mini-batch did not fit into memory, and how many examples do."""
@@ -134,6 +140,8 @@ class ChiefLink:
                 self.number, self.active = int(message["number"]), int(message["active"])
                 self.numbered.set()
                 self.connected.set()
+                if self._noticed:
+                    self._send({"do": "noticed"})
                 if self._stepping is not None:
                     self._send(self._stepping)
             case "active":

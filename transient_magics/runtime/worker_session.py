@@ -47,6 +47,8 @@ class Training:
         self.meter = Meter(assignment.name)
         self.alive = time.monotonic()
         """When something last moved; the watchdog looks at it."""
+        self.leave_at = math.inf
+        """When the last step should be over (by `time.monotonic`), because the VM goes soon after."""
         self._fruitless = 0
         """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
@@ -137,9 +139,12 @@ class Training:
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
         exhausted = tensorflow().errors.ResourceExhaustedError
-        finished, last, refused = time.monotonic(), 0, None
+        finished, last, refused, lasted = time.monotonic(), 0, None, 0.0
         while not self.stop.is_set():
             started = time.monotonic()
+            if started + max(meter.usual, lasted) > self.leave_at:
+                self.stop.set()  # another step would hardly be finished, and others may wait for it at the barrier
+                break
             given = self._link.batch
             size, share = self._batch.next(given)
             if given and given[0] > size and given != refused:  # a chief may have forgotten what fits
@@ -169,6 +174,7 @@ class Training:
                 # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
             self.alive, self._fruitless = (now := time.monotonic()), 0
+            lasted = now - started
             if not counted:  # too late for its round, or lost with it; but from now on the others wait for this worker
                 self._link.stepping(None, 0)
                 continue
