@@ -216,6 +216,10 @@ def test_once_a_vm_ran_refusals_count_from_the_first_again_and_on_other_terms_on
     assert wait(*often, replace(came, provisioning_model="standard"), again) > 10 * once, "and on other terms"
     assert wait(*often, replace(again, provisioning_model="standard"), model="standard") == once
     assert wait(*(replace(vm, role="ps", accelerator="") for vm in often), again) == once, "another machine"
+    server = {"role": "ps", "accelerator": "", "provisioning_model": "standard"}
+    servers = [replace(vm, **server) for vm in (*often, came)]
+    assert Capacity(SPEC, servers[:-1], NOW - 30).offer("ps", 0, "", ZONES[:1], "standard") is None
+    assert Capacity(SPEC, servers, NOW - 30).offer("ps", 0, "", ZONES[:1], "standard"), "one ran there"
     later = replace(again, ended_at=NOW + 700)
     assert wait(*in_a_row(1, "quota"), again) == wait(*in_a_row(1, "quota")), "the longest of several closings counts"
     assert wait(later) == pytest.approx(once + 699)
@@ -246,6 +250,7 @@ def test_what_a_stockout_names_is_asked_first_for_five_minutes() -> None:
     named = replace(refused(1, ZONES[0], "stockout", hints=("asia-east1-a", ZONES[2])), ended_at=NOW)
     assert offer(named, after=299.9) == Offer(ZONES[2], "spot")
     assert offer(named, after=300) == Offer(ZONES[0], "spot")
+    assert offer(named, replace(named, hints=(), ended_at=NOW + 1), after=1) == Offer(ZONES[2], "spot"), "and goes on"
     other = replace(named, role="ps", accelerator="")
     assert offer(other) == Offer(ZONES[0], "spot"), "for that machine"
     assert Capacity(SPEC, [other], NOW).offer("ps", 0, "", ZONES, "standard") == Offer(ZONES[2], "standard")

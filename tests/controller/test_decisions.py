@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 from test_core import PRICE, START, WITH_CONTROLLER, Story, requests
 
-from transient_magics.controller.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, wanted
-from transient_magics.journal import events
+from transient_magics.controller.core import (
+    BeginDeletion,
+    DeleteVm,
+    RequestVm,
+    SaveAhead,
+    Situation,
+    idle_seconds,
+    wanted,
+)
+from transient_magics.journal import bill, events
 from transient_magics.spec import ClusterSpec, WorkerGroup
 
 HOME, BESIDE, FAR = "us-west1-b", "us-west1-a", "us-east1-c"
@@ -164,7 +172,10 @@ def test_a_resize_numbers_places_so_that_whoever_fits_stays_where_it_is() -> Non
     assert slots((0, "t4", ""), groups=(k80, t4)) == [(1, "k80"), (0, "t4")], "each has what fits it"
     assert slots((0, "t4", ""), (1, "k80", ""), groups=(k80, t4)) == [(1, "k80"), (0, "t4")]
     assert slots((5, "t4", ""), groups=(k80, t4)) == [(0, "k80"), (5, "t4")]
-    assert slots((4, "t4", ""), (1, "t4", ""), groups=(k80, t4)) == [(0, "k80"), (1, "t4")], "its own, if it fits"
+    for other in (0, 4):
+        assert slots((other, "t4", ""), (1, "t4", ""), groups=(k80, t4)) == [(0, "k80"), (1, "t4")], (
+            "its own, if it fits"
+        )
     assert slots((4, "t4", ""), (3, "t4", ""), groups=(k80, t4)) == [(0, "k80"), (3, "t4")], "else the lowest"
     # Of two in one place, the one that stays counts.
     assert slots((0, "t4", ""), (0, "k80", "leaving"), groups=(k80, t4)) == [(1, "k80"), (0, "t4")]
@@ -182,6 +193,7 @@ def test_a_resize_numbers_places_so_that_whoever_fits_stays_where_it_is() -> Non
 
 
 def test_idle_workers_go_home_at_the_second_and_the_rest_twice_as_late() -> None:
+    assert idle_seconds(Situation(START + 9, Story().state)) == 0.0, "it is not ready yet"
     story = workers(WorkerGroup("k80", 2), idle_seconds=600.0)
     assert story.after(599.9).decisions() == []
     story.now = START + 600
@@ -202,6 +214,16 @@ def test_when_a_run_is_done_there_follows_what_was_said_and_no_sooner() -> None:
     assert workers(WorkerGroup("k80", 1)).decisions() == []
 
 
+def dear(limit: float) -> Story:
+    """A cluster that costs six dollars an hour, and was declared for less than one."""
+    story = workers(WorkerGroup("k80", 1), max_cost=limit)
+    story.happens(events.VmRequested(
+        vm="worker-7", role="worker", slot=0, zone=HOME, accelerator="k80", machine_type="", provisioning_model="spot",
+        hourly=6.0 - 2 * 0.256, on_demand_hourly=9.0,
+    ), events.VmRunning(vm="worker-7", address="10.0.0.1"))  # fmt: skip
+    return trained(story)
+
+
 def test_the_limits_of_time_and_money_hold_to_the_second() -> None:
     story = trained(workers(WorkerGroup("k80", 1), max_seconds=7200.0))
     assert story.after(7199.9).decisions() == []
@@ -212,15 +234,12 @@ def test_the_limits_of_time_and_money_hold_to_the_second() -> None:
     assert story.after(3599.0).decisions() == []
     story.now = START + 3600
     assert story.decisions() == [BeginDeletion("the limit of $0.98 is reached")]
-    # And what was spent, where that is more: a VM on demand in the place of a Spot one.
-    story = workers(WorkerGroup("k80", 1), max_cost=1.0)
-    story.happens(events.VmRequested(
-        vm="worker-7", role="worker", slot=0, zone=HOME, accelerator="k80", machine_type="", provisioning_model="spot",
-        hourly=6.0 - 2 * 0.256, on_demand_hourly=9.0,
-    ), events.VmRunning(vm="worker-7", address="10.0.0.1"))  # fmt: skip
-    trained(story)
+    # And what was spent, where that is more, as with a VM on demand in the place of a Spot one.
+    spent = bill(dear(1.0).state, START + 600).total
+    assert spent == pytest.approx(1.0)
+    story = dear(spent)
     assert story.after(599.9).decisions() == []
-    story.now = START + 600.0001
+    story.now = START + 600
     assert story.decisions() == [BeginDeletion("the limit of $1.00 is reached")]
 
 
@@ -245,9 +264,9 @@ def test_advice_of_compute_engine_decides_in_which_zone_workers_are_asked_for() 
 
 def test_numbers_go_on_from_the_highest_whoever_gave_the_names() -> None:
     story = Story(workers=3)
-    for vm in ("worker-9", "worker-x", "my-worker-3"):
+    for vm in ("worker-9", "worker-x", "my-worker-12"):
         story.happens(events.VmRequested(
             vm=vm, role="worker", slot=7, zone=HOME, accelerator="k80", machine_type="", provisioning_model="spot",
             hourly=1.0, on_demand_hourly=1.0,
         ), events.VmDeleted(vm=vm, reason=""))  # fmt: skip
-    assert [each.vm for each in requests(story.decisions())] == ["ps-0", "worker-10", "worker-11", "worker-12"]
+    assert [each.vm for each in requests(story.decisions())] == ["ps-0", "worker-13", "worker-14", "worker-15"]

@@ -161,6 +161,7 @@ def test_what_a_cluster_will_have_cost_when_compute_engine_ends_it() -> None:
     assert at_the_end(cluster(vm(running_at=NOW - 15)), spec, NOW) == pytest.approx(round(0.25 * 15 / 3600 + 6.25, 6))
     assert at_the_end(cluster(vm(running_at=NOW - 15)), spec, NOW) == round(0.25 * 15 / 3600 + 6.25, 6)
     assert at_the_end(cluster(vm(running_at=0.0, state="requested")), spec, NOW) == 6.25
+    assert at_the_end(cluster(vm(running_at=NOW + 5)), spec, NOW) == 6.25, "a clock that goes before ours"
     deleted = vm(state="deleted", running_at=NOW - 15, ended_at=NOW)
     assert at_the_end(cluster(deleted), spec, NOW) == round(0.25 / 60 + 6.25, 6), "its minute was paid"
     assert at_the_end(cluster(vm()), spec, NOW + 90 * HOUR) == pytest.approx(0.25 * 92), "no more after its end"

@@ -106,11 +106,11 @@ def _uptime(state: ClusterState, vm: VmState, now: float) -> float:
     """For how many seconds it ran until `now`."""
     if not vm.running_at:
         return 0.0
-    seconds = max(0.0, state.clock.between(_started_at(vm), _stopped_at(vm, now) or now))
+    seconds = state.clock.between(_started_at(vm), _stopped_at(vm, now) or now)
     if vm.ended_at and not vm.stopping_at and state.spec:  # nobody saw when; Compute Engine ends VMs at their limit
         left = state.spec.ends_at - state.spec.declared_at
-        seconds = min(seconds, max(0.0, left - state.clock.between(state.spec.declared_at, _started_at(vm))))
-    return seconds
+        seconds = min(seconds, left - state.clock.between(state.spec.declared_at, _started_at(vm)))
+    return max(0.0, seconds)
 
 
 def _started_at(vm: VmState) -> float:
