@@ -85,6 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tm-mutants-") as place:
         mutmut, copy = environment(Path(place)), lay_out(Path(place) / "project")
         bounded([mutmut, "run", "no-such-mutant"], copy)
+        see_that_tests_are_found(copy)
         changes = changed(copy)
         names = sorted(name for name, change in changes.items() if given.only in change.place)
         sample = 50 if given.quick else given.sample
@@ -130,7 +131,7 @@ def lay_out(copy: Path) -> Path:
     settings = [
         "[mutmut]",
         "source_paths = transient_magics",
-        "timeout_multiplier = 2.0",
+        "timeout_multiplier = 8.0",  # of the time that passes: a busy machine is no failure
         "timeout_constant = 3.0",
         listed("only_mutate", tuple(f"transient_magics/{name}" for name in MUTATED)),
         listed("also_copy", COPIED[1:]),
@@ -141,6 +142,13 @@ def lay_out(copy: Path) -> Path:
     ]
     (copy / "setup.cfg").write_text("\n".join(settings) + "\n")
     return copy
+
+
+def see_that_tests_are_found(copy: Path) -> None:
+    """Whether each test still has its name where it is collected again, after a fork: else mutants fail for nothing."""
+    stats = json.loads((copy / "mutants" / "mutmut-stats.json").read_text())
+    if odd := [name for name in stats["duration_by_test"] if "\\" in name]:
+        sys.exit(f"pytest escapes the backslash in these names once more each time: {odd}")
 
 
 def changed(copy: Path) -> dict[str, Change]:

@@ -51,10 +51,6 @@ def nested(depth: int, innermost: Any = 1, *, objects: bool = False) -> Any:
         }),
         (checks.Count, (0, BEFORE), {-1: "-1 is less than 0", "x": "no whole number: 'x'"}),
         (checks.Amount, (0, 0.5), {-0.5: "-0.5 is less than 0"}),
-        (Annotated[int, checks.within(2, 5)], (2, 5), {1: "1 is not from 2 to 5", 6: "6 is not from 2 to 5"}),
-        (Annotated[int, checks.at_least(0), checks.within(-9, 5)], (0, 5), {
-            -1: "-1 is less than 0", 6: "6 is not from -9 to 5",
-        }),
         (checks.Name, ("worker-0",), {"": "no name: ''", "../..": "no name: '../..'"}),
         (checks.NameOrNone, ("", "worker-0"), {"/": "no name: '/'", 0: "no text: 0"}),
         (Literal["ps", "worker"], ("ps", "worker"), {
@@ -75,6 +71,18 @@ def test_a_value_is_let_in_or_what_is_wrong_with_it_is_said(
         with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
             check(value)
         assert str(refused.value).endswith(said)
+
+
+def test_bounds_are_let_in_and_what_is_beyond_them_is_not() -> None:
+    from_two, small = checks.of(Annotated[int, checks.within(2, 5)]), checks.within(-9, 5)
+    both = checks.of(Annotated[int, checks.at_least(0), small])
+    assert [from_two(2), from_two(5), both(0), both(5), small(-9)] == [2, 5, 0, 5, -9]
+    for check, value, said in (
+        (from_two, 1, "1 is not from 2 to 5"), (from_two, 6, "6 is not from 2 to 5"), (both, -1, "-1 is less than 0"),
+        (both, 6, "6 is not from -9 to 5"), (small, -10, "-10 is not from -9 to 5"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{said}$"):
+            check(value)
 
 
 def test_many_values_are_let_in_each_by_its_check_up_to_so_many() -> None:

@@ -271,6 +271,8 @@ def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> No
     assert story.state.to_dict() == {
         "next_number": 6, "given": {"0": "worker-0", "1": "worker-1", "4": "worker-4", "5": "worker-7"},
     }  # fmt: skip
+    first = Story(kept={"next_number": 3, "given": {}})
+    plays(first, (1, events.Joined(1, "worker-9"), [events.Persist(), welcome(1, 3, 1)]))
     fresh = ChiefState(Plan("run-1", 100), {}, 0.0, Roster())
     assert fresh.to_dict() == {"next_number": 0, "given": {}}
     assert (fresh.step, fresh.phase, fresh.active, fresh.next_mark) == (0, Phase.PREPARING, 0, 100)
@@ -375,6 +377,12 @@ def test_a_checkpoint_is_due_so_many_seconds_after_the_one_that_was_restored() -
         (699.9, events.StepSeen(41), []),
         (700, events.StepSeen(42), [events.Save()]),
     )
+    plays(
+        Story(checkpoint_steps=40),
+        (1, events.Prepared(40), [told(vm_events.TrainStarted, step=40)]),
+        (2, events.StepSeen(79), []),
+        (3, events.StepSeen(80), [events.Save()]),
+    )
 
 
 def test_an_evaluation_is_not_begun_twice_and_the_next_one_is_of_the_next_checkpoint() -> None:
@@ -464,6 +472,24 @@ def test_a_slow_run_is_told_in_tenths_but_not_where_it_was_disturbed() -> None:
     assert slowed(events.EvaluationAsked()) == [], "while an evaluation goes on, it is no wonder"
     assert slowed(events.SaveAsked()) == [], "nor while a checkpoint is being written"
     assert slowed(events.StepSeen(10**6)) == [], "nor at the end"
+
+
+@pytest.mark.parametrize(("mode", "bottleneck", "worker"), [("sync", "worker", "worker-1"), ("async", "network", "")])
+def test_where_workers_wait_for_each_other_the_one_that_all_wait_for_is_named(
+    mode: str, bottleneck: str, worker: str
+) -> None:
+    story = training(
+        workers=2, mode=mode, train_steps=10**6, checkpoint_steps=None, alarm_below=0.8, alarm_after=5.0
+    )  # fmt: skip
+    for second in range(80):
+        slow = second >= 40
+        for connection, waits in ((1, 0.5 if slow else 0.0), (2, 0.0)):
+            computes = 0.5 if waits or not slow else 1.0
+            line = {"step": 9, "steps": 10, "samples": 160, "compute_seconds": computes, "wait_seconds": waits}
+            story(events.Heard(connection, {**line, "loss": 1.0}), after=0.5 if slow else 0.25)
+        story(events.Tick(), after=0.0)
+    (said,) = story.emitted("train.slow")
+    assert (said["bottleneck"], said["worker"]) == (bottleneck, worker)
 
 
 @pytest.mark.parametrize("batching", ["static", "dynamic"])

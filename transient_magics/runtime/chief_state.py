@@ -469,7 +469,6 @@ class ChiefState:
         if not self._written:
             return done
         if event.step != self._saving.step:
-            self._evaluating = True
             return [*done, Evaluate(self._saving.step)]
         self.phase = Phase.ENDED
         finished = TrainFinished(
