@@ -23,7 +23,9 @@ from transient_magics.spec import ClusterSpec, WorkerGroup
 HOME, BESIDE, FAR = "us-west1-b", "us-west1-a", "us-east1-c"
 PRICES = dict.fromkeys(("k80", "t4", "cpu", "parameter-server", "controller"), PRICE)
 FREE_AND_FIXED = (WorkerGroup("k80", 1), WorkerGroup("t4", 2, HOME))
-SPREAD: dict[str, Any] = {"groups": FREE_AND_FIXED, "zones": (FAR, BESIDE), "prices": PRICES}
+SPREAD: dict[str, Any] = {
+    "groups": FREE_AND_FIXED, "zones": (FAR,), "prices": PRICES, "candidates": {"k80": (FAR, BESIDE)},
+}  # fmt: skip
 
 
 def request(vm: str, slot: int, accelerator: str, zone: str = HOME, model: str = "spot", replaces: str | None = None
@@ -161,6 +163,8 @@ def slots(*living: tuple[int, str, str], lost: tuple[tuple[int, str], ...] = (),
             story.happens(events.VmPreemptionNotice(vm=vm))
         if state == "revoked":
             story.happens(events.VmRevoked(vm=vm, signal="api"))
+        if state == "deleted":
+            story.happens(events.VmDeleted(vm=vm, reason="silent"))
     places = wanted(Situation(story.now, story.state))
     return [(place.slot, place.accelerator) for place in places if place.role == "worker"]
 
@@ -185,6 +189,8 @@ def test_a_resize_numbers_places_so_that_whoever_fits_stays_where_it_is() -> Non
     two = WorkerGroup("k80", 2)
     assert slots((0, "t4", ""), lost=((2, "k80"),), groups=(two, t4)) == [(2, "k80"), (1, "k80"), (0, "t4")]
     assert slots((0, "t4", ""), lost=((2, "t4"),), groups=(two, t4)) == [(1, "k80"), (2, "k80"), (0, "t4")]
+    gone = (2, "k80", "deleted")
+    assert slots((0, "t4", ""), gone, groups=(two, t4)) == [(1, "k80"), (2, "k80"), (0, "t4")], "nobody took it away"
     # A place with a zone has the VM of that zone, though one without comes first.
     assert slots((1, "k80", ""), groups=(k80, WorkerGroup("k80", 1, HOME))) == [(0, "k80"), (1, "k80")]
     assert slots((0, "k80", ""), (5, "t4", ""), groups=(k80, WorkerGroup("k80", 1, HOME), t4)) == [
