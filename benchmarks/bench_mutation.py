@@ -148,7 +148,7 @@ def see_that_tests_are_found(copy: Path) -> None:
     """Whether each test still has its name where it is collected again, after a fork: else mutants fail for nothing."""
     stats = json.loads((copy / "mutants" / "mutmut-stats.json").read_text())
     if odd := [name for name in stats["duration_by_test"] if "\\" in name]:
-        sys.exit(f"pytest escapes the backslash in these names once more each time: {odd}")
+        sys.exit(f"pytest escapes the backslash in these names once more each time: {odd}"[:2000])
 
 
 def changed(copy: Path) -> dict[str, Change]:

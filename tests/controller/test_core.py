@@ -171,13 +171,13 @@ def test_no_vm_is_asked_for_that_would_not_have_booted_when_the_limit_comes() ->
 
 @pytest.mark.parametrize(
     ("options", "seconds", "word"),
-    [({"max_seconds": 3600.0}, 3601, "60 min"), ({"max_cost": 1.0}, 3600 * 1.4, r"\$1.00")],
+    [({"max_seconds": 3600.0}, 3601, "60 min"), ({"max_cost": 1.0}, 3600 * 1.4, "$1.00")],
 )
 def test_limits_end_the_cluster(options: dict[str, float], seconds: float, word: str) -> None:
     story = Story(**options).all_ready().happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
     (decision,) = story.after(seconds).decisions()
     assert isinstance(decision, BeginDeletion)
-    assert word.replace("\\", "") in decision.reason
+    assert word in decision.reason
 
 
 def test_limits_are_counted_on_the_emulated_clock() -> None:
