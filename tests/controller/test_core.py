@@ -127,6 +127,18 @@ def test_a_boot_that_succeeds_makes_up_for_one_that_failed() -> None:
     assert [each.vm for each in requests(story.decisions())] == ["worker-3", "worker-4"]
 
 
+def test_a_vm_that_runs_after_it_was_given_up_is_deleted_and_its_successor_stays() -> None:
+    story = Story(workers=1)
+    story.carry_out(story.decisions())
+    story.happens(events.VmRefused(vm="worker-0", reason="it did not start within 600 s", cause="other")).after(60)
+    (asked,) = requests(story.decisions())
+    story.carry_out([asked]).happens(events.VmRunning(vm="worker-0", address=""))
+    (delete,) = story.decisions()
+    assert isinstance(delete, DeleteVm)
+    assert (asked.vm, delete.vm, delete.reason) == ("worker-1", "worker-0", "it came after it was given up")
+    assert story.carry_out([delete]).decisions() == []
+
+
 def test_without_replacement_a_revoked_worker_stays_away() -> None:
     story = Story(replace=False).all_ready().happens(events.VmRevoked(vm="worker-0", signal="ssh"))
     assert story.decisions() == []

@@ -68,10 +68,10 @@ def test_events_read_twice_count_once(story: list[Event]) -> None:
 
 
 @given(stories)
-def test_a_vm_that_is_gone_stays_gone(story: list[Event]) -> None:
+def test_a_vm_that_ran_and_is_gone_stays_gone(story: list[Event]) -> None:
     state = ClusterState()
     for event in story:
-        gone = {name for name, vm in state.vms.items() if not vm.living}
+        gone = {name for name, vm in state.vms.items() if not vm.living and vm.running_at}
         state = replay([event], state)
         if not isinstance(event, events.VmRequested):
             assert gone <= {name for name, vm in state.vms.items() if not vm.living}
@@ -152,6 +152,17 @@ def test_compute_engines_own_times_count_where_they_can_be_true() -> None:
 def test_a_vm_that_went_unseen_is_paid_until_its_time_limit_at_most() -> None:
     assert billed(revoked(10 * HOUR), max_seconds=3 * 3600.0) == pytest.approx(2 * 3600)
     assert billed(now=10 * 3600, max_seconds=3 * 3600.0) == pytest.approx(9 * 3600), "one that is there still costs"
+
+
+def test_a_vm_that_runs_after_it_was_given_up_is_paid_for_and_of_no_use() -> None:
+    refused = events.VmRefused(vm="worker-0", reason="it did not start within 600 s", cause="other", time=HOUR)
+    late = runs(2 * HOUR + 5 * SECOND, started=2 * HOUR)
+    assert billed(refused, late, now=3 * 3600) == pytest.approx(3600)
+    assert billed(refused, late, deleted(3 * HOUR, stopping=3 * HOUR - 5 * SECOND)) == pytest.approx(3595)
+    vm = replay(numbered([requested("worker-0", 1), refused, late])).vms["worker-0"]
+    assert (vm.state, vm.failure, vm.reason) == ("booting", "it came after it was given up", "")
+    # One that has run is gone for good.
+    assert billed(runs(HOUR), deleted(2 * HOUR), runs(3 * HOUR), now=9 * 3600) == pytest.approx(3600)
 
 
 def test_what_a_run_costs_is_its_share_of_the_vms_time() -> None:

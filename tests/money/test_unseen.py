@@ -1,9 +1,14 @@
-"""A VM that came and went while nobody looked is on the bill: the controller was killed between asking and seeing."""
+"""VMs that nobody knew of are on the bill: those that came and went unseen, and those that came after all.
+
+A controller that was killed between asking and seeing finds the first; the second begin to run when the request for
+them was taken for failed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +17,11 @@ from typing import Any
 import pytest
 
 from tests.homes import own_home
+from tests.steered import steered
 from transient_magics import emulator
 from transient_magics.client import Declaration
 from transient_magics.client.clusters import specify
+from transient_magics.cloud import ComputeEngine
 from transient_magics.controller.access import Access
 from transient_magics.controller.fleet import Fleet
 from transient_magics.controller.machines import vm_request
@@ -23,6 +30,11 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.journal import ClusterState, Journal, bill, events, now
 from transient_magics.remote import generate_key
 from transient_magics.spec import ClusterSpec
+
+from .catalog_prices import catalog_prices
+from .comparing import differences
+from .observer import Observer
+from .reckoning import reckon
 
 ZONE = "us-west1-b"
 WORKER: dict[str, Any] = {
@@ -94,3 +106,34 @@ async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Pa
         assert until <= vm.stopping_at <= vm.ended_at, name
         assert by_vm[name] == pytest.approx(state.clock.between(vm.started_at, vm.stopping_at) / 3600), name
         assert by_vm[name] > 0.1, "a second is ten minutes"
+
+
+@pytest.mark.story
+async def test_vms_that_run_after_they_were_given_up_are_deleted_and_paid_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in (ComputeEngine.insert, ComputeEngine.insert_many):
+        monkeypatch.setitem(method.__kwdefaults__, "timeout", 1.0)  # instead of ten minutes
+    weather(url, hours_per_minute=10, boot="1500s")  # 2.5 s here
+    with Observer(url) as observer:
+        async with steered(Declaration(f"t4x2@{ZONE}", name="late", max_hours=100)) as late:
+            state = await late.until(
+                lambda state: (
+                    any(vm.cause == "other" and not vm.running_at for vm in state.vms.values())
+                    and any(vm.running_at and vm.state == "deleted" for vm in state.vms.values())
+                )
+            )
+            assert any("did not start within 1 s" in vm.reason for vm in state.vms.values())
+            for method in (ComputeEngine.insert, ComputeEngine.insert_many):
+                monkeypatch.setitem(method.__kwdefaults__, "timeout", 600.0)
+            weather(url, hours_per_minute=10, boot="0.3s")
+            await late.until(lambda state: state.phase == "ready")
+        observer.look()
+    state = late.cluster.state
+    reckoned = reckon(observer.vms(), observer.clock(time.time()), catalog_prices())
+    compared = {each.vm: each.dollars for each in differences(late.cluster.cost(), reckoned, "late")}
+    ran = {vm.name for vm in state.vms.values() if vm.running_at}
+    refused = {each.vm for each in late.cluster.events("vm.refused")}  # type: ignore[attr-defined]
+    assert refused & ran
+    assert compared == pytest.approx(dict.fromkeys(compared, 0.0), abs=5e-3)
+    assert all(late.cluster.cost().by_vm[name] > 0 for name in refused & ran)

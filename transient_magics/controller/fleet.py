@@ -163,6 +163,8 @@ class Fleet:
             return
         try:
             left = await self._listed()
+            if self._charge({vm_name(self._spec, vm.name): vm for vm in left}):
+                return  # they are known again, and deleted as the others were
             for vm in sorted(left, key=self._is_ours):
                 if self._is_ours(vm):
                     await self._keep_journal()
@@ -390,18 +392,37 @@ class Fleet:
                 signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._silence else "api"
                 stopping = self._here(endings.get(vm.vm_id))
                 self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal, stopping=stopping))
+        self._charge(found)
         known = {vm.name for vm in self._state.living}
         for name, vm in found.items():
             # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one nobody knows.
             if name in (*known, here()):
                 continue
             if name not in self._tasks and f"delete {name}" not in self._tasks:
-                self._tasks.do(f"remove {name}", self._remover(vm))
+                self._tasks.do(f"remove {name}", self._remover(name, vm))
 
-    def _remover(self, vm: Vm) -> Callable[[], Any]:
+    def _charge(self, found: Mapping[str, Vm]) -> bool:
+        """Record that VMs run which were given up before they did: they are paid for until they are deleted.
+
+        Whether there are any.
+        """
+        late = [name for name, vm in found.items() if vm.status == "RUNNING" and self._never_ran(name)]
+        for name in late:  # without an address: nobody is to give it work
+            started = self._here(found[name].last_start)
+            self._recorder.record(events.VmRunning(vm=name, address="", vm_id=found[name].id, started=started))
+        return bool(late)
+
+    def _never_ran(self, name: str) -> bool:
+        """Whether the VM was asked for, and is gone as far as is known without having run."""
+        vm = self._state.vms.get(name)
+        return bool(vm and not vm.living and not vm.running_at) and name not in self._tasks
+
+    def _remover(self, name: str, vm: Vm) -> Callable[[], Any]:
         async def remove() -> None:
             with self._login.minded():
                 await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
+                if self._never_ran(name):
+                    await self._unseen(name)  # it may have run before it was deleted
 
         return remove
 

@@ -23,6 +23,8 @@ MOST_LOST = 1_000_000
 RECENT = 60
 MOST_FAILED_BOOTS = 2
 """VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
+UNEXPECTED = "it came after it was given up"
+"""Why a VM is of no use that runs though it had been called refused or gone."""
 SERIES = 720
 MARKS = 120
 
@@ -389,6 +391,9 @@ def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
 @_rule(e.VmRunning)
 def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
     vm = state.vms.get(event.vm)
+    if vm and not vm.living and not vm.running_at:  # it costs money, whoever said that it cannot be had
+        vm = _changed(vm, state="requested", failure=vm.failure or UNEXPECTED, reason="", cause="", ended_at=0.0)
+        state = _changed(state, vms={**state.vms, event.vm: vm})
     return _with_vm(
         state,
         event.vm,
