@@ -31,6 +31,20 @@ def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: 
     assert troubles[1] == ""
 
 
+def test_while_a_cluster_is_deleted_it_is_said_that_what_is_left_costs_money(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, ClusterState())
+        login = Login(recorder)
+        login.tell()
+        assert not recorder.trouble
+        login.refuse(EXPIRED)
+        recorder.record(events.ClusterDeleting(reason="asked by the user"))
+        login.tell()
+        told = "Google did not accept the credentials. What is left of the cluster is not deleted, and costs money"
+        assert recorder.trouble.startswith(told)
+        assert "`gcloud auth application-default login`" in recorder.trouble
+
+
 def test_what_troubled_an_earlier_controller_is_told_until_this_one_knows_better(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.jsonl") as journal:
         for first in ("", "what is wrong now"):

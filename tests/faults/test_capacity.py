@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient
-from transient_magics import client
+from tests.faults.healing import healed
+from tests.faults.test_controller_on_a_vm import vms
+from transient_magics import client, places
+from transient_magics.client import commands
+from transient_magics.errors import ClusterError
 from transient_magics.journal import events
 
 MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
@@ -120,3 +126,45 @@ def test_while_no_credentials_are_accepted_vms_stay_and_what_is_wanted_waits(wit
     finally:
         witness.weather(credentials="accepted")
         patient.cluster.delete()
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.matrix)], ids=["lives", "killed"])
+def test_credentials_that_expire_in_the_middle_of_a_deletion_are_told_and_the_next_one_finishes(
+    witness: client.Cluster, killed: bool
+) -> None:
+    cluster = client.declare(client.Declaration("k80", name="halfway-gone", max_workers=2))
+    patient = Patient(cluster)
+    exist = lambda: {path.name for path in (places.emulator() / "vms").glob("halfway-gone-*")}  # noqa: E731
+    try:
+        cluster.wait(PATIENCE)
+        witness.weather(boot="15s")
+        cluster.resize("k80x2")
+        asked = patient.event(0, events.VmRequested, vm="worker-1").at
+        mark = patient.mark()
+        commands.send(cluster.directory, {"do": "delete"})
+        patient.event(mark, events.VmDeleted, vm="worker-0")
+        witness.weather(credentials="expired")
+        assert not cluster.state.over
+        patient.sees(lambda: "halfway-gone-worker-1" in exist(), "the VM that was asked for")
+        if killed:
+            os.kill(patient.controller(), signal.SIGKILL)
+        told = "is not deleted, and costs money, until you type `gcloud auth application-default login`"
+        patient.until(lambda state: told in state.trouble, "told")
+        with pytest.raises(ClusterError) as raised:
+            cluster.delete(5)
+        assert told in str(raised.value)
+        assert "halfway-gone-worker-1" in exist()
+        assert not patient.since(mark, events.ClusterDeleted)
+        time.sleep(max(0.0, asked + 20 - time.time()))  # until it runs, and nobody of ours may see it
+        witness.weather(credentials="accepted")
+        runs = vms("halfway-gone").get("worker-1") == "RUNNING"
+        began = time.monotonic()
+        cluster.delete(PATIENCE)
+        seconds = time.monotonic() - began
+        healed("credentials expire", f"deletion{', controller killed' if killed else ''}", seconds)
+        assert seconds < 120, "credentials are looked for every half minute"
+        assert not exist()
+        assert cluster.cost().by_vm["worker-1"] > 0 or not runs
+    finally:
+        witness.weather(credentials="accepted", boot="2s")
+        cluster.delete()

@@ -138,7 +138,9 @@ class Fleet:
         """
         if vm.name == here():
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
-        elif not self._login.refused:
+        elif self._login.refused:
+            self._login.tell()
+        else:
             self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
 
     async def preempt(self, vm: VmState, seconds: float) -> None:
@@ -159,6 +161,7 @@ class Fleet:
         A controller on one of the VMs does not live to see that; its journal is in the bucket then.
         """
         if self._login.refused:
+            self._login.tell()
             await asyncio.sleep(_FIRST_WAIT)
             return
         try:

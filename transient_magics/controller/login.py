@@ -15,10 +15,12 @@ from .record import Recorder
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
 _SOURCE = "credentials"
-_FIX = (
-    "Training goes on; VMs are neither made nor deleted until you type `gcloud auth application-default login` in a "
-    "terminal of the machine on which the controller runs (nothing has to be restarted)."
+_TYPE = (
+    "until you type `gcloud auth application-default login` in a terminal of the machine on which the controller runs "
+    "(nothing has to be restarted)."
 )
+_FIX = f"Training goes on; VMs are neither made nor deleted {_TYPE}"
+_FIX_DELETING = f"What is left of the cluster is not deleted, and costs money, {_TYPE}"
 
 
 class Login:
@@ -27,17 +29,27 @@ class Login:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._pause = _FIRST_PAUSE
-        self.refused = False
+        self._said = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether they were not accepted."""
+        return bool(self._said)
 
     def refuse(self, error: CredentialsError) -> None:
         """They were not accepted. Every request says so in its own words; the first is told."""
-        if not self.refused:
-            self.refused = True
-            self._recorder.note(_SOURCE, f"{error.what.rstrip('.')}. {_FIX}")
+        self._said = self._said or error.what.rstrip(".")
+        self.tell()
+
+    def tell(self) -> None:
+        """Say what waits for a login, if anything does: while the cluster is deleted, its end."""
+        if self._said:
+            fix = _FIX_DELETING if self._recorder.state.phase == "deleting" else _FIX
+            self._recorder.note(_SOURCE, f"{self._said}. {fix}")
 
     def accept(self) -> None:
         """A request was answered."""
-        self.refused, self._pause = False, _FIRST_PAUSE
+        self._said, self._pause = "", _FIRST_PAUSE
         self._recorder.note(_SOURCE, "")
 
     def pause(self) -> float:
