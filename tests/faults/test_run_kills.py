@@ -17,8 +17,8 @@ import pytest
 from tests.faults.conftest import processes
 from tests.faults.healing import healed
 from tests.faults.rooms import Ward
-from tests.runtime.machine_room import MachineRoom, isolated, until
-from tests.runtime.test_training import DIGITS
+from tests.runtime.machine_room import MachineRoom, free_ports, isolated, until
+from tests.runtime.test_training import DIGITS, assignment
 
 pytestmark = pytest.mark.training
 
@@ -222,6 +222,41 @@ def test_a_server_killed_while_it_restores(room: MachineRoom) -> None:
     aside.replace(data)
     restarts(ward, killed, step, "kill -9 of the parameter server", "restoring")
     assert not list(ward.checkpoints.glob("broken-*"))
+
+
+@pytest.mark.matrix
+def test_another_server_lost_while_the_chief_saves_and_replaced_elsewhere(room: MachineRoom) -> None:
+    """As where its VM is lost: nobody answers at its place any more, and then there is another place."""
+    ward = Ward(room, workers=(), megabytes=4 * MEGABYTES)
+    places = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    for name in ("ps-1", "ps-2", "worker-1"):
+        ward.place(name)
+
+    def assign(servers: list[str], *names: str) -> None:
+        for name in names:
+            room.say(name, {**assignment(name, servers, ward.chief), **({"index": 1} if name == "ps-2" else {})})
+
+    assign(places[:2], "ps-0", "ps-1", "worker-1")
+    until(lambda: len(ward.steps_at_disk()) > 1, "two checkpoints")
+    lost = room.pids("ps-1")["ps-1"]
+
+    def lose() -> None:
+        room.kill_agent("ps-1")
+        os.kill(lost, signal.SIGKILL)
+
+    half = ward.while_saving(lose)
+    whole = ward.steps_at_disk()
+    time.sleep(5)  # another VM is rented: meanwhile the chief tries to save on
+    starts, moved = len(ward.events("train.started")), time.time()
+    assign([places[0], places[2]], "ps-2", "ps-0", "worker-1")
+    ended = until(lambda: room.reports("ps-0", "process.exited"), "end of the old chief")[0]["time"] / 1e9 - moved
+    healed("VM lost of another parameter server", "saving, end of the chief that knew its old place", ended)
+    assert ended < 10, "the old chief was waited for, which has nothing to save any more"
+    started = until(lambda: ward.events("train.started")[starts:], "training again")[0]
+    assert whole[-1] <= started["step"] <= max(half, whole[-1])
+    stepped = started["time"] / 1e9 - moved + ward.trains(started["time"] / 1e9)
+    healed("VM lost of another parameter server", "saving, from the new place on", stepped)
+    assert not ward.events("train.failed", "train.finished")
 
 
 @pytest.mark.matrix

@@ -165,7 +165,8 @@ class Agent:
     async def _assign(self, assignment: Assignment) -> None:
         """Be this in the run, and nothing in any other: a cluster trains one run at a time.
 
-        The same again changes nothing, another place of the parameter servers restarts the role.
+        The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
+        that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once.
         """
         if self._preempted:
             raise TransientError("this VM is about to be taken away")
@@ -176,7 +177,7 @@ class Agent:
         if known is not None:
             if known.assignment == assignment:
                 return
-            await known.end()
+            await known.end(at_once=assignment.role == "ps" and known.assignment.ps != assignment.ps)
         self._start(assignment)
 
     def _tell_chief(self, run: str, what: signal.Signals) -> None:

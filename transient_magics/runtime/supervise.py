@@ -84,9 +84,17 @@ class RoleProcess:
             except ProcessLookupError:
                 self._ended.set()
 
-    async def end(self) -> None:
-        """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and no restart."""
+    async def end(self, *, at_once: bool = False) -> None:
+        """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and no restart.
+
+        With `at_once` KILL alone: where there is nothing that it could still do.
+        """
         self.wanted = False
+        if at_once:
+            self.signal(signal.SIGKILL)
+            await self._over()
+            self._forget()
+            return
         if self.assignment.role == "worker":
             self.signal(signal.SIGUSR1)  # of SIGTERM alone it makes that its VM is under notice
         self.signal(signal.SIGTERM)
