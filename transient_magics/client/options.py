@@ -351,8 +351,8 @@ def _weather() -> tuple[Option, ...]:
               choices=("accepted", "expired", "expired,for=60s"), metavar="HOW"),
         flag("--creation-preemptions", "the share of transient VMs that are preempted before they run", str,
               metavar="SHARE"),
-        flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019; fails: they never answer", str,
-              choices=("2s", "published", "fails"), metavar="TIME|HOW"),
+        flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019; they never answer: fails (and "
+              "say so), silent", str, choices=("2s", "published", "fails", "silent"), metavar="TIME|HOW"),
         flag("--gpu-driver", "works; fails: VMs answer, and TensorFlow does not see their GPUs", str,
               choices=("works", "fails"), metavar="HOW"),
         flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU; or how many times as fast "

@@ -254,7 +254,7 @@ class Fleet:
             await self.prepare(record)
             await host.power_on()
             self._links.stir()
-            if not takes.booting and not takes.fails:
+            if not takes.booting and takes.answers:
                 await host.serve()
         except (OSError, TimeoutError) as error:
             _LOG.exception("VM %s cannot be started", record.name)

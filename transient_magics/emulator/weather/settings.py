@@ -266,7 +266,7 @@ def _credentials(value: Any) -> Expired | None:
 
 def _boot(value: Any) -> float | str | None:
     text = reading.text(value, "--boot")
-    return text if text in ("published", "fails") else reading.duration(text, "--boot", zero=True)
+    return text if text in ("published", "fails", "silent") else reading.duration(text, "--boot", zero=True)
 
 
 def _link(value: Any) -> Link | None:

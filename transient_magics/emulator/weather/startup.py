@@ -20,12 +20,19 @@ class Startup:
     booting: float = 0.0
     fails: bool = field(default=False, kw_only=True)
     """SSH never answers, and the start-up script tells that it failed."""
+    silent: bool = field(default=False, kw_only=True)
+    """SSH never answers, and nobody tells why."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether SSH will."""
+        return not (self.fails or self.silent)
 
 
-def fixed(seconds: float, rate: float, *, fails: bool = False) -> Startup:
+def fixed(seconds: float, rate: float, *, fails: bool = False, silent: bool = False) -> Startup:
     """RUNNING, with SSH answering, after so many seconds on the emulated clock."""
     whole = seconds / rate
-    return Startup(whole * _PROVISIONING_PART, whole * (1 - _PROVISIONING_PART), fails=fails)
+    return Startup(whole * _PROVISIONING_PART, whole * (1 - _PROVISIONING_PART), fails=fails, silent=silent)
 
 
 def as_published(zone: str, name: str, gpu: str, transient: bool, seed: int, rate: float) -> Startup:

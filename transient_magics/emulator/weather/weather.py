@@ -153,7 +153,8 @@ class Weather:
         boot, rate, gpu = self.settings.boot, self.clock.rate, gpu_of(record)
         if boot == "published":
             return startup.as_published(record.zone, record.name, gpu, record.transient, self.settings.seed, rate)
-        return startup.fixed(boot if isinstance(boot, float) else self._boot_seconds, rate, fails=boot == "fails")
+        seconds = boot if isinstance(boot, float) else self._boot_seconds
+        return startup.fixed(seconds, rate, fails=boot == "fails", silent=boot == "silent")
 
     def preempted_in_creation(self, record: Record) -> float | None:
         """At which part of its start this VM is preempted, if it is; drawn anew for each VM of that name."""

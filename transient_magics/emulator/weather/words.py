@@ -43,6 +43,8 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
         lines.append("VMs take as long to start as measured in 2019: about 45 s until they run, 40 s more until SSH.")
     elif weather.boot == "fails":
         lines.append("VMs start, but their start-up script fails, so that they never answer.")
+    elif weather.boot == "silent":
+        lines.append("VMs start, but never answer, and nothing tells why.")
     elif isinstance(weather.boot, float):
         lines.append(f"VMs take {weather.boot:g} s to start.")
     if weather.gpu_driver == "fails":
