@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 LOST = "journal.lost.jsonl"
 """The end of a journal that only this machine had."""
+TO_END = "to-end"
+"""Why the cluster is to end, where its controller could not be told: this machine has said that it will."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _MOST_JOURNAL = 256 * 2**20  # bytes
@@ -72,7 +74,7 @@ class Mirror:
         self._access = Access(self._spec)
         self._there: tuple[Connection, Seat] | None = None
         self._connected = asyncio.Event()
-        self._to_end = ""
+        self._to_end = _read(directory / TO_END)
         self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
         self._parted = ""
         """That the VM has lost the end of its journal, in one sentence."""
@@ -241,6 +243,7 @@ class Mirror:
         except TimeoutError:
             if request.get("do") == "delete":
                 self._to_end = str(request.get("reason") or "asked by the user")
+                (self._directory / TO_END).write_text(self._to_end)  # whoever follows after us knows it, too
                 return {}
             what = f"{self._vm.name}, on which the controller runs, does not answer now"
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
@@ -376,6 +379,10 @@ class Mirror:
         """An earlier mirror may have been killed while it wrote."""
         content = self._journal.read_bytes()
         os.truncate(self._journal, content.rfind(b"\n") + 1)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def _as_copied(line: bytes) -> bytes:
