@@ -12,6 +12,9 @@ import pytest
 
 from tests.faults.conftest import Patient, processes
 from tests.faults.healing import healed
+from tests.faults.test_more_hands import nothing_is_doubled
+from transient_magics.client import commands
+from transient_magics.errors import ControllerError
 from transient_magics.journal import events
 
 pytestmark = [pytest.mark.training, pytest.mark.matrix]
@@ -61,16 +64,20 @@ def test_an_agent_that_stands_still_is_followed_by_one_that_adopts_its_worker(pa
 def test_a_controller_that_stood_still_carries_out_what_was_to_be_done(patient: Patient) -> None:
     lost, mark, number = patient.workers()[0], patient.mark(), patient.controller()
     patient.cluster.revoke(lost)
-    with frozen(number):
-        time.sleep(75)  # longer than the notice, and than anybody may be silent
+    with frozen(number):  # as on a laptop that sleeps
+        with pytest.raises(ControllerError, match="did not answer within 5 s"):
+            commands.send(patient.cluster.directory, {"do": "ping"}, timeout=5)
+        time.sleep(150)  # longer than the notice, and than anybody may be silent
     began = time.monotonic()
     patient.event(mark, events.WorkerReplaced, worker=lost)
     patient.settled()
-    healed("SIGSTOP for 75 s", "controller, a worker is revoked", time.monotonic() - began)
+    healed("SIGSTOP for 155 s", "controller, a worker is revoked", time.monotonic() - began)
     patient.goes_on()
     assert patient.controller() == number
     assert not patient.since(mark, events.TrainStarted)
     assert {each.vm for each in patient.since(mark, events.VmDeleted)} <= {lost}, "VMs that were never silent"  # type: ignore[attr-defined]
+    assert len(patient.since(mark, events.VmRequested)) == 1
+    nothing_is_doubled(patient.cluster)
 
 
 def test_while_the_emulator_stands_still_training_goes_on_and_nobody_is_given_up(patient: Patient) -> None:
