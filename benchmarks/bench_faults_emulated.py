@@ -14,6 +14,7 @@ Controllers are real processes with the real client, forked from one that has im
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -66,6 +67,16 @@ FAIR = {
 KILLED = "controller killed"
 DECKS = 4
 """Of so many sequences that follow each other one is dealt each kind of fault; what else they meet is chance."""
+_DEALT: dict[str, dict[str, Any]] = {
+    "failing API (403, 429, 5xx, dropped)": {"api_errors": 0.6},
+    "slow API": {"api_latency": "200ms..2s"},
+    "slow operation": {"boot": "4s"},
+    "revocations": {"revocations": "every=2s"},
+    "preempted in creation": {"creation_preemptions": 1.0},
+    "expired credentials": {"credentials": "expired"},
+}
+"""What is dealt lasts until it has struck; where and of what stockouts and quotas are depends on the cluster."""
+_STRIKES_WITHIN = 20.0
 _FORK = multiprocessing.get_context("fork")
 _PATIENCE, _END_PATIENCE, _STILL = 240.0, 120.0, 2.0
 _SWEPT_WITHIN = 30.0
@@ -88,6 +99,8 @@ class Outcome:
     seed: int
     verdict: str = ""
     met: Counter[str] = field(default_factory=Counter)
+    struck: list[str] = field(default_factory=list)
+    """What it was dealt, as far as the cluster was seen to suffer from it."""
     asked: int = 0
     revoked: int = 0
     refused: int = 0
@@ -160,9 +173,12 @@ class Sequence:
 
     def storm(self) -> None:
         """Some seconds of faults."""
+        for what in self.dealt:
+            self.deal(what)
+            self.outcome.met[what] += 1
         end = time.monotonic() + self.chance.uniform(3, 15)
-        while time.monotonic() < end or self.dealt:
-            what = self.dealt.pop() if self.dealt else self.chance.choice([*WEATHER, KILLED, KILLED, KILLED, "fair"])
+        while time.monotonic() < end:
+            what = self.chance.choice([*WEATHER, KILLED, KILLED, KILLED, "fair"])
             if what == KILLED:
                 self.kill_at_some_point()
                 self.revive()
@@ -174,6 +190,78 @@ class Sequence:
             while time.monotonic() < pause:
                 self.compare()
                 time.sleep(0.1)
+
+    def deal(self, what: str) -> None:
+        """Have the cluster suffer from a fault: a worker is taken, so that another one is asked for meanwhile."""
+        if what == KILLED:
+            self.kill_at_some_point()
+            self.revive()
+            self.outcome.struck.append(what)
+            return
+        lost = self.a_worker()
+        if lost is None:
+            return
+        seq, log = self.cluster.state.seq, self.log_size()
+        self.cluster.weather(**_DEALT.get(what) or self.shortage(what, lost))
+        if what != "expired credentials":  # whoever asks which VMs there are meets those, and nobody is let in
+            self.take(lost)
+        until = time.monotonic() + _STRIKES_WITHIN
+        while time.monotonic() < until:
+            self.compare()
+            if self.has_struck(what, seq, log):
+                self.outcome.struck.append(what)
+                break
+            time.sleep(0.1)
+        self.cluster.weather(**FAIR)
+
+    def a_worker(self) -> VmState | None:
+        """One that runs, once there is one."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            for vm in self.cluster.state.living:
+                if vm.role == WORKER and vm.running_at and vm.state != "leaving":
+                    return vm
+            time.sleep(0.1)
+        return None
+
+    def shortage(self, what: str, lost: VmState) -> dict[str, Any]:
+        """That another one like it cannot be had where it is."""
+        kind = "cpus" if lost.accelerator == "cpu" else lost.accelerator
+        return {"stockout": [f"{lost.zone},delay=0.3s"]} if what == "stockout" else {"quota": [f"{kind}=0"]}
+
+    def take(self, vm: VmState) -> None:
+        """Have it preempted; the request may fail for the weather."""
+        place = f"{self.url}/{PROJECT}/zones/{vm.zone}/instances/{NAME}-{vm.name}/simulateMaintenanceEvent"
+        for _ in range(20):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(place, data=b"", timeout=5).close()
+                return
+            time.sleep(0.1)
+
+    def log_size(self) -> int:
+        """Bytes of the controller's log."""
+        path = self.cluster.directory / "controller.log"
+        return path.stat().st_size if path.exists() else 0
+
+    def has_struck(self, what: str, seq: int, log: int) -> bool:
+        """Whether the cluster has suffered from it since event `seq`, and byte `log` of its controller's log."""
+        since = [event for event in read(self.cluster.directory / "journal.jsonl") if event.seq > seq]
+        asked = {each.vm for each in since if isinstance(each, events.VmRequested)}
+        match what:
+            case "stockout" | "quota (403)":
+                return any(isinstance(each, events.VmRefused) and each.cause in what for each in since)
+            case "expired credentials":
+                return any(isinstance(each, events.ControllerTrouble) and "gcloud auth" in each.what for each in since)
+            case "revocations":
+                return sum(isinstance(each, events.VmPreemptionNotice | events.VmRevoked) for each in since) > 1
+            case "preempted in creation":
+                return any(isinstance(each, events.VmRefused) and "preemption" in each.reason for each in since)
+            case "failing API (403, 429, 5xx, dropped)":
+                with (self.cluster.directory / "controller.log").open("rb") as file:
+                    file.seek(log)
+                    return b"stamina" in file.read()
+            case _:  # a slow API, a slow operation: whatever is asked for then
+                return bool(asked & {each.vm for each in since if isinstance(each, events.VmRunning)})
 
     def settle(self) -> None:
         """Wait until the cluster stays as it is, and see that this is as it must be."""
@@ -249,7 +337,8 @@ class Sequence:
         state = ClusterState()
         for event in history:
             state = fold(state, event)
-            filled = Counter((vm.role, vm.slot) for vm in state.living if vm.state != "leaving")
+            # One that came after it was given up is known to be of no use, and about to be deleted.
+            filled = Counter((vm.role, vm.slot) for vm in state.living if vm.state != "leaving" and not vm.failure)
             if twice := [place for place, count in filled.items() if count > 1]:
                 self.broken("places doubled", f"{twice} were filled twice at event {event.seq}")
         observer = observed(self.spec, history)
@@ -358,6 +447,10 @@ def _refused(state: ClusterState, place: tuple[str, int], fair: float, for_good:
     """Whether the last word on a place without a VM is one clear refusal: what is short, and where."""
     trail: list[VmState] = [vm for vm in state.vms.values() if (vm.role, vm.slot) == place]
     last = trail[-1] if trail else None
+    if last and last.state != "refused":  # it was lost when another one of its kind had been refused for all of them
+        kind = (last.role, last.accelerator)
+        alike = [vm for vm in state.vms.values() if (vm.role, vm.accelerator) == kind and vm.state == "refused"]
+        last = max(alike, key=lambda vm: vm.ended_at, default=None)
     if last is None or last.state != "refused" or last.cause not in ("stockout", "quota"):
         return False
     if last.ended_at > fair + 1 and not (for_good and last.zone == K80):
@@ -418,13 +511,19 @@ def main() -> int:
 
 def report(ended: list[Outcome], seconds: float) -> None:
     """The table."""
-    print(f"{'met by sequences':40} {'sequences':>9} {'times':>6} {'declared':>9} {'refused':>8} {'broken':>7}")
+    for each in sorted(ended, key=lambda each: each.seed)[:DECKS]:
+        print(f"sequence {each.seed} suffered from: {', '.join(each.struck) or 'nothing'}")
+    print(
+        f"{'met by sequences':40} {'sequences':>9} {'times':>6} {'suffered':>9} {'declared':>9} {'refused':>8} "
+        f"{'broken':>7}"
+    )
     for what in ("", *WEATHER, KILLED):
         here = [each for each in ended if not what or each.met[what]]
         verdicts = Counter("broken" if each.broken else each.verdict for each in here)
         times = sum(each.met[what] for each in here) if what else sum(sum(each.met.values()) for each in here)
         counts = f"{verdicts['declared']:9} {verdicts['refused']:8} {verdicts['broken']:7}"
-        print(f"{what or 'all':40} {len(here):9} {times:6} {counts}")
+        suffered = sum((what in each.struck) if what else bool(each.struck) for each in ended)
+        print(f"{what or 'all':40} {len(here):9} {times:6} {suffered:9} {counts}")
     good = sum(not each.broken for each in ended)
     say("sequences that ended as they must", good, f"of {len(ended)}", f"{len(ended)}")
     say_never("sequences that broke a promise", len(ended) - good, len(ended))
