@@ -3,12 +3,17 @@
 Each is an hour or a few of stockouts, quotas, refusals, lost answers, notices, hosts and boots that fail, silent VMs,
 killed controllers, resizes, runs and idleness; then fair weather, in which the declared cluster must be there within
 the longest wait; then a deletion, after which nothing may be left. Exits with 1 where a promise was broken.
+
+With `--healed FILE` it prints what the tests of faults measured instead (`TRANSIENT_TESTS_HEALED=FILE make faults`):
+each fault, the moment at which it struck, the seconds until all was as before, and the test that saw it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import statistics
 import sys
 import time
 from collections import Counter
@@ -56,6 +61,21 @@ def play(seeds: range) -> Met:
     return met
 
 
+def matrix(path: Path) -> list[str]:
+    """The table of faults and moments, in Markdown; of what was measured several times the median and the longest."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        test = row["test"].removeprefix("tests/faults/")
+        found.setdefault((row["fault"], row["moment"], test), []).append(row["seconds"])
+    lines = ["| fault | moment | seconds to heal | longest of | test |", "|---|---|---|---|---|"]
+    for (fault, moment, test), seconds in sorted(found.items()):
+        longest = f"{max(seconds):.1f} of {len(seconds)}"
+        lines.append(f"| {fault} | {moment} | {statistics.median(seconds):.1f} | {longest} | `{test}` |")
+    faults, moments = ({each[number] for each in found} for number in (0, 1))
+    return [*lines, "", f"{len(faults)} faults, {len(moments)} moments, {len(found)} cases."]
+
+
 def main() -> int:
     """Print how many sequences kept every promise, and what they went through."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -63,7 +83,11 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--healed", type=Path, metavar="FILE", help="print what tests measured, and play nothing")
     given = parser.parse_args()
+    if given.healed:
+        print("\n".join(matrix(given.healed)))
+        return 0
     count = 200 if given.quick else given.sequences
     began, all_of_them = time.perf_counter(), Met()
     seeds = range(given.first, given.first + count)
