@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
+from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +18,7 @@ import pytest
 from scripted_api import PROJECT, Api
 
 from transient_magics.cloud import ComputeEngine
+from transient_magics.cloud.clock import Heard
 from transient_magics.controller import preflight, skew
 from transient_magics.controller.access import Access
 from transient_magics.controller.cluster import Controller
@@ -85,3 +90,27 @@ async def test_the_dry_run_says_so_too(api: Api, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("transient_magics.controller.access._ask", lambda _: {"relay": "nowhere", "isolated": True})
     findings, _ = await preflight.examine(spec)
     assert "12 h ahead of" in next(each.said for each in findings if each.subject == "clock")
+
+
+def test_answers_are_heard_in_threads_while_somebody_asks_for_the_clock() -> None:
+    heard, over = Heard(), threading.Event()
+    session = SimpleNamespace(hooks={"response": []})
+    (hear,) = heard.listen(session).hooks["response"]
+    answer = SimpleNamespace(headers={"Date": formatdate(usegmt=True)}, elapsed=timedelta(0))
+
+    def listen() -> None:
+        while not over.is_set():
+            hear(answer)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=listen) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        assert all(abs(heard.ahead) < 60 for _ in range(1000))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)

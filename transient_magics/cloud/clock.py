@@ -33,7 +33,8 @@ class Heard:
         Of the latest answers the one counts that says least: this machine may have slept while it waited for one.
         """
         shown = now() - counted()
-        offsets = [max(0.0, least + shown) + min(0.0, most + shown) for least, most in self._answers]
+        heard = tuple(self._answers)  # in one step: other threads hear answers meanwhile
+        offsets = [max(0.0, least + shown) + min(0.0, most + shown) for least, most in heard]
         return min(offsets, key=abs, default=0.0)
 
     def _hear(self, response: Any, *_: Any, **__: Any) -> None:
