@@ -31,7 +31,7 @@ from .worker_link import CHIEF_GONE, ChiefLink
 
 _LAST_STEP = 4.0
 """Seconds that the step in flight may still take after SIGUSR1."""
-_BEFORE_END = 1.5
+_BEFORE_END = 1.0
 """Seconds between a worker's last step and the end of its VM: time to say goodbye. Where it is too little, it is killed
 like others are, and the chief finds it gone."""
 _GRAPH_WITHIN = 1.0
