@@ -104,7 +104,7 @@ def alive(cluster: Cluster, since: float, until: float) -> tuple[float, float]:
     lived = noticed = 0.0
     for name, vm in cluster.state.vms.items():
         if vm.role == "worker" and vm.ready_at:
-            ended = min(vm.ended_at or until, until)
+            ended = min(notices.get(name, until) + NOTICE, until)  # the controller hears of it seconds later
             lived += max(0.0, ended - max(vm.ready_at, since))
             noticed += max(0.0, ended - max(notices.get(name, until), since))
     return lived, noticed
