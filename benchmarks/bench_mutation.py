@@ -84,8 +84,8 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tm-mutants-") as place:
         mutmut, copy = environment(Path(place)), lay_out(Path(place) / "project")
-        bounded([mutmut, "run", "no-such-mutant"], copy)
-        see_that_tests_are_found(copy)
+        told = bounded([mutmut, "run", "no-such-mutant"], copy)
+        see_that_tests_are_found(copy, told)
         changes = changed(copy)
         names = sorted(name for name, change in changes.items() if given.only in change.place)
         sample = 50 if given.quick else given.sample
@@ -96,13 +96,14 @@ def main() -> int:
     return 0
 
 
-def bounded(command: list[str], copy: Path) -> None:
-    """Run it; a change may well make a list without an end, and must not take the machine's memory."""
+def bounded(command: list[str], copy: Path) -> str:
+    """The end of what it says; a change may well make a list without an end, and must not take the machine's memory."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
-    subprocess.run(command, cwd=copy, check=False, stdout=subprocess.DEVNULL, preexec_fn=limit)
+    done = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True, preexec_fn=limit)
+    return (done.stdout + done.stderr)[-3000:]
 
 
 def environment(place: Path) -> str:
@@ -144,10 +145,12 @@ def lay_out(copy: Path) -> Path:
     return copy
 
 
-def see_that_tests_are_found(copy: Path) -> None:
+def see_that_tests_are_found(copy: Path, told: str) -> None:
     """Whether each test still has its name where it is collected again, after a fork: else mutants fail for nothing."""
-    stats = json.loads((copy / "mutants" / "mutmut-stats.json").read_text())
-    if odd := [name for name in stats["duration_by_test"] if "\\" in name]:
+    stats = copy / "mutants" / "mutmut-stats.json"
+    if not stats.exists():
+        sys.exit(f"the tests fail as they are, or there are none: {told}")
+    if odd := [name for name in json.loads(stats.read_text())["duration_by_test"] if "\\" in name]:
         sys.exit(f"pytest escapes the backslash in these names once more each time: {odd}"[:2000])
 
 
