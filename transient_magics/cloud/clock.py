@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -18,8 +17,10 @@ class Heard:
     """How far this machine's clock is from a server's, by the dates of the answers that come anyway."""
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[float, float]] = deque(maxlen=_HEARD)
-        """By how many seconds the clock that counts was ahead of the server's: at least, and at most."""
+        self._answers: tuple[tuple[float, float], ...] = ()
+        """By how many seconds the clock that counts was ahead of the server's: at least, and at most. Replaced as a
+        whole, for it is read in one thread while answers come in others.
+        """
 
     def listen(self, session: Any) -> Any:
         """The session of `requests`, whose answers are heard from now on."""
@@ -43,7 +44,8 @@ class Heard:
             written = _moment(response.headers.get("Date", ""))
         except ValueError:
             return
-        self._answers.append((after - response.elapsed.total_seconds() - (written + 1.0), after - written))
+        ahead = after - response.elapsed.total_seconds() - (written + 1.0), after - written
+        self._answers = (*self._answers, ahead)[-_HEARD:]
 
 
 def offset(url: str = GOOGLE, *, direct: bool = False, timeout: float = 10.0) -> tuple[float, float]:
