@@ -110,9 +110,9 @@ class Ward(Story):
 
         return max(until(stepped, "steps of all workers").values()) - began
 
-    def more(self, *kinds: str) -> dict[str, Any]:
-        """Wait for one more event of `kinds` than there is now."""
-        known = len(self.events(*kinds))
+    def more(self, *kinds: str, than: int | None = None) -> dict[str, Any]:
+        """Wait for one more event of `kinds` than there is now, or for one more than so many."""
+        known = len(self.events(*kinds)) if than is None else than
         return until(lambda: self.events(*kinds)[known:], f"another {kinds}")[0]
 
     def steps_at_disk(self) -> list[int]:

@@ -121,7 +121,7 @@ for _ in range(2):
         session.run(source.begin, source.feeds)
         values = session.run(source.values)
     told["places"] = [name.decode() for names in files for name in names if b"/data/" in name]
-    told.setdefault("drawn", []).append(float(values["inputs"].sum()))
+    told.setdefault("drawn", []).append(values["targets"].ravel().tolist())
 shapes = {name: [str(value.dtype), *value.shape] for name, value in values.items()}
 imported = [name for name in ("tensor2tensor", "tensorflow._api", "keras", "tf_keras") if name in sys.modules]
 whole = [tf.reduce_sum.__name__, tf.train.Saver.__name__, tf.errors.OpError is sys.modules["tensorflow"].errors.OpError]

@@ -185,10 +185,11 @@ def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_p
 
 def test_a_worker_whose_memory_is_exhausted_goes_on_with_fewer_examples(room: MachineRoom) -> None:
     story = begin(room, "run-2", DIGITS + SMALL_MEMORY, ("worker-1", "worker-2"), SMALL)
+    until(lambda: {line["worker"] for line in story.metrics()} == {"worker-1", "worker-2"}, "both step")
+    os.kill(room.pids("worker-2")["worker-2"], signal.SIGKILL)  # the other one takes its part, too
     event = story.wait("memory exhausted", "worker.batch_resized", worker="worker-1", reason="oom")
     assert event["old"] > 40 >= event["new"]
-    numbers = [line["number"] for line in story.events("worker.joined")]
-    assert len(numbers) == 2  # no process was started anew
     stepping = lambda: story.metrics()[-1]["time"] > event["time"] + 2e9  # noqa: E731
     until(stepping, "training goes on")
-    assert sum(sizes(story, 32).values()) == 64
+    until(lambda: sum(sizes(story, 32).values()) == 64, "the rest goes to the one that is back")
+    assert [line["worker"] for line in story.events("worker.joined")].count("worker-1") == 1, "its process goes on"
