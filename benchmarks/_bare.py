@@ -20,7 +20,8 @@ def main(folder: Path, places: list[str], role: str, index: int, imports: str = 
         import _plain
 
         _plain.import_models(imports)
-    from transient_magics.runtime.folder import RunFolder, RunSpec
+    from transient_magics.protocol.run import RunSpec
+    from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.graph.training import training_graph
     from transient_magics.runtime.trainable import define, import_tensorflow
 

@@ -55,7 +55,7 @@ def train(
 
 
 def start(cluster: Cluster, *, steps: int = 10**7, source: str = CELL, **options: Any) -> Run:
-    """A run on the digits, with the quickstart's model where `options` (of TrainSpec) name no other."""
+    """A run on the digits, with the quickstart's model where `options` (of RunSpec) name no other."""
     chosen = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", "check": False, **options}
     return client.train(source=source, cluster=cluster, train_steps=steps, **chosen)
 

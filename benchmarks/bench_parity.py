@@ -43,7 +43,8 @@ class Ours:
 
     def __init__(self, cell: str, folder: Path, unchanged: bool = False) -> None:
         """`unchanged`: TensorFlow computes the graph as it is."""
-        from transient_magics.runtime.folder import RunFolder, RunSpec
+        from transient_magics.protocol.run import RunSpec
+        from transient_magics.runtime.folder import RunFolder
         from transient_magics.runtime.graph.training import training_graph
         from transient_magics.runtime.graph_mode import tensorflow
         from transient_magics.runtime.own.trainable import OwnModel

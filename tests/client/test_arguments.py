@@ -21,7 +21,7 @@ from transient_magics.controller.core import RequestVm
 from transient_magics.controller.machines import requested
 from transient_magics.emulator.weather.settings import Settings
 from transient_magics.errors import DeclarationError
-from transient_magics.spec import TrainSpec
+from transient_magics.spec import RunSpec
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
 
@@ -311,7 +311,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "resume": "run-1", "check": False,
         "when_done": "workers", "pace_seconds": 0.2,
     }  # fmt: skip
-    assert TrainSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
+    assert RunSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         ("--train-steps 5 --eval-every x", "a whole number of steps from 1 on, or end, not 'x'"),
         ("--train-steps 5 --checkpoint-every soon", "Invalid interval 'soon' (--checkpoint-every). Write 500 (steps)"),
         ("--train-steps 5 --pip", "--pip: a value must follow"),
-        ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes it (--hparams)"),
+        ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes --hparams"),
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
         (TRAIN + "--batching dynamic --deadband 5", "--deadband takes a number from 0 to below 1, not '5'"),
         (TRAIN + "--batching static --deadband 0.1", "--deadband needs --batching dynamic"),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transient_magics.errors import TransientError
-from transient_magics.runtime.folder import RunSpec
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.t2t import bridges
 
 tf = bridges.cross()

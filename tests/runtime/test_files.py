@@ -11,9 +11,10 @@ import pytest
 
 from tests.runtime.machine_room import lines
 from transient_magics.errors import TrainingError
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import data_files, protocol, vocabularies
 from transient_magics.runtime.checkpoints import Checkpoints
-from transient_magics.runtime.folder import Lines, RunSpec, append, write_atomically
+from transient_magics.runtime.folder import Lines, append, write_atomically
 from transient_magics.runtime.protocol import Assignment
 
 
@@ -69,7 +70,7 @@ def test_a_declaration_of_a_newer_controller_is_read():
     declared: dict[str, Any] = {"name": "r", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 5}
     spec = RunSpec.from_dict({**declared, "something_new": 1, "checkpoint_steps": None, "max_workers": None})
     assert (spec.checkpoint_steps, spec.checkpoint_seconds, spec.max_workers) == (None, 600, 0)
-    with pytest.raises(TrainingError, match="incomplete"):
+    with pytest.raises(ValueError, match="train_steps"):
         RunSpec.from_dict({"name": "r"})
 
 

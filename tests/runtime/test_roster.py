@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import lines
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import chief_events as events
 from transient_magics.runtime.chief import Chief
-from transient_magics.runtime.folder import RunFolder, RunSpec
+from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.protocol import Assignment
 from transient_magics.runtime.roster import Roster, read_roster
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import free_ports
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import server_load
 from transient_magics.runtime.chief import Chief
-from transient_magics.runtime.folder import RunFolder, RunSpec
+from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.protocol import Assignment
 from transient_magics.runtime.server_load import Load, own_load, report
 

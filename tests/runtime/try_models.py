@@ -173,7 +173,8 @@ def problem_of(model: str) -> str:
 
 def attempt(model: str, folder: Path) -> dict[str, Any]:
     """Try one model in this process; the answer says with which hparams set and problem, and what went wrong."""
-    from transient_magics.runtime.folder import RunFolder, RunSpec
+    from transient_magics.protocol.run import RunSpec
+    from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.t2t import registry
 
     chosen = hparams_set(model)

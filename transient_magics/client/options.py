@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeclarationError
-from ..spec import check_model, parse_name
+from ..protocol.run import choices
+from ..spec import check_run, parse_name
 from ..spec.grammar import nearest
 from .option import (
     Option,
@@ -222,11 +223,11 @@ def _train() -> tuple[Option, ...]:
         flag("--ps-shards", "partitions of variables of 2 MiB and more, over the parameter servers (1)",
               whole("--ps-shards"), metavar="N"),
         flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",
-              **one_of("--mode", ("async", "sync"))),
+              **one_of("--mode", choices("mode"))),
         flag("--backup-workers", "with --mode sync: a step does not wait for the N slowest workers (0)",
               whole("--backup-workers", 0), metavar="N"),
         flag("--batching", "mini-batches: all alike, by the GPUs' speeds as known, or as measured (uniform)",
-              **one_of("--batching", ("uniform", "static", "dynamic"))),
+              **one_of("--batching", choices("batching"))),
         flag("--batch-bounds", "with it, the least and most examples (of text: tokens) of a mini-batch (2, and 8 times "
               "the declared one)", batch_bounds, metavar="LEAST,MOST"),
         flag("--deadband", "with --batching dynamic: sizes stay unless one is to change by more than this part of it, "
@@ -235,15 +236,15 @@ def _train() -> tuple[Option, ...]:
               "(0.3)", share("--batch-smoothing"), metavar="SHARE"),
         flag("--step-time", "with --batching dynamic: what a step is taken to last: affine, a fixed part and one for "
               "each example; or proportional to its examples, as published (affine)",
-              **one_of("--step-time", ("affine", "proportional"))),
+              **one_of("--step-time", choices("step_time"))),
         flag("--lr-policy", "the n of the learning rate's 1/sqrt(n): active: the workers that train (with "
               "--mode sync: 1); slots: --max-workers; fixed: 1 (active)",
-              **one_of("--lr-policy", ("active", "slots", "fixed"))),
+              **one_of("--lr-policy", choices("lr_policy"))),
         flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top of "
               "--lr-policy (none)",
-              **one_of("--damping", ("none", "staleness"))),
+              **one_of("--damping", choices("damping"))),
         flag("--wire", "how numbers cross between workers and parameter servers; bf16: in half the bytes (fp32)",
-              **one_of("--wire", ("fp32", "bf16"))),
+              **one_of("--wire", choices("wire"))),
         flag("--speed-alarm", "tell when the run is slower than this share of its workers' best speeds, each measured "
               "after a warm-up; off (0.8,30s)", speed_alarm, choices=("off", "0.8,30s"), metavar="SHARE[,TIME]"),
         flag("--gradient-noise", "the share of its time in which a worker measures its gradients' noise, for plans "
@@ -256,7 +257,7 @@ def _train() -> tuple[Option, ...]:
               completes="run", metavar="RUN"),
         flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
         flag("--when-done", "what goes when the run ends (keep)",
-              **one_of("--when-done", ("keep", "workers", "cluster"))),
+              **one_of("--when-done", choices("when_done"))),
         flag("--pace", "least seconds of a worker's step (of a K80's, with GPU speeds as published in the weather)",
               positive("--pace"), name="pace_seconds", metavar="SECONDS"),
         flag("--wait", _WAIT.format("the run is over")),
@@ -401,22 +402,9 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 
 
 def _check_train(values: dict[str, Any], called: str) -> None:
-    check_model(values)
-    if values.get("backup_workers") and values.get("mode") != "sync":
-        raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
-    for option in ("deadband", "batch_smoothing", "step_time"):
-        if option in values and values.get("batching") != "dynamic":
-            fix = "Without it, mini-batches do not follow what is measured."
-            raise DeclarationError(f"--{option.replace('_', '-')} needs --batching dynamic", fix=fix)
-    if "batch_bounds" in values and values.get("batching", "uniform") == "uniform":
-        fix = "Without it, all mini-batches are the declared one."
-        raise DeclarationError("--batch-bounds needs --batching static or dynamic", fix=fix)
-    if values.get("damping") == "staleness" and values.get("mode") == "sync":
-        raise DeclarationError(
-            "--damping staleness needs --mode async", fix="No gradient of a synchronous step is late."
-        )
     for option in ("checkpoint_every", "speed_alarm", "batch_bounds"):  # one option, several fields
         values.update(values.pop(option, {}))
+    check_run(values)
     for key in ("include", "pip"):
         if key in values:
             # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.

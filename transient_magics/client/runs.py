@@ -16,24 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
-from ..protocol import checks
-from ..spec import TrainSpec, check_model, parse_name, parse_records, run_store
+from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, run_store
 from . import commands
 from .cell import files_of, packages
 from .clusters import cluster as find_cluster
 from .clusters import clusters, fetch
 from .handles import Cluster, Run
-from .option import whole
-
-_CHOICES = {
-    "mode": ("async", "sync"),
-    "batching": ("uniform", "static", "dynamic"),
-    "step_time": ("affine", "proportional"),
-    "lr_policy": ("active", "slots", "fixed"),
-    "damping": ("none", "staleness"),
-    "wire": ("fp32", "bf16"),
-    "when_done": ("keep", "workers", "cluster"),
-}
 
 
 def train(
@@ -52,7 +40,7 @@ def train(
     """Declare a run of the code in `source` and return at once. Raises DeclarationError or ClusterError.
 
     Without `model`, `hparams_set` and `problem` it trains what the code itself defines (client.cell).
-    `options` are the other fields of TrainSpec. `include` names files and folders to send along, `pip` packages to
+    `options` are the other fields of RunSpec. `include` names files and folders to send along, `pip` packages to
     install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
@@ -60,24 +48,10 @@ def train(
     if state.phase in ("deleting", "deleted"):
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
-    if train_steps < 1:
-        raise DeclarationError("--train-steps must be at least 1")
-    check_model({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
+    check_run({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
     options["pip"] = tuple(Path(each).name if Path(each) in files.values() else each for each in wanted)
-    if (keep := options.get("keep")) is not None:
-        options["keep"] = whole("--keep")(str(keep))
-    for option, choices in _CHOICES.items():
-        if (value := options.get(option)) is not None and value not in choices:
-            what = f"Invalid --{option.replace('_', '-')} '{value}'"
-            raise DeclarationError(what, fix=f"Choose from {', '.join(choices)}.")
-    if options.get("backup_workers") and options.get("mode") != "sync":
-        raise DeclarationError("--backup-workers needs --mode sync", fix="Without it, no step waits for anybody.")
-    if options.get("damping") == "staleness" and options.get("mode") == "sync":
-        raise DeclarationError(
-            "--damping staleness needs --mode async", fix="No gradient of a synchronous step is late."
-        )
     if options.get("mode") == "sync" and state.spec and state.spec.chief == "worker":
         what = f"{chosen.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
@@ -89,16 +63,15 @@ def train(
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
     earlier = _earlier(chosen, resume, train_steps)
     on_vm = earlier is not None and _reachable(chosen, earlier)
-    spec = TrainSpec(
-        name=folder.name, model=model, hparams_set=hparams_set, problem=problem, train_steps=train_steps,
-        include=tuple(Path(each).name for each in include), resume=resume, declared_at=time.time(),
-        store=run_store(state.spec, folder.name) if state.spec else None,
-        resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
-        token=secrets.token_hex(16), max_workers=state.spec.max_workers if state.spec else 0,
-        workers=state.spec.worker_count if state.spec else 0, chief=state.spec.chief if state.spec else "ps",
+    spec = make_run({
         **{key: value for key, value in options.items() if value is not None},
-    )  # fmt: skip
-    _see_that_it_can_be_read(spec)
+        "name": folder.name, "model": model, "hparams_set": hparams_set, "problem": problem, "train_steps": train_steps,
+        "include": tuple(Path(each).name for each in include), "resume": resume, "declared_at": time.time(),
+        "store": run_store(state.spec, folder.name) if state.spec else None,
+        "resume_store": earlier.place[0] if earlier and on_vm and earlier.place else None,
+        "token": secrets.token_hex(16), "max_workers": state.spec.max_workers if state.spec else 0,
+        "workers": state.spec.worker_count if state.spec else 0, "chief": state.spec.chief if state.spec else "ps",
+    })  # fmt: skip
     _write(folder, spec, source, include, files, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})
     return Run(folder.name, chosen)
@@ -151,17 +124,9 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
     return bool(earlier.state.shipped and spec and other and spec.bucket and spec.project == other.project)
 
 
-def _see_that_it_can_be_read(spec: TrainSpec) -> None:
-    """Check the declaration as the controller will when it reads it. Raises DeclarationError."""
-    try:
-        checks.built(TrainSpec, spec.to_dict())
-    except ValueError as error:
-        raise DeclarationError(f"A run cannot be declared so: {error}") from None
-
-
 def _write(
     folder: Path,
-    spec: TrainSpec,
+    spec: RunSpec,
     source: str,
     include: tuple[str, ...],
     packages: Mapping[str, Path],

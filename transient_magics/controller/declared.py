@@ -23,7 +23,7 @@ from ..errors import AgreementError, ClusterError, DeclarationError
 from ..journal import ClusterState, Event, RunState, at_the_end, events, fold
 from ..protocol import checks
 from ..protocol.names import checked_name
-from ..spec import PARAMETER_SERVER, ClusterSpec, TrainSpec, render_duration, render_money
+from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 
 AGREED = "agreed.json"
 ATTACHED = "attached"
@@ -139,7 +139,7 @@ def declared_run(directory: Path, run: RunState) -> RunState:
     path = run_folder(directory, run.name) / "run.json"
     try:
         values = checks.parsed_object(path.read_bytes())
-        spec = {**values, **checks.known(TrainSpec, values)}
+        spec = {**values, **checks.known(RunSpec, values)}
     except (OSError, ValueError) as error:
         raise ClusterError(f"The declaration of {run.name} cannot be read: {error}", where=str(path)) from error
     spec.pop("token", None)

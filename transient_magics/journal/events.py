@@ -259,7 +259,7 @@ class WorkerReplaced(Event):
 
 @_event("train.declared")
 class TrainDeclared(Event):
-    """The user asked for this run. `spec` is TrainSpec.to_dict() without its token."""
+    """The user asked for this run. `spec` is RunSpec.to_dict() without its token."""
 
     run: Name
     spec: Mapping[str, Any]

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from ..errors import JournalError, TransientError
 from ..protocol import checks
-from ..spec import ClusterSpec, TrainSpec
+from ..protocol.run import RunSpec
+from ..spec import ClusterSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
@@ -492,7 +493,7 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 
 @_rule(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
-    spec = {**event.spec, **checks.known(TrainSpec, event.spec)}
+    spec = {**event.spec, **checks.known(RunSpec, event.spec)}
     run = RunState(event.run, spec.get("train_steps", 0), spec, declared_at=event.at)
     return _changed(state, runs={**state.runs, event.run: run})
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CellError
-from .folder import RunFolder, RunSpec
+from ..protocol.run import RunSpec
+from .folder import RunFolder
 from .graph.training import check_graph
 from .role import ENVIRONMENT
 from .trainable import define
@@ -29,7 +30,7 @@ from .usercode import cell_line, told
 def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
     """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or the `model`'s size."""
     with tempfile.TemporaryDirectory() as nothing:
-        directory = spec.data_dir or nothing
+        directory = spec.data_folder or nothing
         trainable = define(folder, spec, directory)
         try:
             trainable.prepare()

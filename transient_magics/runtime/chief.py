@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import TrainingError
 from ..protocol.events import Event
+from ..protocol.run import RunSpec
 from ..protocol.vm_events import TrainFailed, TrainFinished, told
 from . import chief_events as events
 from . import data_files, dead_sessions, delivery, shared_records, vocabularies
@@ -26,7 +27,7 @@ from .batching import Rule
 from .checkpoints import Checkpoints
 from .chief_state import ChiefState, Phase, Plan
 from .evaluating import evaluate
-from .folder import Lines, RunFolder, RunSpec, append, write_atomically
+from .folder import Lines, RunFolder, append, write_atomically
 from .keeper import Keeper
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from .role import log
@@ -122,11 +123,11 @@ class Chief:
         try:
             await asyncio.gather(self._on_thread(self._keeper.define), self._restore())
             await self._on_thread(self._keeper.serve)
-            if self._spec.data_dir is None:
+            if self._spec.data_folder is None:
                 making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
                 self._records.set_result(await self._on_thread(making))
             elif not await self._on_thread(self._keeper.has_records):
-                raise _no_records(self._spec.problem, self._spec.data_dir)
+                raise _no_records(self._spec.problem, self._spec.data_folder)
             if self._spec.problem:
                 await self._on_thread(self._keep_vocabularies)
             await self._on_thread(self._keeper.build)
@@ -177,7 +178,7 @@ class Chief:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
 
     def _keep_vocabularies(self) -> None:
-        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_dir is not None
+        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
         vocabularies.keep(data, self._folder.checkpoints, shared=shared)
 
     async def _watch(self) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.run import RunSpec
 from . import placement
 from .checkpoints import Checkpoints
-from .folder import RunFolder, RunSpec
+from .folder import RunFolder
 from .graph_mode import tensorflow
 from .trainable import define
 from .usercode import reason

@@ -14,83 +14,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """What was declared for a run, as far as the roles need it. Unknown keys of a newer controller are ignored."""
-
-    name: str
-    train_steps: int
-    model: str = ""
-    """Of Tensor2Tensor's registry; none: the cell's own."""
-    hparams_set: str = ""
-    problem: str = ""
-    hparams: str = ""
-    data_dir: str | None = None
-    checkpoint_steps: int | None = 1000
-    checkpoint_seconds: float | None = 600
-    checkpoint_auto: bool = False
-    keep: int = 5
-    """How many checkpoints stay."""
-    ps_shards: int = 1
-    mode: str = "async"
-    backup_workers: int = 0
-    batching: str = "uniform"
-    deadband: float = 0.05
-    batch_smoothing: float = 0.3
-    batch_least: int = 0
-    batch_most: int = 0
-    step_time: str = "affine"
-    lr_policy: str = "active"
-    damping: str = "none"
-    max_workers: int = 0
-    workers: int = 0
-    """How many were declared for the cluster."""
-    wire: str = "fp32"
-    alarm_below: float = 0.8
-    alarm_after: float = 30.0
-    noise_share: float = 0.008
-    eval_steps: int | None = None
-    eval_batches: int = 100
-    """Of the dev split, in an evaluation; 0: all."""
-    pace_seconds: float | None = None
-    notice_seconds: float = 30.0
-    """Between the notice that a VM is taken and its end."""
-    line_offset: int = 1
-    threads: int = 0
-    chief: str = "ps"
-    """Who saves: `ps`, or a `worker`."""
-    records: str | None = None
-    """Where in a bucket the records are, or go when they are made."""
-    store: str | None = None
-    resume_store: str | None = None
-    token: str = field(default="", repr=False)
-
-    @property
-    def damped(self) -> bool:
-        """Whether late gradients are applied with a lower learning rate."""
-        return self.damping == "staleness"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunSpec:
-        """Take the known keys of run.json; what is absent or null keeps its default."""
-        known = {item.name for item in fields(cls)}
-        given = {key: value for key, value in values.items() if key in known and value is not None}
-        for key in ("checkpoint_steps", "checkpoint_seconds", "data_dir", "eval_steps", "pace_seconds"):
-            if key in values and values[key] is None:
-                given[key] = None
-        if str(given.get("data_dir")).startswith("gs://"):  # they come to the chief, and from it to the workers
-            given["records"], given["data_dir"] = given["data_dir"], None
-        try:
-            return cls(**given)
-        except TypeError as error:
-            raise TrainingError(f"run.json is incomplete: {error}") from error
+from ..protocol.run import RunSpec
 
 
 class RunFolder:
@@ -121,7 +49,7 @@ class RunFolder:
 
     def data_directory(self, spec: RunSpec) -> str:
         """Where the problem's records are: the declared place, or the run's own folder."""
-        return spec.data_dir or str(self.data)
+        return spec.data_folder or str(self.data)
 
 
 class Lines:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.run import RunSpec
 from . import placement
 from .checkpoints import Checkpoints, Saved
-from .folder import RunFolder, RunSpec
+from .folder import RunFolder
 from .graph.training import training_graph
 from .graph_mode import tensorflow
 from .protocol import Assignment

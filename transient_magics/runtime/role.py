@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from .folder import RunFolder, RunSpec, write_atomically
+from ..protocol.run import RunSpec
+from .folder import RunFolder, write_atomically
 from .protocol import DONE, Assignment
 
 ENVIRONMENT = {

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.run import RunSpec
 from . import placement, vocabularies
 from .checkpoints import Checkpoints
-from .folder import RunFolder, RunSpec
+from .folder import RunFolder
 from .graph_mode import tensorflow
 from .role import ENVIRONMENT
 from .trainable import Trainable, define
@@ -223,7 +224,9 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         if not steps or given.step not in (None, *steps):
             raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
         step = steps[0] if given.step is None else given.step
-        there = spec.data_dir if spec.data_dir and Path(spec.data_dir).is_dir() else None  # it was the VMs' place
+        there = (
+            spec.data_folder if spec.data_folder and Path(spec.data_folder).is_dir() else None
+        )  # it was the VMs' place
         data = given.data or (None if vocabularies.kept(folder.checkpoints) else there)
         if given.what == "export":
             export(folder, spec, step, data, given.target)

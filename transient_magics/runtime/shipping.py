@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError, TransientError
+from ..protocol.run import RunSpec
 from .bucket import Bucket, DamagedError
 from .checkpoints import Checkpoints
-from .folder import RunFolder, RunSpec, write_atomically
+from .folder import RunFolder, write_atomically
 from .manifest import NAME, Checkpoint, File, Manifest, described, state_file
 from .vocabularies import kept
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..protocol.run import RunSpec
 from . import placement
 from .barrier import Looks, needed
-from .folder import RunSpec
 from .graph.worker import WorkerGraph
 from .graph_mode import tensorflow
 from .keeper import Keeper

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .folder import RunFolder, RunSpec
+from ..protocol.run import RunSpec
+from .folder import RunFolder
 from .graph_mode import everything
 from .packages import provide
 

@@ -209,7 +209,7 @@ class _Copying(threading.Thread):
             chief, token = given.assignment.chief, given.spec.token
             data_files.copy(chief, token, given.folder.graphs, "graphs")
             self.graphs.set()
-            if given.spec.data_dir is None:
+            if given.spec.data_folder is None:
                 data_files.copy(chief, token, given.folder.data)
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for
             self._error = error

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.run import RunSpec
 from . import placement
 from .batching import SMALLEST
 from .examples import Source, source
-from .folder import RunFolder, RunSpec
+from .folder import RunFolder
 from .graph.file import GraphFile
 from .graph.worker import WorkerGraph, build
 from .graph_mode import has_gpu, run_only, tensorflow

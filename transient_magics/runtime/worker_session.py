@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol.run import RunSpec
 from . import gpu, placement
 from .batching import MiniBatch
 from .checkpoints import Checkpoints, Saved
 from .delivery import deliver
 from .examples import Examples
-from .folder import RunFolder, RunSpec
+from .folder import RunFolder
 from .graph_mode import tensorflow
 from .learning_rate import divisor
 from .meter import Meter, Stopwatch

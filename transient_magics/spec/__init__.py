@@ -19,7 +19,7 @@ from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .packages import check_package, without_secrets
 from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
-from .training import TrainSpec, check_model
+from .training import RunSpec, check_run, make_run
 from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
 
 __all__ = [
@@ -32,11 +32,12 @@ __all__ = [
     "ClusterSpec",
     "ImageSpec",
     "PriceLine",
-    "TrainSpec",
+    "RunSpec",
     "WorkerGroup",
-    "check_model",
     "check_package",
+    "check_run",
     "cluster_store",
+    "make_run",
     "own_bucket",
     "parse_bucket",
     "parse_duration",

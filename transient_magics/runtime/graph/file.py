@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
+from ...protocol.run import RunSpec
 from .. import placement
 from ..batching import SMALLEST
 from ..examples import Source, source
-from ..folder import RunSpec
 from ..graph_mode import tensorflow
 from ..trainable import Trainable
 from .worker import WorkerGraph, build

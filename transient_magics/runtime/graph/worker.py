@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...protocol.run import RunSpec
 from .. import placement
-from ..folder import RunSpec
 from ..graph_mode import tensorflow
 from ..trainable import Trainable
 from .noise import gradient_sum

@@ -27,7 +27,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ...errors import DeclarationError, TrainingError
-from ..folder import RunFolder, RunSpec
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
 from ..graph_mode import tensorflow
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_cell

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import DeclarationError
-from ..folder import RunSpec
+from ...protocol.run import RunSpec
 
 _OF_A_MODEL = (
     *("estimator_model_fn", "estimator_spec_train", "estimator_spec_eval", "make_estimator_model_fn"),

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DeclarationError
-from ..folder import RunFolder, RunSpec
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
 from ..graph_mode import has_gpu
 from ..usercode import run_cell
 from . import bridges, refused

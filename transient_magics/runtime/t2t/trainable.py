@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..folder import RunFolder, RunSpec
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
 from ..trainable import EvaluationGraph, Objective, Pipeline, ServingGraph
 from . import data, decoding, graph, registry, serving
 from .bridges import autograph_off

@@ -1,0 +1,163 @@
+"""RunSpec: everything that was declared about one run: what the client writes, and controller, chief and workers read.
+
+One record for all of them, as JSON in `run.json`. What may stand in a field, its annotation says; which options exclude
+each other, `contradiction`.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, Literal, Self
+
+from . import checks
+from .checks import Amount, Count, Name, at_least, within
+
+_AtLeastOne = Annotated[int, at_least(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """A declared run: which model on which problem (none: the cell's own), how long, and how.
+
+    What is trained: `model`, `hparams_set` and `problem` of Tensor2Tensor's registry, or none of them; `hparams`
+    overrides. `data_dir` is where the records are: a folder that every VM has, or a place in a bucket (`gs://`).
+    `include` names files sent along, `pip` packages as pip reads them (files among them are in the run's folder `pip`);
+    `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's lines.
+
+    Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that); `checkpoint_auto` plans
+    the seconds from what checkpoints were measured to cost; the last `keep` stay. `chief` is who saves. `store` is the
+    run's place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
+
+    Steps: `mode`; `backup_workers` are those whose gradients a synchronous step does not wait for. `lr_policy` says
+    what divides the learning rate; `damping` staleness lowers that of late gradients. `wire` is how numbers cross,
+    `ps_shards` into how many parts large variables are cut. `pace_seconds` is the least time of one worker's step,
+    `notice_seconds` lie between the notice that a VM is taken and its end.
+    `max_workers` and `workers` are how many the cluster may have, and had by declaration.
+
+    Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured times
+    (runtime/batching.py); `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times the
+    declared mini-batch).
+
+    Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow (0: never),
+    `alarm_after` the seconds that each of them warms up before.
+
+    Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
+    evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
+    """
+
+    name: Name
+    train_steps: _AtLeastOne
+    model: str = ""
+    hparams_set: str = ""
+    problem: str = ""
+    hparams: str = ""
+    data_dir: str | None = None
+    include: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
+    pip_build: bool = False
+    checkpoint_steps: _AtLeastOne | None = 1000
+    checkpoint_seconds: Amount | None = 600.0
+    checkpoint_auto: bool = False
+    keep: _AtLeastOne = 5
+    ps_shards: _AtLeastOne = 1
+    mode: Literal["async", "sync"] = "async"
+    backup_workers: Count = 0
+    batching: Literal["uniform", "static", "dynamic"] = "uniform"
+    deadband: Annotated[float, within(0, 1)] = 0.05
+    batch_smoothing: Annotated[float, within(0, 1)] = 0.3
+    batch_least: Count = 0
+    batch_most: Count = 0
+    step_time: Literal["affine", "proportional"] = "affine"
+    lr_policy: Literal["active", "slots", "fixed"] = "active"
+    damping: Literal["none", "staleness"] = "none"
+    max_workers: Count = 0
+    workers: Count = 0
+    chief: Literal["ps", "worker"] = "ps"
+    wire: Literal["fp32", "bf16"] = "fp32"
+    alarm_below: Annotated[float, within(0, 1)] = 0.8
+    alarm_after: Amount = 30.0
+    noise_share: Annotated[float, within(0, 1)] = 0.008
+    eval_steps: _AtLeastOne | None = None
+    eval_batches: Count = 100
+    resume: str | None = None
+    pace_seconds: Amount | None = None
+    notice_seconds: Amount = 30.0
+    when_done: Literal["keep", "workers", "cluster"] = "keep"
+    check: bool = True
+    line_offset: int = 1
+    declared_at: float = 0.0
+    store: str | None = None
+    resume_store: str | None = None
+    threads: Count = 0
+    """Of TensorFlow's pools in each process; 0: as many as there are cores."""
+    token: str = field(default="", repr=False)
+
+    @property
+    def records(self) -> str | None:
+        """The place in a bucket where the problem's records are, or go when they are made."""
+        return self.data_dir if (self.data_dir or "").startswith("gs://") else None
+
+    @property
+    def data_folder(self) -> str | None:
+        """The folder of every VM in which the records are; None: they come from the chief."""
+        return None if self.records else self.data_dir
+
+    @property
+    def damped(self) -> bool:
+        """Whether late gradients are applied with a lower learning rate."""
+        return self.damping == "staleness"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote, of other versions too: unknown fields are ignored, null may stand for a default.
+
+        Raises ValueError with the field that is not as it should be.
+        """
+        may_be_none = {each.name for each in fields(cls) if type(None) in typing.get_args(_hints()[each.name])}
+        given = {name: value for name, value in values.items() if value is not None or name in may_be_none}
+        return checks.built(cls, given)
+
+
+def choices(name: str) -> tuple[str, ...]:
+    """The words from which one is chosen in this field; none where it takes others."""
+    hint = _hints().get(name)
+    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+
+
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(RunSpec, include_extras=True)
+
+
+def contradiction(given: Mapping[str, Any]) -> tuple[str, str]:
+    """Which options that were given (not left out) exclude each other, and what to do; else two empty texts."""
+    missing = [name for name in ("model", "hparams_set", "problem") if not given.get(name)]
+    if len(missing) not in (0, 3):
+        what = f"A model of Tensor2Tensor needs {' and '.join(map(_option, missing))} too"
+        return what, "Without --model, --hparams-set and --problem, the model that the cell defines is trained."
+    for name in ("hparams", "data_dir"):
+        if missing and given.get(name):
+            what = f"Only a model of Tensor2Tensor takes {_option(name)}"
+            return what, "A cell with a model of its own says it in the cell."
+    sync, batching = given.get("mode") == "sync", given.get("batching") or "uniform"
+    if given.get("backup_workers") and not sync:
+        return "--backup-workers needs --mode sync", "Without it, no step waits for anybody."
+    if given.get("damping") == "staleness" and sync:
+        return "--damping staleness needs --mode async", "No gradient of a synchronous step is late."
+    for name in ("deadband", "batch_smoothing", "step_time"):
+        if given.get(name) is not None and batching != "dynamic":
+            what = f"{_option(name)} needs --batching dynamic"
+            return what, "Without it, mini-batches do not follow what is measured."
+    if (given.get("batch_least") or given.get("batch_most")) and batching == "uniform":
+        what = "--batch-bounds needs --batching static or dynamic"
+        return what, "Without it, all mini-batches are the declared one."
+    return "", ""
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
