@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller import link as link_module
 from transient_magics.controller.link import Hooks, Link, Work
-from transient_magics.protocol.vm_events import AgentLine, ProcessStarted
+from transient_magics.protocol.vm_events import AgentLine
 from transient_magics.remote import Connection, generate_key
 
 MARK = "vm.preemption_notice"
@@ -136,15 +137,16 @@ async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine:
         await until(lambda: machine.heard("process.exited"))
 
 
-@pytest.mark.parametrize("warm", [True, False])
-async def test_a_process_waits_for_its_role_only_where_that_takes_a_while(machine: Machine, warm: bool) -> None:
+@pytest.mark.parametrize("warm", [pytest.param(True, marks=pytest.mark.training), False])
+async def test_all_is_imported_ahead_only_where_the_role_will_take_a_while(machine: Machine, warm: bool) -> None:
+    servers = lambda: [each for each in processes.bearing(str(machine.vm.home)).values() if "fork_server" in each]  # noqa: E731
     async with machine.linked() as link:
         link.expect("run-1", "worker", own=True, warm=warm)
+        if warm:
+            await until(servers)
         link.assign(Work(WORKER, lambda: files(b"")))
         await until(lambda: machine.heard("process.started"))
-        (started,) = [line for line in machine.lines if isinstance(line, ProcessStarted)]
-        arguments = Path(f"/proc/{started.pid}/cmdline").read_bytes().split(b"\0")
-        assert (b"--standby" in arguments) == warm
+        assert bool(servers()) is warm
         link.release("run-1")
         await until(lambda: machine.heard("process.exited"))
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests import processes
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from transient_magics.runtime import agent as agent_module
 from transient_magics.runtime.agent import Agent
 from transient_magics.runtime.gpu import likely_reason
 
@@ -38,7 +40,7 @@ def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
     assert stat.S_IMODE((room.root("vm") / "agent.sock").stat().st_mode) == 0o600
     assert [line["pid"] for line in room.reports("vm", "agent.started")] == [pid]
     for message, said in (
-        ({"do": "dance"}, "knows no command"),
+        ({"do": "dance"}, "unknown command"),
         ({"do": "assign", "run": "../x"}, "not an assignment"),
         (worker(free_ports(1)), "run.json"),
         ({**WARM, "name": "../x"}, "no name"),
@@ -103,44 +105,125 @@ def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: Machi
 WARM = {"do": "warm", "run": "run-1", "role": "worker", "name": "worker-1"}
 
 
-def waiting(room: MachineRoom) -> list[int]:
-    """Processes that wait for a role on the machine."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            line = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if b"--standby" in line and str(room.root("vm")).encode() in line:
-                found.append(int(entry.name))
-    return found
+def servers(room: MachineRoom) -> list[int]:
+    """The fork servers of the machine, without what they have just forked."""
+    found = [pid for pid, line in processes.bearing(str(room.root("vm"))).items() if "runtime.fork_server" in line]
+    return [pid for pid in found if parent(pid) not in found]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def another_worker(room: MachineRoom, before: int) -> int:
+    """The process that is the worker after `before`."""
+    others = lambda: [pid for pid in room.pids("vm").values() if pid != before]  # noqa: E731
+    return until(others, "another process")[0]
 
 
 @pytest.mark.training
-def test_a_waiting_process_becomes_the_worker_and_a_dead_one_is_done_without(room: MachineRoom):
-    room.start_agent("vm")
-    for kill in (False, True):
-        assert room.say("vm", WARM) == room.say("vm", WARM) == {"ok": True}
-        (pid,) = until(lambda: waiting(room), "a process that waits")
-        room.put("vm", DECLARATION, "")
-        if kill:
-            os.kill(pid, signal.SIGKILL)
-            until(lambda pid=pid: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "its end")
-        assert room.say("vm", worker(free_ports(1))) == {"ok": True}
-        running = until(lambda: room.pids("vm"), "a process")["worker-1"]
-        assert (running == pid) is not kill
-        assert room.say("vm", WARM) == {"ok": True}
-        assert waiting(room) == ([] if kill else [pid])  # it has its role: nobody else waits for that
-        room.say("vm", {"do": "stop", "run": "run-1"})
+def test_roles_are_forked_while_a_fork_server_lives_and_start_plainly_without(room: MachineRoom):
+    agent = room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    assert room.say("vm", WARM) == room.say("vm", WARM) == {"ok": True}
+    assert room.say("vm", worker(free_ports(1))) == {"ok": True}
+    (server,) = until(lambda: servers(room), "a fork server")
+    first = another_worker(room, 0)
+    assert parent(first) == server
+    called = [b"transient_magics.runtime.worker", b"--run-folder", bytes(room.run_folder("vm"))]
+    until(lambda: Path(f"/proc/{first}/cmdline").read_bytes().split(b"\0")[2:5] == called, "its own command line")
+    assert os.getsid(first) == first
+    assert os.readlink(f"/proc/{first}/cwd") == str(room.run_folder("vm"))
+    assert os.readlink(f"/proc/{first}/fd/2") == str(room.run_folder("vm") / "logs" / "worker-1.log")
+    assert Path(f"/proc/{server}/oom_score_adj").read_text() == "1000\n", "the kernel takes it first"
+    assert Path(f"/proc/{first}/oom_score_adj").read_text() != "1000\n"
+
+    os.kill(first, signal.SIGKILL)
+    second = another_worker(room, first)
+    assert parent(second) == server, "it is forked again"
+    assert [exited["code"] for exited in room.reports("vm", "process.exited")] == [-signal.SIGKILL]
+    assert room.say("vm", WARM) == {"ok": True}
+    assert servers(room) == [server], "it is there already"
+
+    os.kill(server, signal.SIGKILL)
+    until(lambda: not servers(room), "its end")
+    assert room.pids("vm") == {"worker-1": second}, "what it forked lives on"
+    os.kill(second, signal.SIGKILL)
+    assert parent(another_worker(room, second)) == agent
 
 
 @pytest.mark.training
-def test_nobody_waits_for_a_run_that_is_over_or_an_agent_that_is_dead(room: MachineRoom):
+def test_a_fork_server_ends_with_its_agent_and_serves_the_next_run(room: MachineRoom):
     room.start_agent("vm")
-    for end in (lambda: room.say("vm", {"do": "stop", "run": "run-1"}), lambda: room.kill_agent("vm")):
-        room.say("vm", WARM)
-        until(lambda: waiting(room), "a process that waits")
-        end()
-        until(lambda: not waiting(room), "its end")  # once it has imported what it was importing
+    for run in ("run-1", "run-2"):
+        room.put("vm", {**DECLARATION, "name": run}, "")
+    room.say("vm", WARM)
+    room.say("vm", worker(free_ports(1)))
+    first = another_worker(room, 0)
+    (server,) = servers(room)
+    room.say("vm", {"do": "stop", "run": "run-1"})
+    room.say("vm", {**WARM, "run": "run-2"})
+    room.say("vm", worker(free_ports(1), "run-2"))
+    second = another_worker(room, first)
+    assert parent(second) == server
+
+    os.kill(server, signal.SIGSTOP)
+    room.kill_agent("vm")
+    until(lambda: not servers(room), "its end")
     room.start_agent("vm")
+    assert room.pids("vm") == {"worker-1": second}
+
+
+async def test_a_role_that_runs_for_long_gets_a_fork_server_if_memory_is_free_and_a_vm_without_work_lets_it_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Server:
+        alive = True
+
+        def __init__(self, root: Path, *, own: bool) -> None:
+            self.own, self.ended = own, asyncio.Event()
+            started.put_nowait(self)
+
+        def end(self) -> None:
+            self.ended.set()
+
+    started: asyncio.Queue[Server] = asyncio.Queue()
+    monkeypatch.setattr(agent_module, "ForkServer", Server)
+    monkeypatch.setattr(agent_module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "_IDLE_SECONDS", 0.02)
+    free = asyncio.Event()
+    monkeypatch.setattr(agent_module, "available_memory", lambda: int(free.is_set()) << 40)
+    agent = Agent(tmp_path)
+    role = SimpleNamespace(pid=1, wanted=True, has_lasted=False, assignment=SimpleNamespace(run="run-1"))
+    agent._roles["run-1", "worker-1"] = role  # type: ignore[assignment]
+    looking = asyncio.create_task(agent._look_after_server())
+    for change in (lambda: setattr(role, "has_lasted", True), free.set):
+        await asyncio.sleep(0.05)
+        assert started.empty()
+        change()
+    server = await asyncio.wait_for(started.get(), 60)
+    await asyncio.sleep(0.05)
+    assert not server.ended.is_set()
+    role.pid = None
+    await asyncio.wait_for(server.ended.wait(), 60)
+    looking.cancel()
+    assert started.empty()
+
+
+@pytest.mark.training
+@pytest.mark.matrix
+def test_a_fork_server_that_stands_still_is_done_without(room: MachineRoom):
+    agent = room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    room.say("vm", WARM)
+    room.say("vm", worker(free_ports(1)))
+    before = another_worker(room, 0)
+    (server,) = servers(room)
+    os.kill(server, signal.SIGSTOP)
+    os.kill(before, signal.SIGKILL)
+    assert parent(after := another_worker(room, before)) == agent
+    assert not servers(room)
+    assert room.pids("vm") == {"worker-1": after}
 
 
 @pytest.mark.training
@@ -150,12 +233,9 @@ def test_what_is_left_of_an_earlier_run_ends_when_another_one_is_assigned(room: 
         room.put("vm", {**DECLARATION, "name": run}, "")
     room.say("vm", worker(free_ports(1)))
     earlier = until(lambda: room.pids("vm"), "a process")["worker-1"]
-    room.say("vm", {**WARM, "run": "run-0"})
-    assert until(lambda: waiting(room), "a process that waits")
     assert room.say("vm", worker(free_ports(1), "run-2")) == {"ok": True}
     with pytest.raises(ProcessLookupError):
         os.kill(earlier, 0)
-    assert not waiting(room)
     runs = lambda: [process["run"] for process in room.say("vm", {"do": "ping"})["processes"]]  # noqa: E731
     assert until(runs, "its successor") == ["run-2"]
 

@@ -12,7 +12,10 @@ import pytest
 
 from transient_magics.protocol.vm_events import told
 from transient_magics.runtime import supervise
+from transient_magics.runtime.agent import Agent
 from transient_magics.runtime.protocol import Assignment
+from transient_magics.runtime.role_record import Record, lock_file
+from transient_magics.runtime.starting import Program, spawn
 from transient_magics.runtime.supervise import RoleProcess
 
 PLACE = "127.0.0.1:1"
@@ -37,6 +40,13 @@ class Supervised:
                 for each, values in self.reports:
                     if each == kind:
                         return values
+                await asyncio.sleep(0.02)
+
+    async def claimed(self, pid: int) -> None:
+        """Until the process has said that it is the role."""
+        async with asyncio.timeout(60):
+            place = lock_file(self.role.folder.logs, "worker-1")
+            while (known := Record.read(place)) is None or known.pid != pid:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 
@@ -82,3 +92,52 @@ async def test_a_role_that_can_never_be_started_is_given_up_and_leaves_no_proces
     assert "could not be started" in (await supervised.until("process.gave_up"))["said"]
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in lines if str(tmp_path).encode() in line]
+
+
+class AgentDiesError(BaseException):
+    """Nothing of the agent is carried out after this."""
+
+
+async def test_what_an_agent_started_when_it_died_is_found_and_not_started_twice(
+    supervised: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first dies before it knows the process, and so does the next, which looks before that is on record."""
+    supervised.declare()
+    programs: list[Program] = []
+
+    def dying(*given: Any) -> Program:
+        programs.append(spawn(*given))
+        raise AgentDiesError
+
+    async def nobody(_: RoleProcess) -> None:
+        """The process, which has just been started, has not said anything yet."""
+
+    monkeypatch.setattr(supervise, "spawn", dying)
+    monkeypatch.setattr(RoleProcess, "_there", nobody)
+    for _ in range(2):
+        supervised.role.start()
+        assert supervised.role._supervision is not None
+        with pytest.raises(AgentDiesError):
+            await supervised.role._supervision
+    ends = {asyncio.create_task(asyncio.to_thread(each._process.wait)): each.pid for each in programs}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)  # one of the two found the other there
+    (left,) = [pid for task, pid in ends.items() if not task.done()]
+    await supervised.claimed(left)
+    monkeypatch.undo()
+    agent = Agent(tmp_path)
+    await agent._do({"do": "assign", **supervised.role.assignment.to_dict()})
+    (role,) = agent._roles.values()
+    async with asyncio.timeout(60):
+        while role.pid is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert role.pid == left
+    await agent._do({"do": "stop", "run": "run-1"})
+    await asyncio.wait(ends)
+
+
+async def test_what_a_dead_agent_started_ends_when_the_run_was_over_before_it_was_there(supervised: Supervised) -> None:
+    supervised.declare()
+    given = supervised.role.assignment
+    late = spawn(given.role, given.name, supervised.role.folder, given.arguments())
+    assert await asyncio.to_thread(late._process.wait) == 1
+    assert "worker-1 of run-1 is not wanted any more" in supervised.role.log.read_text()

@@ -107,8 +107,8 @@ class Link:
     def expect(self, run: str, role: str, *, own: bool, warm: bool) -> None:
         """`assign` or `release` will follow, for this role in `run`; `own`: its model is not one of Tensor2Tensor's.
 
-        With `warm` the agent keeps a process ready for it. That imports all that the role may need: where `assign`
-        follows at once, a process that knows what it needs is faster.
+        With `warm` the agent has a fork server for it. That imports all that the role may need: where `assign` follows
+        at once, a process that knows what it needs is faster.
         """
         self._warm = warm
         if self._expected != (run, role, own) and not self._dismissed:

@@ -14,6 +14,7 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,16 @@ from ..protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, Tra
 from .folder import Lines, RunFolder, write_atomically
 from .metadata import watch_preemption
 from .protocol import LONGEST_LINE, Assignment, decode, encode, named
-from .standby import Standby
-from .supervise import RoleProcess, recorded
+from .role_record import Record, recorded
+from .starting import ForkServer
+from .supervise import RoleProcess
 from .traffic import counted
 
 _TRAFFIC_SECONDS, _TRAFFIC_BYTES = 15.0, 2**20
+_LOOK_SECONDS, _MEMORY_BYTES, _IDLE_SECONDS = 15.0, 2**30, 900.0
+"""How often it is looked whether there should be a fork server; the memory that has to be free for one that nobody
+waits for; and how long one is kept on a VM that has no role.
+"""
 
 
 class Agent:
@@ -36,7 +42,7 @@ class Agent:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
-        self._standbys: dict[tuple[str, str], Standby] = {}
+        self._fork_server: ForkServer | None = None
         self._lines = Lines(root / "agent.jsonl")
         self._preempted = False
         self._changing = asyncio.Lock()
@@ -56,17 +62,17 @@ class Agent:
             os.umask(mask)
         write_atomically(self._root / "agent.pid", str(os.getpid()))
         self._report(AgentStarted(pid=os.getpid()))
-        for record in recorded(self._root):
-            self._start(Assignment.from_message(record["assignment"]), record)
+        self._adopt()
         watch = asyncio.create_task(watch_preemption(self._notice))
-        counting = asyncio.create_task(self._count_traffic())
+        tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
         try:
             await self._over.wait()
         finally:
-            watch.cancel()
-            counting.cancel()
+            for task in (watch, *tasks):
+                task.cancel()
             server.close()
-            self._end_standbys()
+            if self._fork_server:
+                self._fork_server.end()
             for role in self._roles.values():
                 role.let_go()
 
@@ -90,7 +96,6 @@ class Agent:
         """
         self._report(PreemptionNoticed())
         self._preempted = True
-        self._end_standbys()
         for role in self._roles.values():
             if role.assignment.role == "worker":
                 role.wanted = False
@@ -98,10 +103,59 @@ class Agent:
             elif role.assignment.index == 0:
                 role.signal(signal.SIGUSR1)  # the chief saves
 
-    def _start(self, assignment: Assignment, adopt: Mapping[str, Any] | None = None) -> None:
-        key = assignment.run, assignment.name
-        role = self._roles[key] = RoleProcess(self._root, assignment, self._report, self._standbys.pop(key, None))
+    def _start(self, assignment: Assignment, adopt: Record | None = None) -> None:
+        role = RoleProcess(self._root, assignment, self._report, self._server_for)
+        self._roles[assignment.run, assignment.name] = role
         role.start(adopt)
+
+    def _adopt(self) -> None:
+        """Take on the roles on record that are not known: those of an agent before, and what it was just starting."""
+        for record in recorded(self._root):
+            if (record.assignment.run, record.assignment.name) not in self._roles:
+                self._start(record.assignment, record)
+
+    # --- the fork server ---------------------------------------------------------------------------------------------
+    def _server_for(self, assignment: Assignment) -> ForkServer | None:
+        """The fork server for a role that starts now; None: it starts plainly.
+
+        A parameter server needs all that a fork server imports, so it gets one. A worker may do with much less: without
+        a server it is faster alone. A server that died is not missed at once: there may be no memory for another.
+        """
+        own = self._is_own(assignment.run)
+        if self._fork_server is None or self._fork_server.own != own:
+            return self._have_server(own) if assignment.role == "ps" else None
+        return self._fork_server
+
+    def _have_server(self, own: bool) -> ForkServer:
+        """The fork server for models of this kind; one of the other kind ends."""
+        known = self._fork_server
+        if known is None or known.own != own or not known.alive:
+            if known:
+                known.end()
+            known = self._fork_server = ForkServer(self._root, own=own)
+        return known
+
+    async def _look_after_server(self) -> None:
+        """Have a fork server for the next start of a role that has run for long; let it go where no run comes."""
+        busy = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            running = [role for role in self._roles.values() if role.pid is not None]
+            busy = time.monotonic() if running else busy
+            lasting = [role.assignment.run for role in running if role.wanted and role.has_lasted]
+            if lasting and available_memory() > _MEMORY_BYTES:
+                with contextlib.suppress(OSError):  # as every start, it takes a process
+                    self._have_server(self._is_own(lasting[0]))
+            elif self._fork_server and time.monotonic() - busy > _IDLE_SECONDS:
+                self._fork_server.end()
+                self._fork_server = None
+
+    def _is_own(self, run: str) -> bool:
+        """Whether the model of the run is one of its own."""
+        try:
+            return not RunFolder(self._root / "runs" / run).spec().model
+        except TransientError:
+            return False
 
     # --- commands ----------------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,19 +199,13 @@ class Agent:
         return {}
 
     def _warm(self, run: str, role: str, name: str, *, own: bool) -> None:
-        """Have a process ready that can be this in the run, unless it is that already."""
-        if (run, name) in {*self._roles, *self._standbys} or self._preempted:
-            return
-        self._standbys[run, name] = Standby(role, name, RunFolder(self._root / "runs" / run), own=own)
-
-    def _end_standbys(self, over: Callable[[str], bool] = lambda run: True) -> None:
-        """End those of the runs that are `over`, or all."""
-        for key in [key for key in self._standbys if over(key[0])]:
-            self._standbys.pop(key).end()
+        """Have imported what this needs in the run, unless it is that already."""
+        if (run, name) not in self._roles and not self._preempted:
+            self._have_server(own)
 
     async def _end(self, over: Callable[[str], bool]) -> None:
         """End what is done for the runs that are `over`."""
-        self._end_standbys(over)
+        self._adopt()
         ending = [role for (run, _), role in self._roles.items() if over(run)]
         await asyncio.gather(*(role.end() for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
@@ -187,6 +235,12 @@ class Agent:
                 role.signal(what)
                 return
         raise TransientError(f"no chief of {run} runs on this VM")
+
+
+def available_memory() -> int:
+    """Bytes that a new process could have."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import NoReturn
 
 from .protocol import DONE
 from .role import Role, log
@@ -40,12 +41,11 @@ async def _server(role: Role) -> int:
     return DONE
 
 
-def main() -> None:
+def play(role: Role) -> NoReturn:
     """Run until the end of the run."""
-    role = Role()
     code = asyncio.run(_chief(role) if role.assignment.index == 0 else _server(role))
     role.end(code)
 
 
 if __name__ == "__main__":
-    main()
+    play(Role())

@@ -1,7 +1,6 @@
 """What every role process does at its start and end: its arguments, its environment, its exit code on disk.
 
-A role may be started before its assignment is known (standby.py). The exit code is written beside the log, because an
-agent that was killed and started again is not the parent of the roles it finds and could not learn it otherwise.
+What others may want to know of the process is on disk (role_record.py).
 """
 
 from __future__ import annotations
@@ -18,7 +17,11 @@ from typing import NoReturn
 
 from ..protocol.run import RunSpec
 from .folder import RunFolder, write_atomically
-from .protocol import DONE, Assignment
+from .protocol import Assignment
+from .role_record import claim, exit_file
+
+MODULES = {"ps": "parameter_server", "worker": "worker"}
+"""The program of each role."""
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -38,28 +41,19 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     return {**{key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"}, **ENVIRONMENT}
 
 
-def exit_file(logs: Path, name: str) -> Path:
-    """Where a role leaves its exit code."""
-    return logs / f"{name}.exit"
-
-
 class Role:
-    """The arguments of a role process, read once."""
+    """The arguments of a role process, read once; from then on this process is the role, and no other can be."""
 
     def __init__(self, arguments: list[str] | None = None) -> None:
         parser = argparse.ArgumentParser(description="A role of a run; started by the agent.")
         parser.add_argument("--run-folder", type=Path, required=True)
-        parser.add_argument("--assignment", help="JSON")
+        parser.add_argument("--assignment", required=True, help="JSON")
         parser.add_argument("--asked", type=float, default=time.time(), help="when it was wanted, seconds since 1970")
-        kinds = {"choices": ("registered", "own"), "help": "import what such a model needs, then read the rest"}
-        parser.add_argument("--standby", **kinds)
-        words = sys.argv[1:] if arguments is None else arguments
-        given = parser.parse_args(words)
-        if given.standby:
-            given = parser.parse_args([*words, *_standing_by(given.standby == "registered")])
+        given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
         self.asked: float = given.asked
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_message(json.loads(given.assignment))
+        claim(self.folder.logs, self.assignment)
         self.spec: RunSpec = self.folder.spec()
         # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and would kill us so.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -72,20 +66,6 @@ class Role:
             write_atomically(exit_file(self.folder.logs, self.assignment.name), str(code))
         finally:
             os._exit(code)
-
-
-def _standing_by(registered: bool) -> list[str]:
-    """Import what a run needs and wait for the rest of the arguments; ends the process when none will come."""
-    from .trainable import preload
-
-    for early in (signal.SIGUSR1, signal.SIGUSR2):  # a chief that is asked for something before it listens goes on
-        signal.signal(early, signal.SIG_IGN)
-    preload(registered)
-    line = sys.stdin.readline()
-    if not line:
-        sys.exit(DONE)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
-    return json.loads(line)
 
 
 def log(text: str) -> None:

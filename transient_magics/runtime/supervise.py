@@ -1,31 +1,29 @@
 """Role processes of one VM: started, watched, adopted, restarted with a limit, ended.
 
-Each role has a pid file with its assignment, its pid and the kernel's start time of that pid, so that an agent
-started after the old one was killed finds the processes that still run and goes on watching them (a pidfd tells when
-any process ends, ours or not). What goes in are assignments, what comes out are `process.started`, `process.exited`
-and, when a role is not started again, `process.gave_up` (it has ended too often) or `process.unfit` (not on this VM).
+Each role has a record with its assignment and its process (role_record.py), so that an agent started after the old one
+was killed finds the processes that still run and goes on watching them (a pidfd tells when any process ends, ours or
+not). What goes in are assignments, what comes out are `process.started`, `process.exited` and, when a role is not
+started again, `process.gave_up` (it has ended too often) or `process.unfit` (not on this VM).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted, ProcessUnfit
-from .folder import RunFolder, write_atomically
+from .folder import RunFolder
 from .protocol import DONE, FAILED, UNFIT, Assignment
-from .role import exit_file
-from .standby import Standby, log_file, spawn
+from .role_record import Record, exit_file, lock_file, pid_file, start_time
+from .starting import Adopted, ForkServer, Process, log_file, spawn
 
-_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
 _KILL_AFTER = {"ps": 25.0, "worker": 5.0}
@@ -43,24 +41,40 @@ Report = Callable[[AgentLine], None]
 
 
 class RoleProcess:
-    """One role of one run on this VM."""
+    """One role of one run on this VM. `server`, asked at every start, gives a fork server for it, if there is any."""
 
-    def __init__(self, root: Path, assignment: Assignment, report: Report, standby: Standby | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        assignment: Assignment,
+        report: Report,
+        server: Callable[[Assignment], ForkServer | None] = lambda _: None,
+    ) -> None:
         self.assignment = assignment
-        self._standby = standby
         self.folder = RunFolder(root / "runs" / assignment.run)
-        self.pid: int | None = None
         self.wanted = True
-        self._report = report
-        self._child: subprocess.Popen[bytes] | None = None
+        self._report, self._server = report, server
+        self._process: Process | None = None
+        self._since = time.monotonic()
+        self._forking = False
         self._ended = asyncio.Event()
         self._failures = 0
         self._supervision: asyncio.Task[None] | None = None
 
     @property
+    def pid(self) -> int | None:
+        """The process that is this role now."""
+        return self._process.pid if self._process else None
+
+    @property
+    def has_lasted(self) -> bool:
+        """Whether its process has run for long."""
+        return self._process is not None and time.monotonic() - self._since > _LONG_ENOUGH
+
+    @property
     def pid_file(self) -> Path:
         """Where the running process is recorded."""
-        return self.folder.logs / f"{self.assignment.name}.pid"
+        return pid_file(self.folder.logs, self.assignment.name)
 
     @property
     def log(self) -> Path:
@@ -72,8 +86,10 @@ class RoleProcess:
         given = self.assignment
         return {"run": given.run, "role": given.role, "name": given.name, "pid": self.pid}
 
-    def start(self, adopt: Mapping[str, Any] | None = None) -> None:
-        """Start the process, or go on with the one that `adopt` (a pid file) describes."""
+    def start(self, adopt: Record | None = None) -> None:
+        """Start the process, or go on with the one that `adopt` names, if it names any."""
+        if adopt and adopt.pid is not None and adopt.lives:
+            self._process = Adopted(adopt.pid)
         self._supervision = asyncio.create_task(self._supervise(adopt))
 
     def signal(self, number: signal.Signals) -> None:
@@ -115,25 +131,31 @@ class RoleProcess:
     async def _over(self) -> None:
         """Until the supervision has seen the end."""
         if self._supervision is not None:
-            if self.pid is None:
+            if self._process is None and not self._forking:
                 self._supervision.cancel()  # between two starts
             await asyncio.wait([self._supervision])
 
-    async def _supervise(self, adopt: Mapping[str, Any] | None) -> None:
+    async def _supervise(self, adopt: Record | None) -> None:
         while self.wanted:
-            started = time.monotonic()
+            self._since = time.monotonic()
+            self._ended = asyncio.Event()
             try:
-                if adopt is not None:
-                    self.pid = int(adopt["pid"])
+                if adopt is not None and adopt.pid is not None:
+                    process, started = Adopted(adopt.pid), adopt.started
                 else:
-                    self._spawn()
-                await self._until_it_ends(adopt)
-                code, tail = self._code(), _tail(self.log)
+                    self._process = process = await self._start()
+                    started = start_time(process.pid)
+                    Record(self.assignment, process.pid, started).write(self.folder.logs)
+                    self._report(ProcessStarted(**self.describe()))
+                    if not self.wanted:  # it was told to end before it was there
+                        self.signal(signal.SIGKILL)
+                await _until_it_ends(process.pid, started)
+                self._ended.set()
+                code, tail = await self._code(process), _tail(self.log)
             except OSError as error:  # a full disk, or no memory for another process
-                self._kill_child()
+                await self._kill_unrecorded()
                 code, tail = None, f"it could not be started: {error}"
-            adopt = None
-            self.pid, self._child = None, None
+            adopt, self._process = None, None
             given = self.assignment
             described: dict[str, Any] = {"run": given.run, "role": given.role, "name": given.name}
             self._report(ProcessExited(**described, code=code, tail=tail))
@@ -144,7 +166,7 @@ class RoleProcess:
                 self._report(ProcessUnfit(**described, reason=_last_line(tail)))
                 self._forget()
                 return
-            if time.monotonic() - started > _LONG_ENOUGH:
+            if time.monotonic() - self._since > _LONG_ENOUGH:
                 self._failures = 0
             if self._failures >= len(_PAUSES):
                 self._report(ProcessGaveUp(**described, said=_last_line(tail)[:_SAID]))
@@ -154,76 +176,75 @@ class RoleProcess:
             self._failures += 1
             await asyncio.sleep(pause)
 
-    def _spawn(self) -> None:
-        given = self.assignment
-        exit_file(self.folder.logs, given.name).unlink(missing_ok=True)
+    async def _start(self) -> Process:
+        """A new process; or the one that is there, when an agent died, or a fork server, before it could say so."""
+        given, logs = self.assignment, self.folder.logs
+        if known := await self._there():
+            return known
+        logs.mkdir(exist_ok=True, mode=0o700)
+        exit_file(logs, given.name).unlink(missing_ok=True)
+        Record(given).write(logs)
         arguments = [*given.arguments(), "--asked", str(time.time())]
-        standby, self._standby = self._standby, None
-        self._child = standby.take(arguments) if standby else None
-        if self._child is None:
-            self._child = spawn(given.role, given.name, self.folder, arguments, subprocess.DEVNULL)
-        self.pid = self._child.pid
-        record = {"pid": self.pid, "started": start_time(self.pid), "assignment": given.to_dict()}
-        write_atomically(self.pid_file, json.dumps(record))
-        self._report(ProcessStarted(**self.describe()))
-
-    async def _until_it_ends(self, adopt: Mapping[str, Any] | None) -> None:
-        self._ended = asyncio.Event()
-        assert self.pid is not None
-        try:
-            handle = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        try:
-            if adopt is not None and start_time(self.pid) != adopt.get("started"):
-                return  # another process has this number by now
-            loop = asyncio.get_running_loop()
-            loop.add_reader(handle, self._ended.set)
+        server = self._server(given)
+        if server and await server.ready():
+            self._forking = True  # from now on there may be a process that nobody knows
             try:
-                await self._ended.wait()
+                if process := await server.fork(given.role, given.name, self.folder, arguments) or await self._there():
+                    return process
             finally:
-                loop.remove_reader(handle)
-        finally:
-            os.close(handle)
+                self._forking = False
+        return spawn(given.role, given.name, self.folder, arguments)
 
-    def _code(self) -> int | None:
-        if self._child is not None:
-            return self._child.wait()
+    async def _there(self) -> Process | None:
+        """The process that lives and says that it is this role; one with another assignment ends here."""
+        known = Record.read(lock_file(self.folder.logs, self.assignment.name))
+        if known is None or known.pid is None or not known.lives:
+            return None
+        if known.assignment == self.assignment:
+            return Adopted(known.pid)
+        with suppress(ProcessLookupError):
+            os.kill(known.pid, signal.SIGKILL)
+        await _until_it_ends(known.pid, known.started)
+        return None
+
+    async def _kill_unrecorded(self) -> None:
+        """A process that an agent after us would not find stands in the way of the next one."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            with suppress(OSError):
+                await _until_it_ends(self._process.pid, start_time(self._process.pid))
+                await self._process.code()
+
+    async def _code(self, process: Process) -> int | None:
+        if (code := await process.code()) is not None:
+            return code
         try:
             return int(exit_file(self.folder.logs, self.assignment.name).read_text())
         except (OSError, ValueError):
             return None
-
-    def _kill_child(self) -> None:
-        """A process that an agent after us would not find stands in the way of the next one."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
 
     def _forget(self) -> None:
         with suppress(OSError):
             self.pid_file.unlink()
 
 
-def recorded(root: Path) -> list[dict[str, Any]]:
-    """The pid files below `root`: what an agent before us had running."""
-    found = []
-    for path in sorted(root.glob("runs/*/logs/*.pid")):
-        try:
-            record = json.loads(path.read_text())
-            Assignment.from_message(record["assignment"])
-        except (OSError, ValueError, KeyError):
-            continue
-        found.append(record)
-    return found
-
-
-def start_time(pid: int) -> int | None:
-    """The kernel's start time of a process: with it a pid means one process for ever."""
+async def _until_it_ends(pid: int, started: int | None) -> None:
+    """`started` is when the process did; another one may have its number by now."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if start_time(pid) != started:
+            return
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(handle, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(handle)
+    finally:
+        os.close(handle)
 
 
 def _last_line(text: str) -> str:

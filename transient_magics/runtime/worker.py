@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,10 +23,10 @@ from ..errors import CellError, DeclarationError
 from . import data_files
 from .gpu import GpuUnseenError
 from .meter import Stopwatch
-from .protocol import DONE, FAILED, STUCK, UNFIT, host_and_port
+from .protocol import DONE, FAILED, STUCK, UNFIT
 from .role import Role, log
 from .usercode import told
-from .worker_link import CHIEF_GONE, ChiefLink
+from .worker_link import CHIEF_GONE, ChiefLink, answer
 
 _LAST_STEP = 4.0
 """Seconds that the step in flight may still take after SIGUSR1."""
@@ -180,14 +179,7 @@ class Worker:
             self._role.end(STUCK)
 
     def _servers_answer(self) -> bool:
-        if not self._link.connected.is_set():
-            return False
-        try:
-            for server in self._role.assignment.ps:
-                socket.create_connection(host_and_port(server), timeout=2).close()
-        except OSError:
-            return False
-        return True
+        return self._link.connected.is_set() and answer(self._role.assignment.ps)
 
 
 class _Copying(threading.Thread):
@@ -232,10 +224,10 @@ def _accelerator() -> str:
     return ""
 
 
-def main() -> None:
+def play(role: Role) -> NoReturn:
     """Run until told to end."""
-    Worker(Role()).run()
+    Worker(role).run()
 
 
 if __name__ == "__main__":
-    main()
+    play(Role())

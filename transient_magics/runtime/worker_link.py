@@ -12,15 +12,26 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .graph_mode import has_gpu
 from .protocol import decode, encode, host_and_port
 
-_EVERY = 1.0
+_EVERY, _ANSWER_SECONDS = 1.0, 2.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _WITHOUT_CHIEF = 900.0
 CHIEF_GONE = "the chief is gone"
+
+
+def answer(servers: Sequence[str]) -> bool:
+    """Whether every one of these takes a connection."""
+    try:
+        for server in servers:
+            socket.create_connection(host_and_port(server), timeout=_ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 class ChiefLink:
@@ -90,16 +101,16 @@ class ChiefLink:
                     self._socket.shutdown(socket.SHUT_WR)
 
     def _run(self) -> None:
-        pause, since = 0.1, time.monotonic()
+        pause, since = _FIRST_PAUSE, time.monotonic()
         while not self._closed and time.monotonic() - since < _WITHOUT_CHIEF:
             with contextlib.suppress(OSError, ValueError):
                 self._talk()
-                since, pause = time.monotonic(), 0.1
+                since, pause = time.monotonic(), _FIRST_PAUSE
             if self.connected.is_set():
-                since, pause = time.monotonic(), 0.1
+                since, pause = time.monotonic(), _FIRST_PAUSE
             self.connected.clear()
             time.sleep(pause)
-            pause = min(pause * 2, 2.0)
+            pause = min(pause * 2, _LONGEST_PAUSE)
         if not self._closed:
             self._tell(CHIEF_GONE)
 
