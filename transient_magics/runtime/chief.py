@@ -29,6 +29,7 @@ from .chief_state import ChiefState, Phase, Plan
 from .evaluating import evaluate
 from .folder import Lines, RunFolder, append, write_atomically
 from .keeper import Keeper
+from .meter import Stopwatch
 from .protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from .role import log
 from .roster import read_roster
@@ -48,8 +49,10 @@ _LAST_WORDS = 1.0
 class Chief:
     """One run's chief; `run` returns the exit code of ps/0."""
 
-    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
+    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment, asked: float | None = None) -> None:
+        """`asked`: when this process was wanted, seconds since 1970."""
         self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._stopwatch = Stopwatch(asked or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
         self._kept = self._read_kept()
         plan = Plan(
@@ -121,8 +124,8 @@ class Chief:
     async def _prepare(self) -> None:
         """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
         try:
-            await asyncio.gather(self._on_thread(self._keeper.define), self._restore())
-            await self._on_thread(self._keeper.serve)
+            self._stopwatch.lap("process")
+            await asyncio.gather(self._serve_and_define(), self._restore())
             if self._spec.data_folder is None:
                 making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
                 self._records.set_result(await self._on_thread(making))
@@ -130,8 +133,12 @@ class Chief:
                 raise _no_records(self._spec.problem, self._spec.data_folder)
             if self._spec.problem:
                 await self._on_thread(self._keep_vocabularies)
+            self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
+            self._stopwatch.lap("graph")
             step = await self._on_thread(self._keeper.prepare)
+            self._stopwatch.lap("values")
+            log(str(self._stopwatch))
         except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it becomes train.failed
             _trace(error)
             self._happened(events.Failed(reason(error, self._spec.line_offset)))
@@ -148,6 +155,14 @@ class Chief:
             )
             self._rounds.start()
         self._happened(events.Prepared(step, self._keeper.batch))
+        await self._on_thread(self._keeper.keep_graph)
+
+    async def _serve_and_define(self) -> None:
+        """Workers whose server this was reach it again, and open their sessions, while the code is run."""
+        await self._on_thread(self._keeper.serve)
+        self._stopwatch.lap("server")
+        await self._on_thread(self._keeper.define)
+        self._stopwatch.lap("code")
 
     async def _restore(self) -> None:
         """Have the newest checkpoint here.

@@ -35,6 +35,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.data = path / "data"
         self.graphs = path / "graphs"
+        self.variables = path / "variables.graph"
         self.logs = path / "logs"
         self.chief = path / "chief.json"
         self.bucket_token = path / "bucket-token.json"

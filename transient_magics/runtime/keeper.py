@@ -18,11 +18,13 @@ from ..errors import TrainingError
 from ..protocol.run import RunSpec
 from . import placement
 from .checkpoints import Checkpoints, Saved
-from .folder import RunFolder
-from .graph.training import training_graph
+from .folder import RunFolder, write_atomically
+from .graph import variables
 from .graph_mode import tensorflow
 from .protocol import Assignment
-from .trainable import define
+from .role import log
+from .trainable import define, import_tensorflow
+from .usercode import sentence
 
 _PATIENCE = 600.0
 """Seconds that another parameter server may take to come back (its VM may have to start)."""
@@ -39,17 +41,17 @@ class Keeper:
         self._folder, self._spec, self._assignment = folder, spec, assignment
         self._checkpoints = Checkpoints(folder.checkpoints, spec.keep)
         self._trainable: Any = None
+        self._variables: Any = None
         self._target = ""
         self._session: Any = None
-        self.accumulators: Any = None
-        """Of a synchronous run, once its graph is built."""
         self.mend: Callable[[], object] | None = None
         """Brings checkpoints from where copies of them are; called where one here is broken."""
         self.still = threading.Lock()
         """Who holds it finds the variables between two synchronous steps; asynchronous ones take no notice."""
 
     def serve(self) -> None:
-        """Start TensorFlow's server of this parameter server."""
+        """Import TensorFlow and start its server of this parameter server."""
+        import_tensorflow(self._spec)
         self._target = start_server(self._assignment, self._spec.threads)
 
     def define(self) -> None:
@@ -59,7 +61,17 @@ class Keeper:
     @property
     def batch(self) -> int:
         """The declared mini-batch."""
-        return self._trainable.batch
+        return self._variables.batch
+
+    @property
+    def accumulators(self) -> Any:
+        """Of a synchronous run, once its graph is built."""
+        return self._variables.accumulators
+
+    @property
+    def divisor(self) -> Any:
+        """What the learning rate of a synchronous step is divided by."""
+        return self._variables.divisor
 
     def has_records(self) -> bool:
         """Whether the training data are where they should be."""
@@ -70,32 +82,27 @@ class Keeper:
         self._trainable.generate(str(directory), str(temporary))
 
     def build(self) -> None:
-        """Build the graph: the variables exactly as every worker builds them, and what reads and writes them."""
-        tf = tensorflow()
+        """Have the graph: from the file, if there is one that can be used, else by building it."""
+        servers, path = len(self._assignment.ps), self._folder.variables
+        if path.exists():
+            try:
+                self._variables = variables.read(path, servers)
+            except Exception as error:  # noqa: BLE001 - TensorFlow raises anything for a file that does not fit
+                log(f"the graph of the variables cannot be used, it is built anew: {sentence(error)}")
+                path.unlink(missing_ok=True)
+            else:
+                return
+        self._variables = variables.build(self._trainable, self._spec, servers)
 
-        self._graph = tf.Graph()
-        servers = len(self._assignment.ps)
-        with self._graph.as_default():
-            self._trainable.prepare()
-            ready = placement.ready_flag(self._spec.name)
-            with placement.placed("/job:ps/task:0", servers, self._spec.ps_shards):
-                features, sync = self._trainable.placeholders(), self._spec.mode == "sync"
-                built = training_graph(self._trainable, features, self._spec.wire, sync, self._spec.damped)
-                if built.accumulators:  # the optimizer's own variables are the chief's then
-                    built.accumulators.build_update(built.objective)
-                    self.accumulators = built.accumulators
-                self.divisor = built.divisor
-                self._step = tf.identity(built.global_step.read_value())
-                self._uninitialised = tf.report_uninitialized_variables([ready, *tf.global_variables()])
-                self._initialise = tf.global_variables_initializer()
-                self._saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
-                self._assign = [_assignment(tf, variable) for variable in tf.global_variables()]
-                self._trained = {placement.place_in_checkpoint(each)[0] for each in tf.trainable_variables()}
-            (writing,) = [each for each in self._graph.get_operations() if each.type == "SaveV2"]
-            self._written = list(writing.inputs[3:])  # after the file, the names and the slices
-            self._ready = ready.initializer
-            self._not_ready = tf.raw_ops.DestroyResourceOp(resource=ready.handle, ignore_lookup_error=True)
-            self._graph.finalize()
+    def keep_graph(self) -> None:
+        """Write the file, where there is none, for a chief that is started again."""
+        path = self._folder.variables
+        if path.exists() or self.accumulators is not None:
+            return
+        try:
+            write_atomically(path, variables.content(self._variables, len(self._assignment.ps)))
+        except (OSError, ValueError, TrainingError) as error:  # ValueError: of more than 2 GB
+            log(f"the graph of the variables is not kept: {sentence(error)}")
 
     def prepare(self) -> int:
         """Initialise or restore whatever is uninitialised, and return the global step."""
@@ -120,7 +127,7 @@ class Keeper:
         config = placement.plain_config(self._spec.threads)
         config.device_filters.append("/job:ps")
         placement.optimise_briefly(config)
-        return tf.Session(self._target, graph=self._graph, config=config)
+        return tf.Session(self._target, graph=self._variables.graph, config=config)
 
     def close(self) -> None:
         """Give the session up."""
@@ -150,17 +157,17 @@ class Keeper:
                 pause = min(2 * pause, 5.0)
 
     def _prepare(self) -> int:
-        if len(self._session.run(self._uninitialised)):
+        if len(self._session.run(self._variables.uninitialised)):
             with self.still:
-                self._session.run(self._not_ready)
+                self._session.run(self._variables.not_ready)
                 newest = self._checkpoints.newest(self.mend)
-                self._session.run(self._initialise)
+                self._session.run(self._variables.initialise)
                 if newest is not None:
                     self._restore(newest[1])
                 if self.accumulators is not None:
                     self.accumulators.open(self._session)
                 step = self._read_step()
-                self._session.run(self._ready)
+                self._session.run(self._variables.ready)
             return step
         return self._read_step()
 
@@ -169,19 +176,20 @@ class Keeper:
 
         What it lacks of the optimizer's own stays initialised. Raises TrainingError for one of another model.
         """
-        if missing := self._trained - values.keys():
+        if missing := self._variables.trained - values.keys():
             raise _another_model(f"the checkpoint has no {min(missing)}")
         operations: list[Any] = []
         feeds: dict[Any, Any] = {}
         size = 0
-        for operation, placeholder, name, part in self._assign:
+        for loading in self._variables.loadings:
+            placeholder, name = loading.placeholder, loading.name
             if name not in values:
                 continue
-            value = values[name] if part is None else values[name][part]
+            value = values[name] if loading.part is None else values[name][loading.part]
             if not placeholder.shape.is_compatible_with(value.shape):
                 had, has = tuple(value.shape), tuple(placeholder.shape.as_list())
                 raise _another_model(f"{name} has the shape {had} in the checkpoint and {has} in the model")
-            operations.append(operation)
+            operations.append(loading.operation)
             feeds[placeholder] = value
             size += value.nbytes
             if size > _AT_ONCE:
@@ -191,19 +199,20 @@ class Keeper:
             self._session.run(operations, feeds)
 
     def _read_step(self) -> int:
-        return int(self._session.run(self._step))
+        return int(self._session.run(self._variables.step))
 
     def _save(self) -> Saved:
         """Write the variables as they are; of synchronous training as they were at once, that no round need wait."""
         values: list[Any] = []
+        made = self._variables
         with self.still:
             step = self._read_step()
             if self.accumulators is not None:
-                values = self._session.run(self._written)
-        feeds = dict(zip(self._written, values, strict=False))
+                values = self._session.run(made.written)
+        feeds = dict(zip(made.written, values, strict=False))
 
         def write(prefix: str) -> None:
-            self._session.run(self._saver.save_tensor_name, {self._saver.filename_tensor_name: prefix, **feeds})
+            self._session.run(made.save, {made.file_name: prefix, **feeds})
 
         return self._checkpoints.write(step, write)
 
@@ -225,11 +234,3 @@ _servers: list[Any] = []
 
 def _another_model(what: str) -> TrainingError:
     return TrainingError(what, where="--resume", fix="A run goes on with the model that it was trained with.")
-
-
-def _assignment(tf: Any, variable: Any) -> tuple[Any, Any, str, Any]:
-    """An operation that loads a value into `variable`, its placeholder, the name in a checkpoint, and which slice of
-    it.
-    """
-    placeholder = tf.placeholder(variable.dtype.base_dtype, variable.shape)
-    return variable.assign(placeholder, read_value=False), placeholder, *placement.place_in_checkpoint(variable)

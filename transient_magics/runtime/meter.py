@@ -94,8 +94,9 @@ class Meter:
 class Stopwatch:
     """Names and seconds of the parts of a start, in order."""
 
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, goal: str = "first gradient") -> None:
         self._started = self._last = started
+        self._goal = goal
         self.parts: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
@@ -106,4 +107,4 @@ class Stopwatch:
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts.items())
-        return f"first gradient after {self._last - self._started:.1f} s: {parts}"
+        return f"{self._goal} after {self._last - self._started:.1f} s: {parts}"

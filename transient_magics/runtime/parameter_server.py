@@ -17,7 +17,7 @@ from .role import Role, log
 async def _chief(role: Role) -> int:
     from .chief import Chief
 
-    chief = Chief(role.folder, role.spec, role.assignment)
+    chief = Chief(role.folder, role.spec, role.assignment, role.asked)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, chief.ask_for_save)
     loop.add_signal_handler(signal.SIGUSR2, chief.ask_to_evaluate)

@@ -43,8 +43,8 @@ def written(trainable: Trainable, spec: RunSpec, servers: int) -> bytes:
         elements = {name: element for name, element in vars(built).items() if element is not None}
         names = {name: element.name for name, element in elements.items()}
         told = _told(examples) if examples else None
-        definition = _needed(graph, [*names.values(), *(_tensors(told) if told else ())])
-    if found := _python(definition):
+        definition = needed(graph, [*names.values(), *(_tensors(told) if told else ())])
+    if found := python_operations(definition):
         raise TrainingError(f"the model's graph has an operation of Python's: {min(found)}")
     there = {node.name for node in definition.node}
     header = {
@@ -130,7 +130,7 @@ def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source 
         if not pipeline.directory:
             return None, ""
         made = source(pipeline, _SCOPE, max(trainable.batch, SMALLEST), spec.batching != "uniform")
-    if _python(_needed(tf.get_default_graph(), _tensors(_told(made)))):
+    if python_operations(needed(tf.get_default_graph(), _tensors(_told(made)))):
         return None, ""
     return made, pipeline.directory
 
@@ -163,7 +163,7 @@ def _move(definition: Any, before: str, now: str) -> None:
             values[:] = [new + value.removeprefix(old) for value in values]
 
 
-def _needed(graph: Any, names: Iterable[str]) -> Any:
+def needed(graph: Any, names: Iterable[str]) -> Any:
     """The part of the graph that these tensors and operations need."""
     wanted = {name.partition(":")[0] for name in names}
     definition = tensorflow().graph_util.extract_sub_graph(graph.as_graph_def(), sorted(wanted))
@@ -176,7 +176,8 @@ def _needed(graph: Any, names: Iterable[str]) -> Any:
     return definition
 
 
-def _python(definition: Any) -> frozenset[str]:
+def python_operations(definition: Any) -> frozenset[str]:
+    """The kinds of operations in it that call Python, which no file can hold."""
     return _PYTHON & {node.op for node in _nodes(definition)}
 
 
