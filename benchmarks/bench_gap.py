@@ -15,9 +15,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from _black_hole import black_hole
-from _common import all_in, own_home, process, quantile, rows_between, say, start
+from _common import all_in, own_home, process, quantile, rows_between, say, say_all, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
@@ -95,8 +96,18 @@ def hurt_a_worker(
     time.sleep(5)
 
 
-def kill_the_server(cluster: Cluster, run: Run) -> None:
-    """Print how long it takes until every worker steps again, and what is lost."""
+@dataclass(frozen=True)
+class Restart:
+    """Of the parameter server: seconds from its death until it serves and until every worker steps; steps."""
+
+    serves: float
+    all_step: float
+    unsaved: int
+    lost: int
+
+
+def kill_the_server(cluster: Cluster, run: Run) -> Restart:
+    """Kill it some seconds after a checkpoint, and wait until every worker steps again."""
     seen = len(cluster.events("train.checkpoint"))
     cluster.follow(lambda _: len(cluster.events("train.checkpoint")) > seen, 60)
     time.sleep(5)
@@ -106,25 +117,34 @@ def kill_the_server(cluster: Cluster, run: Run) -> None:
     started = cluster.events("train.started")[-1]
     assert isinstance(started, events.TrainStarted)
     first: dict[str, float] = {}
-    while len(first) < WORKERS and time.time() < at + 120:
+    while len(first) < WORKERS:
+        if time.time() > at + 120:
+            raise SystemExit(f"of {WORKERS} workers {len(first)} step again")
         time.sleep(0.2)
         for row in rows_between(run, started.at, time.time()):
             first.setdefault(row["worker"], row["time"] / 1e9)
     made = max(row["step"] for row in rows_between(run, 0, at))
     saved = [event.step for event in cluster.events("train.checkpoint")
              if isinstance(event, events.TrainCheckpoint) and event.at < at][-1]  # fmt: skip
-    say("parameter server killed: it serves again after", started.at - at, "s")
-    say("parameter server killed: all workers step again after", max(first.values()) - at, "s")
-    say("parameter server killed: workers that step again", len(first), "", str(WORKERS))
-    say("parameter server killed: steps since the last checkpoint", made - saved, "", f"<= {CHECKPOINT_STEPS} + some")
-    say("parameter server killed: steps lost", made - started.step, "", "the same")
+    return Restart(started.at - at, max(first.values()) - at, made - saved, made - started.step)
+
+
+def kill_the_server_often(cluster: Cluster, run: Run, times: int) -> None:
+    """Print how long it takes until every worker steps again, and what is lost."""
+    restarts = [kill_the_server(cluster, run) for _ in range(times)]
+    name = "parameter server killed:"
+    say_all(f"{name} it serves again after", [each.serves for each in restarts], "s")
+    say_all(f"{name} all workers step again after", [each.all_step for each in restarts], "s", "< 3")
+    unsaved = max(each.unsaved for each in restarts)
+    say(f"{name} steps since the last checkpoint, at most", unsaved, "", f"<= {CHECKPOINT_STEPS} + some")
+    say(f"{name} steps lost, at most", max(each.lost for each in restarts), "", "the same")
 
 
 def main() -> None:
     """Print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter observation")
-    quiet, watch = (12, 12) if parser.parse_args().quick else (40, 20)
+    quiet, watch, kills = (12, 12, 3) if parser.parse_args().quick else (40, 20, 10)
     with own_home():
         cluster = client.declare(Declaration(f"k80x{WORKERS}", name="bench", max_workers=4 * WORKERS))
         run = start(cluster, pace_seconds=0.15, checkpoint_steps=CHECKPOINT_STEPS, checkpoint_seconds=None)
@@ -133,7 +153,7 @@ def main() -> None:
         usual: list[float] = []
         for name, fault in (("killed", killed), ("frozen", frozen), ("cut off", cut_off)):
             hurt_a_worker(cluster, run, name, fault, usual, quiet, watch)
-        kill_the_server(cluster, run)
+        kill_the_server_often(cluster, run, kills)
 
 
 if __name__ == "__main__":

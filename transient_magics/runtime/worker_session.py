@@ -31,8 +31,12 @@ from .role import log
 from .synchronous import Turn
 from .usercode import sentence
 from .worker_graph import GraphMaker, Made
-from .worker_link import ChiefLink
+from .worker_link import ChiefLink, answer
 
+_LOOK_AGAIN = 0.1
+"""Seconds between two looks for a parameter server that is away."""
+_CLOSING, _CLOSING_LOST = 2.0, 0.2
+"""Seconds for the end of a session; that of one whose server is gone hangs, and the next is not kept waiting."""
 _FRUITLESS = 3
 """Sessions without a step that count as life all the same: a parameter server that comes back may lose some."""
 
@@ -91,12 +95,21 @@ class Training:
         lost, ended = placement.transient_errors(), tensorflow().errors.OutOfRangeError
         pause = 0.2
         while not self.stop.is_set():
-            session, anew = self._open(), False
+            if not answer(self._assignment.ps):  # TensorFlow would try in vain, and again only after a while
+                self.stop.wait(_LOOK_AGAIN)
+                continue
+            if self.meter.steps:
+                self._watch.lap("servers")
+            session, anew, limit = self._open(), False, _CLOSING
             steps = self.meter.steps
             try:
                 if self._wait_until_ready(session):
                     self._step_until_told(session)
             except lost as error:
+                limit = _CLOSING_LOST
+                self._link.report()  # of steps before the loss: they are not told as if they were made after it
+                if self.meter.steps > steps:
+                    self._watch = Stopwatch(time.time(), "steps again")
                 log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
             except ended as error:
                 why = sentence(self._examples.failure or error)
@@ -106,7 +119,9 @@ class Training:
                 anew = True
             finally:
                 self._examples.stop()
-                placement.close(session)
+                placement.close(session, limit)
+                if self.meter.steps:
+                    self._watch.lap("closing")
             if anew:
                 self._use(self._maker.make(self._number))
             pause = 0.2 if self.meter.steps > steps else min(pause * 1.6, 2.0)
@@ -133,14 +148,13 @@ class Training:
         else:
             return False
         self._examples.start(session)
-        if not self.meter.steps:
-            self._watch.lap("session")
+        self._watch.lap("session")
         return True
 
     def _step_until_told(self, session: Any) -> None:
         spec, meter = self._spec, self.meter
         exhausted = tensorflow().errors.ResourceExhaustedError
-        finished, last, refused, lasted = time.monotonic(), 0, None, 0.0
+        finished, last, refused, lasted, begins = time.monotonic(), 0, None, 0.0, True
         while not self.stop.is_set():
             started = time.monotonic()
             if started + max(meter.usual, lasted) > self.leave_at:
@@ -188,9 +202,13 @@ class Training:
             finished = now
             if first:
                 self._noise.begin(meter.usual)
+                self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
+            if begins:
+                begins = False
                 self._watch.lap("step")
                 log(str(self._watch))
-                self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
+                if not first:  # that this worker steps again is told at once
+                    self._link.report()
             if self._link.save_asked.is_set():
                 self._save(session)
             if after >= spec.train_steps:
