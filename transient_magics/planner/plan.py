@@ -169,7 +169,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
         said.append(f"A step is taken together and counts {counted} mini-batches; it waits for the slowest of them.")
         if mixed:
             said.append(
-                "With --batching dynamic slower GPUs take fewer examples, and it waits less than reckoned here."
+                "With --batching dynamic slower GPUs take fewer examples, and it waits less than computed here."
             )
     elif mixed:
         said.append(

@@ -45,7 +45,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Noticed:
-    """The worker's VM is under notice: it trains on until shortly before the end, but is not to be reckoned with."""
+    """The worker's VM is under notice: it trains on until shortly before the end, but must not be counted on."""
 
     connection: int
 
