@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.chief_state import LAST_SAVE_WITHIN, ChiefState, Phase, Plan
+from transient_magics.runtime.chief_state import LAST_SAVE_WITHIN, ChiefState, Phase
 from transient_magics.runtime.roster import Roster
 from transient_magics.runtime.server_load import Load
 
@@ -18,13 +19,14 @@ from transient_magics.runtime.server_load import Load
 class Story:
     """Feeds events to a chief and remembers what came out."""
 
-    def __init__(self, after: Story | None = None, kept: dict[str, Any] | None = None, **plan: Any) -> None:
+    def __init__(self, after: Story | None = None, kept: dict[str, Any] | None = None, **declared: Any) -> None:
         """A fresh chief, or one that is started `after` another was killed, which had `kept` that last."""
-        settings_ = {"run": "run-1", "train_steps": 100, "checkpoint_steps": 40, "checkpoint_seconds": None, **plan}
+        usual = {"name": "run-1", "train_steps": 100, "checkpoint_steps": 40, "checkpoint_seconds": None}
+        spec = RunSpec(**{**usual, "alarm_below": 0.0, **declared})
         self.told: list[Any] = list(after.told) if after else []
         """Events, also those of the chief before."""
         kept = kept or (after.state.to_dict() if after else {})
-        self.state = ChiefState(Plan(**settings_), kept, 0.0, Roster.after(self.told))
+        self.state = ChiefState(spec, kept, 0.0, Roster.after(self.told))
         self.now = 0.0
         self.done: list[Any] = []
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.runtime.test_chief_state import Story, saved
 from transient_magics.protocol import vm_events
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import chief_events as events
 from transient_magics.runtime.chief_state import (
     FINISH_WITHIN,
@@ -17,7 +18,6 @@ from transient_magics.runtime.chief_state import (
     SILENCE_BEFORE_TRAINING,
     ChiefState,
     Phase,
-    Plan,
 )
 from transient_magics.runtime.roster import Roster
 from transient_magics.runtime.server_load import Load
@@ -254,7 +254,7 @@ def test_a_worker_that_comes_again_is_welcomed_as_whom_it_claims_to_be_and_nobod
 def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> None:
     known = Roster(joined={0: "worker-0", 1: "worker-1", 4: "worker-4"}, training={0: "worker-0", 1: "worker-1"})
     story = Story(eval_steps=None)
-    story.state = ChiefState(Plan("run-1", 100, max_workers=2), {}, 1000.0, known)
+    story.state = ChiefState(RunSpec("run-1", 100, max_workers=2), {}, 1000.0, known)
     plays(
         story,
         (1000, events.Prepared(40), [told(vm_events.TrainStarted, step=40)]),
@@ -273,7 +273,7 @@ def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> No
     }  # fmt: skip
     first = Story(kept={"next_number": 3, "given": {}})
     plays(first, (1, events.Joined(1, "worker-9"), [events.Persist(), welcome(1, 3, 1)]))
-    fresh = ChiefState(Plan("run-1", 100), {}, 0.0, Roster())
+    fresh = ChiefState(RunSpec("run-1", 100), {}, 0.0, Roster())
     assert fresh.to_dict() == {"next_number": 0, "given": {}}
     assert (fresh.step, fresh.phase, fresh.active, fresh.next_mark) == (0, Phase.PREPARING, 0, 100)
 

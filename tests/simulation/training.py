@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cloud import NOTICE
 from transient_magics.journal import Event, events
+from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import chief_events as e
-from transient_magics.runtime.chief_state import ChiefState, Plan
+from transient_magics.runtime.chief_state import ChiefState
 from transient_magics.runtime.roster import Roster
 from transient_magics.spec import PARAMETER_SERVER, WORKER
 
@@ -51,7 +52,9 @@ class Training:
 
     def __init__(self, story: Story, run: str, steps: int) -> None:
         self._story, self._run = story, run
-        self._plan = Plan(run, steps, checkpoint_steps=None, checkpoint_seconds=EVERY, eval_steps=30_000)
+        self._spec = RunSpec(
+            run, steps, checkpoint_steps=None, checkpoint_seconds=EVERY, eval_steps=30_000, alarm_below=0.0
+        )
         self.chief: ChiefState | None = None
         self._vm, self._process, self._step = "", 0, 0.0
         self._disks: dict[str, Disk] = {}
@@ -165,7 +168,7 @@ class Training:
         told = [{"kind": each.kind, **each.values} for each in disk.told]
         self._process += 1
         now = self._story.clock.now
-        self.chief = ChiefState(self._plan, json.loads(json.dumps(disk.kept)), now, Roster.after(told))
+        self.chief = ChiefState(self._spec, json.loads(json.dumps(disk.kept)), now, Roster.after(told))
         self._step = float(disk.saved)
         process = self._process
         done = lambda: self._happened(e.Prepared(disk.saved)) if self._process == process else None  # noqa: E731
@@ -187,7 +190,7 @@ class Training:
             self._step += SPEED * TURN * self.chief.active
             for worker in list(self._workers.values()):
                 self._live(worker)
-            self._happened(e.StepSeen(min(self.step, self._plan.train_steps)))
+            self._happened(e.StepSeen(min(self.step, self._spec.train_steps)))
             self._happened(e.Tick())
         self._follow()
 
@@ -262,7 +265,7 @@ class Training:
                 pass
 
     def _saved(self) -> None:
-        step = min(self.step, self._plan.train_steps)
+        step = min(self.step, self._spec.train_steps)
         if self._story.chance.random() < 0.03:
             self._excused_until = self._story.clock.now + 2 * EVERY
             self._happened(e.SaveFailed("the disk is full"))

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..protocol.run import RunSpec
+
 SMALLEST = 2
 """T2T's resnet squeezes its targets: with one example the batch dimension would vanish."""
 LARGEST = 8
@@ -84,6 +86,11 @@ class Rule:
     least: int = 0
     most: int = 0
     step_time: str = "affine"
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> Rule:
+        """As the run declares it."""
+        return cls(spec.deadband, spec.batch_smoothing, spec.batch_least, spec.batch_most, spec.step_time)
 
     def bounds(self, batch: int) -> tuple[int, int]:
         """The least and the most examples of a mini-batch where `batch` was declared."""

@@ -23,9 +23,8 @@ from ..protocol.run import RunSpec
 from ..protocol.vm_events import TrainFailed, TrainFinished, told
 from . import chief_events as events
 from . import data_files, dead_sessions, delivery, shared_records, vocabularies
-from .batching import Rule
 from .checkpoints import Checkpoints
-from .chief_state import ChiefState, Phase, Plan
+from .chief_state import ChiefState, Phase
 from .evaluating import evaluate
 from .folder import Lines, RunFolder, append, write_atomically
 from .keeper import Keeper
@@ -55,23 +54,7 @@ class Chief:
         self._stopwatch = Stopwatch(asked or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
         self._kept = self._read_kept()
-        plan = Plan(
-            spec.name,
-            spec.train_steps,
-            spec.checkpoint_steps,
-            spec.checkpoint_seconds,
-            spec.eval_steps,
-            spec.max_workers,
-            spec.batching,
-            spec.workers,
-            spec.checkpoint_auto,
-            spec.alarm_below,
-            spec.alarm_after,
-            spec.chief,
-            spec.mode,
-            Rule(spec.deadband, spec.batch_smoothing, spec.batch_least, spec.batch_most, spec.step_time),
-        )
-        self._state = ChiefState(plan, self._kept, time.monotonic(), read_roster(folder.events))
+        self._state = ChiefState(spec, self._kept, time.monotonic(), read_roster(folder.events))
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
         self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None

@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from ..protocol.run import RunSpec
 from ..protocol.vm_events import TrainCheckpoint
 from .chief_events import Instruction, Save, SaveDone, Tell
 from .saving import seconds_between
 
 if TYPE_CHECKING:
-    from .chief_state import Member, Plan
+    from .chief_state import Member
 
 _AGAIN_AFTER = 10.0
 """Seconds after a failed save."""
@@ -36,8 +37,8 @@ class Why(Enum):
 class Saving:
     """The checkpoints of one run."""
 
-    def __init__(self, plan: Plan, now: float) -> None:
-        self._plan = plan
+    def __init__(self, spec: RunSpec, now: float) -> None:
+        self._spec = spec
         self.why: Why | None = None
         """What the checkpoint that is being written is for; None while none is."""
         self.step, self.path = -1, ""
@@ -47,7 +48,7 @@ class Saving:
         self.failing = False
         """Whether the last one could not be written."""
         self._time, self._not_before = now, now
-        self._every = plan.checkpoint_seconds
+        self._every = spec.checkpoint_seconds
         self._writer: int | None = None
         self._unable: int | None = None
 
@@ -62,7 +63,7 @@ class Saving:
 
     def due(self, step: int, now: float) -> bool:
         """Whether it is time for the next one."""
-        new, steps = step - self.step, self._plan.checkpoint_steps
+        new, steps = step - self.step, self._spec.checkpoint_steps
         if not self.may_try(now) or new <= 0:
             return False
         return bool((steps and new >= steps) or (self._every and now - self._time >= self._every))
@@ -82,7 +83,7 @@ class Saving:
 
     def order(self, able: Iterable[Member]) -> list[Instruction]:
         """Say who writes it, also when the one who did is gone: what it wrote is lost with it."""
-        members = [member for member in able if self._plan.chief == "worker" and member.connection is not None]
+        members = [member for member in able if self._spec.chief == "worker" and member.connection is not None]
         # Rather not who failed last, rather who did it last, else the oldest.
         chosen = min(
             members,
@@ -97,11 +98,11 @@ class Saving:
         why, self.why, self._unable, self.failing = self.why, None, None, False
         self.step, self._time, self.path = event.step, now, event.name
         planned = None
-        if self._plan.checkpoint_auto:
+        if self._spec.checkpoint_auto:
             self._every = seconds_between(event.seconds)
             planned = round(self._every, 1)
         told = TrainCheckpoint(
-            run=self._plan.run,
+            run=self._spec.name,
             step=event.step,
             path=event.name,
             seconds=round(event.seconds, 3),

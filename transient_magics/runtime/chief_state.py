@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from ..protocol.run import RunSpec
 from ..protocol.vm_events import (
     TrainEvaluated,
     TrainFailed,
@@ -108,38 +109,12 @@ class Member:
     speed: float = 0.0
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the declaration says that matters here."""
-
-    run: str
-    train_steps: int
-    checkpoint_steps: int | None = 1000
-    checkpoint_seconds: float | None = 600
-    eval_steps: int | None = None
-    max_workers: int = 0
-    batching: str = "uniform"
-    workers: int = 0
-    """How many were declared; 0 for unknown."""
-    checkpoint_auto: bool = False
-    """Plan the seconds between checkpoints from what they cost; `checkpoint_seconds` counts until one was written."""
-    alarm_below: float = 0.0
-    """The share of the expected speed below which the run counts as slow; 0 for never."""
-    alarm_after: float = 30.0
-    """Seconds that a worker warms up."""
-    chief: str = "ps"
-    """Who saves: the chief itself, or with `worker` one of those who train, as long as there is any."""
-    mode: str = "async"
-    rule: Rule = field(default_factory=Rule)
-    """How mini-batches follow what is measured."""
-
-
 class ChiefState:
     """The chief of one run."""
 
-    def __init__(self, plan: Plan, kept: Mapping[str, Any], now: float, roster: Roster) -> None:
+    def __init__(self, spec: RunSpec, kept: Mapping[str, Any], now: float, roster: Roster) -> None:
         """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it was written."""
-        self.plan = plan
+        self.spec = spec
         self.phase = Phase.PREPARING
         self.members = {
             number: Member(name, number, None, now + REJOIN_WITHIN - SILENCE, active=True)
@@ -149,10 +124,10 @@ class ChiefState:
         self._given = {**roster.joined, **kept_given}
         self.next_number = max([int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)])
         self.step = 0
-        self._batches = Batches(plan.run, plan.batching, plan.workers, plan.rule, kept.get("batches"))
-        self._alarm = SpeedAlarm(plan.alarm_below, plan.alarm_after, plan.mode == "sync")
-        self._progress = Progress(plan.run)
-        self._saving = Saving(plan, now)
+        self._batches = Batches(spec.name, spec.batching, spec.workers, Rule.of(spec), kept.get("batches"))
+        self._alarm = SpeedAlarm(spec.alarm_below, spec.alarm_after, spec.mode == "sync")
+        self._progress = Progress(spec.name)
+        self._saving = Saving(spec, now)
         self._evaluating, self._evaluation_due = False, False
         self._finish_by: float | None = None
         self._last_by: float | None = None
@@ -177,11 +152,11 @@ class ChiefState:
     @property
     def next_mark(self) -> int:
         """The global step at which something is due next: the end, a checkpoint or an evaluation."""
-        marks = [self.plan.train_steps]
-        if self.plan.checkpoint_steps:
-            marks.append(max(self._saving.step, 0) + self.plan.checkpoint_steps)
-        if self.plan.eval_steps:
-            marks.append((self.step // self.plan.eval_steps + 1) * self.plan.eval_steps)
+        marks = [self.spec.train_steps]
+        if self.spec.checkpoint_steps:
+            marks.append(max(self._saving.step, 0) + self.spec.checkpoint_steps)
+        if self.spec.eval_steps:
+            marks.append((self.step // self.spec.eval_steps + 1) * self.spec.eval_steps)
         return min(marks)
 
     @property
@@ -302,7 +277,7 @@ class ChiefState:
     def _full(self) -> bool:
         staying = [member for member in self.members.values() if not member.lost and not member.noticed]
         present = sum(member.connection is not None for member in staying)
-        return bool(self.plan.max_workers) and present >= self.plan.max_workers
+        return bool(self.spec.max_workers) and present >= self.spec.max_workers
 
     def _of(self, connection: int) -> Member | None:
         return next((member for member in self.members.values() if member.connection == connection), None)
@@ -349,11 +324,11 @@ class ChiefState:
 
     def _joined(self, member: Member) -> Emit:
         who = {"worker": member.name, "number": member.number}
-        return Emit(WorkerJoined(run=self.plan.run, active=self.active, **who))
+        return Emit(WorkerJoined(run=self.spec.name, active=self.active, **who))
 
     def _left(self, member: Member, reason: str) -> Emit:
         who = {"worker": member.name, "number": member.number}
-        return Emit(WorkerLeft(run=self.plan.run, active=self.active, reason=reason, **who))
+        return Emit(WorkerLeft(run=self.spec.name, active=self.active, reason=reason, **who))
 
     def _tell_active(self) -> list[Instruction]:
         return self._tell_all({"do": "active", "active": max(self.active, 1)})
@@ -374,7 +349,7 @@ class ChiefState:
     def _prepared(self, step: int, now: float) -> list[Instruction]:
         self.phase, self.step = Phase.TRAINING, step
         self._saving.restored(step, now)
-        started = Emit(TrainStarted(run=self.plan.run, step=step))
+        started = Emit(TrainStarted(run=self.spec.name, step=step))
         first = [] if step else self._save(Why.FIRST)
         return [started, *first, *self._save_as_asked(), *self._seen(step, now)]
 
@@ -383,11 +358,11 @@ class ChiefState:
         if self.phase is not Phase.TRAINING:
             return []
         done: list[Instruction] = [*self._progress.tell(step, self.active, now)]
-        if step >= self.plan.train_steps:
+        if step >= self.spec.train_steps:
             self.phase, self._finish_by = Phase.FINISHING, now + FINISH_WITHIN
             done += self._progress.tell(step, self.active, now, last=True)
             return [*done, *self._tell_all({"do": "stop"}), *self._all_left(now)]
-        every = self.plan.eval_steps
+        every = self.spec.eval_steps
         if every and step // every > before // every:
             self._evaluation_due = True
             return [*done, *self._save(Why.EVALUATION)]
@@ -401,7 +376,7 @@ class ChiefState:
             return []
         speeds = {"speed": round(verdict.speed, 1), "expected": round(verdict.expected, 1)}
         kind = TrainSlow if isinstance(verdict, Slow) else TrainRecovered
-        return [Emit(kind(run=self.plan.run, **{**asdict(verdict), **speeds}))]
+        return [Emit(kind(run=self.spec.name, **{**asdict(verdict), **speeds}))]
 
     # --- saving, and the end -----------------------------------------------------------------------------------------
     def _save(self, why: Why) -> list[Instruction]:
@@ -427,7 +402,7 @@ class ChiefState:
         if self.phase is Phase.FINISHING and why is not Why.FINAL:
             return [*done, *self._all_left(now)]
         done += self._save_as_asked()
-        if why is Why.FINAL and event.step < self.plan.train_steps:
+        if why is Why.FINAL and event.step < self.spec.train_steps:
             return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
         if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
             self._evaluating, self._evaluation_due = True, False
@@ -439,7 +414,7 @@ class ChiefState:
         told: list[Instruction] = (
             []
             if known and why is not Why.ASKED
-            else [Emit(TrainUnsaved(run=self.plan.run, step=self.step, reason=reason))]
+            else [Emit(TrainUnsaved(run=self.spec.name, step=self.step, reason=reason))]
         )
         if self._stopping and why not in (Why.STOP, Why.FINAL):
             return [*told, *self._save(Why.STOP)]
@@ -456,7 +431,7 @@ class ChiefState:
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
         evaluated = TrainEvaluated(
-            run=self.plan.run,
+            run=self.spec.name,
             step=event.step,
             metrics=dict(event.metrics),
             batches=event.batches,
@@ -464,7 +439,7 @@ class ChiefState:
             complete=event.complete,
             undefined=tuple(event.undefined),
         )
-        unevaluated = TrainUnevaluated(run=self.plan.run, step=event.step, reason=event.reason)
+        unevaluated = TrainUnevaluated(run=self.spec.name, step=event.step, reason=event.reason)
         done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated)]
         if not self._written:
             return done
@@ -472,7 +447,7 @@ class ChiefState:
             return [*done, Evaluate(self._saving.step)]
         self.phase = Phase.ENDED
         finished = TrainFinished(
-            run=self.plan.run, step=event.step, loss=self._progress.loss, checkpoint=self._saving.path
+            run=self.spec.name, step=event.step, loss=self._progress.loss, checkpoint=self._saving.path
         )
         return [*done, Emit(finished), Finish(DONE)]
 
@@ -499,7 +474,7 @@ class ChiefState:
         return self._save(Why.STOP)
 
     def _fail(self, reason: str) -> list[Instruction]:
-        failed = Emit(TrainFailed(run=self.plan.run, step=self.step, reason=reason))
+        failed = Emit(TrainFailed(run=self.spec.name, step=self.step, reason=reason))
         told = self._tell_all(_LEAVE)
         self.phase = Phase.ENDED
         return [failed, *told, Finish(FAILED)]
