@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -59,7 +60,7 @@ def nested(depth: int, innermost: Any = 1, *, objects: bool = False) -> Any:
         (int | str | None, (7, "x", None), {1.5: "something: 1.5"}),
         (float | None, (7, None), {"x": "something: 'x'"}),
     ],
-    ids=lambda value: "" if isinstance(value, (tuple, dict)) else str(value),
+    ids=lambda value: "" if isinstance(value, (tuple, dict)) else re.sub(r"<function (\S+) at \w+>", r"\1", str(value)),
 )  # fmt: skip
 def test_a_value_is_let_in_or_what_is_wrong_with_it_is_said(
     annotation: Any, good: tuple[Any, ...], bad: dict[Any, str]
