@@ -177,7 +177,7 @@ print(json.dumps({
 @pytest.mark.parametrize("place", ["gs://results/c/run-1/checkpoints/9-ab/model.ckpt-9", "gs://somebody/model.ckpt-9"])
 def test_a_checkpoint_in_a_bucket_is_the_runs_only_in_its_own_place(run: client.Run, place: str) -> None:
     (run.cluster.directory / "spec.json").write_text(json.dumps(SPEC.to_dict()))
-    (run.directory / "run.json").write_text(json.dumps({"name": "run-1", "store": "gs://results/c/run-1"}))
+    (run.directory / "run.json").write_text(json.dumps({"train_steps": 9, "store": "gs://results/c/run-1"}))
     shipped = events.TrainShipped(run="run-1", step=9, path=place)
     happen(run, (50.0, shipped), (51.0, events.TrainFinished(run="run-1", step=9)))
     assert run.wait(10).checkpoint == (place if place.startswith("gs://results/") else None)
@@ -251,14 +251,17 @@ def test_without_the_training_stack_the_error_says_what_is_missing(
     assert not list(tmp_path.glob("*model*"))
 
 
-@pytest.mark.parametrize("keep", [0, -3, "many"])
-def test_how_many_checkpoints_stay_is_a_number_from_one_on(run: client.Run, keep: object) -> None:
+@pytest.mark.parametrize(
+    ("keep", "why"),
+    [(0, "0 is less than 1"), (-3, "-3 is less than 1"), ("many", "no whole number: 'many'")],
+)
+def test_how_many_checkpoints_stay_is_a_number_from_one_on(run: client.Run, keep: object, why: str) -> None:
     with pytest.raises(DeclarationError) as error:
         client.train(
             source="", cluster=run.cluster, train_steps=5, keep=keep,
             model="resnet", hparams_set="resnet_digits", problem="image_digits",
         )  # fmt: skip
-    assert str(error.value) == f"--keep takes a whole number from 1 on, not '{keep}'."
+    assert str(error.value) == f"Invalid --keep: {why}."
 
 
 def test_files_of_packages_go_into_the_runs_folder(

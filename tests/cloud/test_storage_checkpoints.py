@@ -23,6 +23,7 @@ from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
 from transient_magics.controller.bucket_token import reaches
 from transient_magics.errors import TrainingError
+from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
 from transient_magics.runtime import shared_records, shipper, shipping
 from transient_magics.runtime.bucket import Bucket, OvertakenError
@@ -253,7 +254,7 @@ def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Buck
     size = 1 << 20
     ship(bucket, saved(run / "checkpoints", 10))
     (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
-    brought(run / "bucket-token.json", reaches(bucket.place, declared))
+    brought(run / "bucket-token.json", reaches(bucket.place, RunSpec.from_dict(declared)))
     command = [sys.executable, "-m", "transient_magics.runtime.shipping", "ship", "--run", str(run)]
     with road(os.environ["STORAGE_EMULATOR_HOST"]) as way:
         there = {**os.environ, "STORAGE_EMULATOR_HOST": way.url}
@@ -310,7 +311,7 @@ def test_a_vm_ships_and_restores_with_its_runs_token_and_reaches_nothing_else(
     client: storage.Client, tmp_path: Path
 ) -> None:
     mine, theirs = f"gs://{BUCKET}/mine/run-1", f"gs://{BUCKET}/theirs/run-1"
-    token = brought(tmp_path / "token", reaches(mine, {"resume_store": f"gs://{BUCKET}/earlier/run-1"}))
+    token = brought(tmp_path / "token", reaches(mine, RunSpec("run-1", 1, resume_store=f"gs://{BUCKET}/earlier/run-1")))
     for place in (theirs, f"gs://{BUCKET}/earlier/run-1"):
         ship(Bucket(place), saved(tmp_path / "others", 5))
     own = Bucket(mine, token)
@@ -330,7 +331,7 @@ def test_a_vm_ships_and_restores_with_its_runs_token_and_reaches_nothing_else(
 
 def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.Client, tmp_path: Path) -> None:
     data = f"gs://{BUCKET}/bounded-data"
-    token = brought(tmp_path / "token", reaches(None, {"data_dir": data, "problem": "digits"}))
+    token = brought(tmp_path / "token", reaches(None, RunSpec("run-1", 1, data_dir=data, problem="digits")))
     place = Bucket(data, token)
     assert shared_records.get(place, "digits", tmp_path / "one") == 0
     for name in ("one", "two", "three"):
@@ -358,7 +359,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     run.path.mkdir()
     declared = {"name": "run-1", "train_steps": 1, "store": bucket.place}
     (run.path / "run.json").write_text(json.dumps(declared))
-    brought(run.bucket_token, reaches(bucket.place, declared), lasts=-60)
+    brought(run.bucket_token, reaches(bucket.place, RunSpec.from_dict(declared)), lasts=-60)
     saved(run.checkpoints, 7)
     told: list[tuple[str, dict[str, Any]]] = []
     given_up, shipped = asyncio.Event(), asyncio.Event()
@@ -380,7 +381,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
         await asyncio.wait_for(given_up.wait(), 120)
         await ships.settled()
         assert [kind for kind, _ in told] == ["train.unshipped"]
-        await asyncio.to_thread(brought, run.bucket_token, reaches(bucket.place, declared))
+        await asyncio.to_thread(brought, run.bucket_token, reaches(bucket.place, RunSpec.from_dict(declared)))
         await asyncio.wait_for(shipped.wait(), 120)
         task.cancel()
 

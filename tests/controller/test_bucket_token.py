@@ -16,6 +16,7 @@ from tests.remote.vms import Vm
 from transient_magics.cloud import BoundedToken, Reach
 from transient_magics.controller.bucket_token import NAME, TokenKeeper, reaches
 from transient_magics.errors import AccessError, CloudError
+from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
 
 FOLDER = "transient/runs/run-1"
@@ -115,12 +116,13 @@ async def test_a_refusal_is_told_and_the_next_attempt_comes_by_itself(
 
 def test_a_chief_reaches_its_own_checkpoints_and_the_records_that_it_was_told_of() -> None:
     store = "gs://results/c-20260101-000000-abc/run-1"
-    assert reaches(store, {"model": "m"}) == [Reach(f"{store}/checkpoints/", "objectUser")]
-    declared = {"resume_store": "gs://results/b/run-1", "data_dir": "gs://data/digits", "problem": "image_digits"}
+    assert reaches(store, RunSpec("run-1", 1, "m")) == [Reach(f"{store}/checkpoints/", "objectUser")]
+    there = {"resume_store": "gs://results/b/run-1", "data_dir": "gs://data/digits"}
+    declared = RunSpec("run-1", 1, "m", "h", "image_digits", **there)
     assert reaches(store, declared)[1:] == [
         Reach("gs://results/b/run-1/checkpoints/", "objectViewer"),
         Reach("gs://data/digits/", "objectViewer"),
         Reach("gs://data/digits/image_digits-", "objectCreator"),
         Reach("gs://data/digits/image_digits.records.json", "objectCreator"),
     ]
-    assert reaches(None, {"data_dir": "/on/the/vm"}) == []
+    assert reaches(None, RunSpec("run-1", 1, data_dir="/on/the/vm")) == []

@@ -20,6 +20,7 @@ from transient_magics.controller.link import Link, Work
 from transient_magics.controller.training import Training
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
+from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
 
 
@@ -67,7 +68,7 @@ class Conducted:
 
     def __init__(self, folder: Path, *, started: bool = True, store: str | None = None, **declared: Any) -> None:
         phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
-        run = RunState("run-1", 1000, {"model": "m", **declared}, phase=phase, started_at=since, step=90)
+        run = RunState("run-1", RunSpec("run-1", 1000, "m", **declared), phase=phase, started_at=since, step=90)
         self.state = ClusterState(runs={"run-1": run})
         self.history: list[Event] = []
         self.machines: dict[str, Machine] = {}

@@ -16,6 +16,7 @@ from tests.runtime.machine_room import PATIENCE, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics.cloud import bounded_token
 from transient_magics.controller.bucket_token import reaches
+from transient_magics.protocol.run import RunSpec
 
 CELL = """
 import numpy as np
@@ -138,7 +139,7 @@ class Ward(Story):
     def bring_token(self, place: str, lasts: float = 3000.0) -> None:
         """Put the token of a run whose place is `place` on the parameter server's machine, as a controller does."""
         endpoint = os.environ["STORAGE_EMULATOR_HOST"]
-        token = asyncio.run(bounded_token(reaches(place, self.declared), "p", endpoint))
+        token = asyncio.run(bounded_token(reaches(place, RunSpec.from_dict(self.declared)), "p", endpoint))
         path = self.folder / "bucket-token.json"
         path.with_suffix(".new").write_text(json.dumps({**token.to_dict(), "expires": time.time() + lasts}))
         path.with_suffix(".new").replace(path)

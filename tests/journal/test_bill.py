@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from transient_magics.journal import Bill, ClusterState, RunState, VmState, at_the_end, bill, cost_between
 from transient_magics.journal.clock import Clock
+from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 START = 1_000_000.0
@@ -56,7 +57,7 @@ def test_a_bill_adds_up_what_runs_and_ran_and_what_crossed_between_zones() -> No
         vm("worker-3", state="deleted", running_at=NOW - 3 * HOUR, ended_at=NOW - HOUR, traffic_bytes=GIB),
         vm("worker-4", state="requested", running_at=0.0),
         vm("worker-5", state="booting", running_at=NOW - 1),
-        runs={"run-1": RunState("run-1", 9000, {}, step=1800, steps_per_second=2.0)},
+        runs={"run-1": RunState("run-1", RunSpec("run-1", 9000), step=1800, steps_per_second=2.0)},
     )
     account = bill(state, NOW)
     by_vm = {
@@ -130,7 +131,7 @@ def test_for_how_long_a_vm_is_paid(more: dict[str, object], seconds: float) -> N
 
 
 def test_hours_go_by_on_the_emulated_clock_and_data_on_ours() -> None:
-    run = RunState("run-1", 9000, {}, step=1800, steps_per_second=2.0)
+    run = RunState("run-1", RunSpec("run-1", 9000), step=1800, steps_per_second=2.0)
     far = vm(zone=FAR, traffic_bytes=16 * GIB, traffic_rate=GIB / 900)
     account = bill(cluster(far, clock=FAST, runs={"run-1": run}), NOW)
     assert account.total == pytest.approx(8 * 0.25 + 1.0)
@@ -144,11 +145,11 @@ def test_hours_go_by_on_the_emulated_clock_and_data_on_ours() -> None:
 @pytest.mark.parametrize(
     ("run", "projected"),
     [
-        (RunState("run-1", 9000, {}, step=1800, steps_per_second=2.0), 0.75),
-        (RunState("run-1", 9000, {}, step=8280, steps_per_second=0.1), 1.0),
-        (RunState("run-1", 9000, {}, step=9000, steps_per_second=2.0), None),
-        (RunState("run-1", 9000, {}, step=1800, steps_per_second=0.0), None),
-        (RunState("run-1", 9000, {}, step=1800, steps_per_second=2.0, phase="finished"), None),
+        (RunState("run-1", RunSpec("run-1", 9000), step=1800, steps_per_second=2.0), 0.75),
+        (RunState("run-1", RunSpec("run-1", 9000), step=8280, steps_per_second=0.1), 1.0),
+        (RunState("run-1", RunSpec("run-1", 9000), step=9000, steps_per_second=2.0), None),
+        (RunState("run-1", RunSpec("run-1", 9000), step=1800, steps_per_second=0.0), None),
+        (RunState("run-1", RunSpec("run-1", 9000), step=1800, steps_per_second=2.0, phase="finished"), None),
     ],
 )
 def test_a_run_is_projected_at_its_speed_while_it_goes_on(run: RunState, projected: float | None) -> None:

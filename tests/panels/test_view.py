@@ -77,7 +77,7 @@ def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
     assert [mark[0] for mark in drawn["marks"]] == ["revoked", "checkpoint"]
     assert html(snapshot, drawn).count("stroke-dasharray") == 2
     run = state.runs["run-1"]
-    quiet = replace(run, spec={**run.spec, "alarm_below": 0.0})
+    quiet = replace(run, spec=replace(run.spec, alarm_below=0.0))
     assert (drawn["below"], curves(state, quiet)["below"]) == (0.8, 0.0), "an alarm that is off calls nothing slow"
 
 

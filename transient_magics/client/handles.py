@@ -27,7 +27,21 @@ from ..controller.declared import (
     was_elsewhere,
 )
 from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
-from ..journal import Bill, ClusterState, Event, RunState, bill, cost_between, events, kept, metrics, now, read, replay
+from ..journal import (
+    Bill,
+    ClusterState,
+    Event,
+    RunState,
+    bill,
+    cost_between,
+    events,
+    kept,
+    metrics,
+    now,
+    read,
+    replay,
+    unknown_run,
+)
 from ..protocol.names import is_path
 from . import commands
 from .follower import follower
@@ -240,13 +254,13 @@ class Run:
     def state(self) -> RunState:
         """What the journal says now."""
         found = self.cluster.state.runs.get(self.name)
-        return found or RunState(self.name, 0, {})
+        return found or unknown_run(self.name)
 
     @property
     def place(self) -> tuple[str, str | None] | None:
         """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine knows it."""
         try:
-            store = declared_run(self.cluster.directory, self.state).spec.get("store")
+            store = declared_run(self.cluster.directory, self.state).spec.store
             return (store, agreed(self.cluster.directory).project) if store else None
         except TransientError:  # nothing of it is here yet
             return None

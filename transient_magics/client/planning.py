@@ -189,15 +189,15 @@ def _learnt_from(name: str) -> tuple[ModelStore, str]:
     store = _store(found)
     for run in [*_alike(store.key), found]:
         _learn(store, run)
-    return store, found.state.spec.get("wire", "fp32")
+    return store, found.state.spec.wire
 
 
 def _store(run: Run) -> ModelStore:
     from ..planner.store import ModelStore
 
     spec = run.state.spec
-    if spec.get("model"):
-        return ModelStore(spec["model"], spec.get("problem", ""), spec.get("hparams_set", ""))
+    if spec.model:
+        return ModelStore(spec.model, spec.problem, spec.hparams_set)
     import hashlib
 
     cell = (run.directory / "cell.py").read_bytes()
@@ -209,14 +209,14 @@ def _alike(key: dict[str, str]) -> list[Run]:
 
     def fits(run: Run) -> bool:
         spec = run.state.spec
-        return not _synchronous(run) and all(spec.get(name, "") == value for name, value in key.items())
+        return not _synchronous(run) and all(getattr(spec, name) == value for name, value in key.items())
 
     return [run for run in runs() if fits(run)]
 
 
 def _synchronous(run: Run) -> bool:
     """Whether its steps are taken together: then their number per second does not grow with the workers."""
-    return run.state.spec.get("mode") == "sync"
+    return run.state.spec.mode == "sync"
 
 
 def _learn(store: ModelStore, run: Run) -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from ..cloud import BoundedToken, Reach
 from ..errors import CloudError, CredentialsError, RemoteError
 from ..journal import now
+from ..protocol.run import RunSpec
 from ..remote import Connection
 
 log = logging.getLogger(__name__)
@@ -28,17 +28,17 @@ _SHORTEST_LIFE = 20.0  # seconds between two tokens; the metadata server gives o
 _SOURCE = "bucket"
 
 
-def reaches(store: str | None, run: Mapping[str, Any]) -> list[Reach]:
+def reaches(store: str | None, run: RunSpec) -> list[Reach]:
     """What the chief of a run may do where: `store` is the run's own place, `run` its declaration.
 
     Of its own place it has the checkpoints; results are written there by the controller. Records that others made are
     read. Where there are none yet they are made under this problem's names, and nothing is ever replaced.
     """
     found = [Reach(f"{store}/checkpoints/", "objectUser")] if store else []
-    if resumed := run.get("resume_store"):
+    if resumed := run.resume_store:
         found.append(Reach(f"{resumed}/checkpoints/", "objectViewer"))
-    if str(records := run.get("data_dir")).startswith("gs://"):
-        place, problem = f"{str(records).rstrip('/')}/", run.get("problem") or ""
+    if records := run.records:
+        place, problem = f"{records.rstrip('/')}/", run.problem
         found.append(Reach(place, "objectViewer"))
         found += [Reach(f"{place}{problem}{mark}", "objectCreator") for mark in ("-", ".records.json")]
     return found

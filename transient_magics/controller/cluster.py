@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
-from ..journal import ClusterState, Journal, RunState, events, now, read, replay
+from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
@@ -388,8 +388,8 @@ class Controller:
 
     def _declare_run(self, run: str) -> None:
         if run not in self._state.runs:
-            declared = declared_run(self._directory, RunState(run, 0, {}))
-            self._recorder.record(events.TrainDeclared(run=run, spec=declared.spec))
+            declared = declared_run(self._directory, unknown_run(run))
+            self._recorder.record(events.TrainDeclared(run=run, spec=declared.spec.without_token()))
 
     def _stop_run(self, name: str) -> None:
         run = self._state.runs.get(name)

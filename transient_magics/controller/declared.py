@@ -139,11 +139,10 @@ def declared_run(directory: Path, run: RunState) -> RunState:
     path = run_folder(directory, run.name) / "run.json"
     try:
         values = checks.parsed_object(path.read_bytes())
-        spec = {**values, **checks.known(RunSpec, values)}
+        spec = RunSpec.from_dict({**values, "name": run.name, "token": ""})
     except (OSError, ValueError) as error:
         raise ClusterError(f"The declaration of {run.name} cannot be read: {error}", where=str(path)) from error
-    spec.pop("token", None)
-    return replace(run, spec=spec, train_steps=spec.get("train_steps", run.train_steps))
+    return replace(run, spec=spec)
 
 
 def note_brought(directory: Path, run: str) -> None:

@@ -103,10 +103,10 @@ class Training:
         self._token_awaited = self._token is not None
         self._by_hand = not self._results.store
         self._saved_step, self._shipped_step = -1, -1
-        self._packages: tuple[str, ...] = tuple(run.spec.get("pip") or ())
-        self._may_build = run.spec.get("pip_build") is True
-        self._model = run.spec.get("model")
-        self._to_build = bool(run.spec.get("check", True))
+        self._packages = run.spec.pip
+        self._may_build = run.spec.pip_build
+        self._model = run.spec.model
+        self._to_build = run.spec.check
         self._checked = bool(run.started_at) or not own
         self._since = int(run.declared_at * 1e9)
         self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))

@@ -12,7 +12,7 @@ from .events import Event, decode, encode
 from .follow import decode_lines, follow, read
 from .kept import KeptState, kept
 from .series import RunSeries
-from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, fold, replay
+from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, fold, replay, unknown_run
 from .steady import SteadyClock, now
 from .store import Journal
 
@@ -44,4 +44,5 @@ __all__ = [
     "now",
     "read",
     "replay",
+    "unknown_run",
 ]

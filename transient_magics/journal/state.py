@@ -102,8 +102,7 @@ class RunState:
     """
 
     name: str
-    train_steps: int
-    spec: Mapping[str, Any]
+    spec: RunSpec
     phase: str = "declared"
     declared_at: float = 0.0
     started_at: float = 0.0
@@ -134,9 +133,19 @@ class RunState:
     evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
 
     @property
+    def train_steps(self) -> int:
+        """How many steps were declared, over all workers; 0 while that is not known here."""
+        return self.spec.train_steps
+
+    @property
     def over(self) -> bool:
         """Finished or failed."""
         return self.phase in ("finished", "failed")
+
+
+def unknown_run(name: str, **known: Any) -> RunState:
+    """A run of which no more of its declaration is known than these fields."""
+    return RunState(name, RunSpec(**{"name": name, "train_steps": 0, **known}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,8 +502,8 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 
 @_rule(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
-    spec = {**event.spec, **checks.known(RunSpec, event.spec)}
-    run = RunState(event.run, spec.get("train_steps", 0), spec, declared_at=event.at)
+    known = {**checks.known(RunSpec, event.spec), "name": event.run}
+    run = replace(unknown_run(**known), declared_at=event.at)
     return _changed(state, runs={**state.runs, event.run: run})
 
 

@@ -21,7 +21,7 @@ def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) 
     step, words), its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
     """
     columns = series.columns(whole=run.over) if series and series.rows else _progress(run)
-    below = run.spec.get("alarm_below", 0.8)
+    below = run.spec.alarm_below
     return {"run": run.name, "below": below, **columns, "end": end_of(run), "marks": _marks(state, run)}
 
 

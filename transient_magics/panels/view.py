@@ -96,8 +96,8 @@ def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> li
 
 
 def _title(run: RunState) -> str:
-    model = run.spec.get("model")
-    return f"{model} on {run.spec.get('problem', '')}" if model else "the cell's own model"
+    model = run.spec.model
+    return f"{model} on {run.spec.problem}" if model else "the cell's own model"
 
 
 def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> dict[str, Any]:

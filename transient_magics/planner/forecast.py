@@ -231,7 +231,7 @@ def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
 
 
 def _synchronous(run: RunState) -> bool:
-    return run.spec.get("mode") == "sync"
+    return run.spec.mode == "sync"
 
 
 def _startup(state: ClusterState) -> Startup:

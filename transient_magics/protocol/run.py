@@ -113,6 +113,10 @@ class RunSpec:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
         return asdict(self)
 
+    def without_token(self) -> dict[str, Any]:
+        """The same without what only VMs of the run may know."""
+        return {name: value for name, value in self.to_dict().items() if name != "token"}
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote, of other versions too: unknown fields are ignored, null may stand for a default.

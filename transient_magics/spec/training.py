@@ -33,4 +33,5 @@ def make_run(values: Mapping[str, Any]) -> RunSpec:
     try:
         return checks.built(RunSpec, values)
     except ValueError as error:
-        raise DeclarationError(f"A run cannot be declared so: {error}") from None
+        name, _, why = str(error).partition(": ")
+        raise DeclarationError(f"Invalid --{name.replace('_', '-')}: {why}") from None
