@@ -43,6 +43,7 @@ def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
+@pytest.mark.story
 def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow() -> None:
     from transient_magics.controller.startup import controller_script
 

@@ -88,6 +88,7 @@ def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names
     assert "gcloud auth application-default login" in whole
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -141,6 +142,7 @@ def vms() -> list[Any]:
     return [each for _, scope in found for each in scope.instances]
 
 
+@pytest.mark.story
 def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path) -> None:
     for name in ("doctor-thesis", "doctor-gpu-1a2b3c"):
         folder = places.private(places.cluster(name))

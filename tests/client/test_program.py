@@ -97,6 +97,7 @@ def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
             emulator.terminate()
 
 
+@pytest.mark.story
 def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     told = said("cluster", "cpux1", "--name", "demo", "--wait").splitlines()
     assert told[0].startswith("demo is declared.")

@@ -228,6 +228,7 @@ def test_routers_are_told_as_compute_engine_does(url: str) -> None:
         assert faults("RouterAggregatedList", json.load(answer)) == []
 
 
+@pytest.mark.story
 def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -> None:
     def typed(*words: str) -> tuple[int, str]:
         command = [

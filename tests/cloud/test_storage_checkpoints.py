@@ -247,6 +247,7 @@ def test_a_chief_that_was_overtaken_cannot_go_back(bucket: Bucket, tmp_path: Pat
         ship(bucket, saved(tmp_path / "old", 20))
 
 
+@pytest.mark.story
 def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:
     """At its begin, in the middle of the data, and when all of it is there but what tells of it."""
     run = tmp_path / "run-1"
@@ -349,6 +350,7 @@ def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.C
             attack()
 
 
+@pytest.mark.story
 def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

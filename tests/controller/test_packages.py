@@ -35,6 +35,7 @@ def imported(folder: Path) -> Path:
     return Path(done.stdout.strip())
 
 
+@pytest.mark.story
 async def test_a_package_is_gathered_and_importable_from_the_runs_own_folder(tmp_path: Path, tiny_wheel: Path) -> None:
     await gather([str(tiny_wheel)], tmp_path / "wheels")
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == [tiny_wheel.name]
@@ -44,6 +45,7 @@ async def test_a_package_is_gathered_and_importable_from_the_runs_own_folder(tmp
     assert not list(tmp_path.glob(".wheels-*"))
 
 
+@pytest.mark.story
 async def test_a_file_is_found_in_the_runs_folder_wherever_that_went(tmp_path: Path, tiny_wheel: Path) -> None:
     run = tmp_path / "run"
     (run / "pip").mkdir(parents=True)
@@ -128,6 +130,7 @@ def wheel(folder: Path, name: str, *needs: str) -> Path:
     return path
 
 
+@pytest.mark.story
 async def test_no_package_runs_code_here_unless_that_was_said(
     offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +157,7 @@ async def test_no_package_runs_code_here_unless_that_was_said(
     assert "secret.json" not in marker.read_text()
 
 
+@pytest.mark.story
 async def test_what_is_brought_is_what_was_resolved(
     offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_region_chooses_the_zones(cloud: Cloud) -> None:
             cloud.wait(operation, "us-central1-a")
 
 
+@pytest.mark.story
 def test_a_bulk_insert_survives_the_death_of_the_emulator(state: Path) -> None:
     first = start(state)
     cloud = Cloud(first)

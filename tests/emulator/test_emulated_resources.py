@@ -403,6 +403,7 @@ def test_many_requests_go_in_one_batch(cloud: Cloud, google: Any) -> None:
     assert cloud.names() == {"w1", "w2"}
 
 
+@pytest.mark.story
 def test_what_a_project_has_survives_the_death_of_the_emulator(state: Path) -> None:
     first = start(state)
 

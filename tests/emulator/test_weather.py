@@ -127,6 +127,7 @@ def test_a_day_in_a_second_ends_preemptible_vms_and_not_spot_vms(sky: Cloud) -> 
     assert sky.get("spot").status == "RUNNING"
 
 
+@pytest.mark.story
 def test_time_limits_and_boot_times_run_on_the_emulated_clock(sky: Cloud) -> None:
     began = time.monotonic()
     weather(sky, hours_per_minute=12, boot="10m")  # an hour passes in five seconds
@@ -172,6 +173,7 @@ def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
     sky.create("cpu", spot=False, guest_accelerators=[])
 
 
+@pytest.mark.story
 def test_a_stockout_may_end_and_may_concern_spot_only(sky: Cloud) -> None:
     weather(sky, stockout=[f"{ZONE}:k80,spot,for=5s,delay=0s"])
     assert sky.wait(sky.insert("w0")).error.errors
@@ -233,6 +235,7 @@ def test_vms_may_be_preempted_before_they_run(sky: Cloud) -> None:
     sky.create("ps", spot=False)
 
 
+@pytest.mark.story
 async def test_published_start_up_leaves_ssh_silent_while_the_vm_runs_already(sky: Cloud) -> None:
     weather(sky, boot="published", hours_per_minute=0.2)
     began = time.monotonic()

@@ -26,6 +26,8 @@ from .starting import Adopted, ForkServer, Process, log_file, spawn
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
+_LASTING = 300.0
+"""Seconds after which it is worth a second import of TensorFlow that its next start takes none."""
 _KILL_AFTER = {"ps": 25.0, "worker": 5.0}
 """Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers. That is more than
 its own patience with a save, and less than the controller's with an answer.
@@ -69,7 +71,7 @@ class RoleProcess:
     @property
     def has_lasted(self) -> bool:
         """Whether its process has run for long."""
-        return self._process is not None and time.monotonic() - self._since > _LONG_ENOUGH
+        return self._process is not None and time.monotonic() - self._since > _LASTING
 
     @property
     def pid_file(self) -> Path:
