@@ -78,7 +78,7 @@ class RunSpec:
     wire: Literal["fp32", "bf16"] = "fp32"
     alarm_below: Annotated[float, within(0, 1)] = 0.8
     alarm_after: Amount = 30.0
-    noise_share: Annotated[float, within(0, 1)] = 0.008
+    noise_share: Amount = 0.008
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count = 100
     resume: str | None = None
