@@ -103,7 +103,7 @@ def _python() -> Iterator[str]:
     yield ""
     yield "`import transient_magics as tm` gives these; each is imported when it is first used."
     for name in transient_magics.__all__:
-        if name == "__version__":
+        if name in ("__version__", "errors"):
             continue
         kind = "class" if inspect.isclass(getattr(transient_magics, name)) else "function"
         yield from ("", "```{eval-rst}", f".. auto{kind}:: transient_magics.{name}", "```")

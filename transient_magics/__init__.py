@@ -6,11 +6,13 @@ In a notebook: `%load_ext transient_magics`. In Python: `import transient_magics
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from . import errors
     from .client import (
         Build,
         Cluster,
@@ -18,8 +20,11 @@ if TYPE_CHECKING:
         Diagnosis,
         ImageList,
         Lifetimes,
+        Offers,
         Result,
         Run,
+        Weather,
+        attach,
         build_image,
         cluster,
         clusters,
@@ -43,15 +48,19 @@ __all__ = [
     "Diagnosis",
     "ImageList",
     "Lifetimes",
+    "Offers",
     "Result",
     "Run",
+    "Weather",
     "__version__",
+    "attach",
     "build_image",
     "cluster",
     "clusters",
     "declare",
     "delete_image",
     "doctor",
+    "errors",
     "images",
     "lifetimes",
     "plan",
@@ -66,6 +75,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "errors":
+        return importlib.import_module(f"{__name__}.errors")
     if name == "declare":  # with a panel, where nothing is declared yet
         from .panels import declare
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import transient_magics as tm
 from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.healing import healed
 from tests.faults.test_controller_on_a_vm import vms
 from transient_magics import client, places
 from transient_magics.client import commands
-from transient_magics.errors import ClusterError
+from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events
 
 MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
@@ -51,16 +53,18 @@ def test_a_mixed_cluster_does_not_even_ask_in_a_zone_that_advice_calls_sold_out(
 def test_without_any_spot_capacity_workers_are_rented_on_demand(witness: client.Cluster) -> None:
     zone = "us-west1-b"
     witness.weather(stockout=f"{zone}:p100,spot")
-    declaration = client.Declaration("p100", name="dear", zone=(zone,), fallback_seconds=0.0)
-    patient = Patient(client.declare(declaration))
-    try:
-        state = patient.cluster.wait(PATIENCE)
-        (worker,) = [vm for vm in state.living if vm.role == "worker"]
+    with (
+        contextlib.suppress(KeyError),
+        tm.declare("p100", name="dear", zone=(zone,), fallback_seconds=0.0) as cluster,
+    ):
+        (worker,) = [vm for vm in cluster.wait(PATIENCE).living if vm.role == "worker"]
         assert worker.provisioning_model == "standard"
         assert worker.hourly == worker.on_demand_hourly
-    finally:
-        patient.cluster.delete()
-        witness.weather(stockout="none")
+        raise KeyError("whatever goes wrong in the block")
+    assert client.cluster("dear").state.over
+    with pytest.raises(DeclarationError, match="A cluster has no option 'zones'"):
+        tm.declare("p100", zones=(zone,))
+    witness.weather(stockout="none")
 
 
 def test_where_vms_do_not_boot_two_are_bought_and_what_they_wrote_is_kept(witness: client.Cluster) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import places
 from ..controller.declared import (
@@ -89,10 +89,17 @@ class Result:
 
 
 class Cluster:
-    """One cluster, by its name."""
+    """One cluster, by its name. As a context manager it is deleted at the end of the block, whatever happened there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Delete the cluster and wait until it is gone. Raises as `delete` does."""
+        self.delete()
 
     @property
     def directory(self) -> Path:

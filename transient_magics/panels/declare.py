@@ -1,27 +1,38 @@
 """The declare panel in a notebook: the user chooses, sees what it means, and launches; then it is the cluster's panel.
 
-What she chooses arrives on the kernel's thread for widgets; pricing takes some milliseconds and is done right there.
+What is chosen arrives on the kernel's thread for widgets; pricing takes some milliseconds and is done right there.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, overload
 
 from .. import client
 from ..client import Cluster, Declaration
-from ..errors import TransientError
+from ..errors import DeclarationError, TransientError
 from .offer import FIRST, declaration, menu, offer, offer_text
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_instead, show_live
 from .twin import offer_html
 
 
-def declare(declared: Declaration | None = None) -> Cluster | None:
-    """Declare a cluster and return its handle; without a declaration, show the panel in which one is put together.
+@overload
+def declare(declared: Declaration | str, **options: Any) -> Cluster: ...
+@overload
+def declare(declared: None = None) -> None: ...
+def declare(declared: Declaration | str | None = None, **options: Any) -> Cluster | None:
+    """Declare a cluster and return its handle; without an argument, show the panel in which one is put together.
 
+    `declared` is a SPEC as `"k80x4"`, with the other fields of Declaration as `options`, or a whole Declaration:
+    `with tm.declare("k80x4", max_hours=2) as cluster:` deletes the cluster at the end of the block.
     Raises DeclarationError or ClusterError.
     """
+    if isinstance(declared, str):
+        unknown = next((name for name in options if name not in Declaration.__dataclass_fields__), "")
+        if unknown:
+            raise DeclarationError(f"A cluster has no option '{unknown}'", fix="help(transient_magics.Declaration)")
+        declared = Declaration(declared, **options)
     if declared is not None:
         return client.declare(declared)
     show_declare()
