@@ -106,7 +106,7 @@ def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:
         ({"workload": "icac19/resnet-32"}, "either the steps or a target"),
         ({**PUBLISHED, "spec": "k80x4", "revocations": "some"}, "how many workers are lost"),
         ({**PUBLISHED, "spec": "k80x4", "revocations": 4}, "leave none of 4"),
-        ({**PUBLISHED, "spec": "k80x4@us-east4-a"}, "us-east4-a has no K80"),
+        ({**PUBLISHED, "spec": "k80x4@us-east4-a"}, "us-east4-a has no known K80"),
         ({**PUBLISHED, "spec": "k80x4", "ps": 0}, "Several workers need a parameter server"),
         ({**PUBLISHED, "spec": "cpux4"}, "not known"),
         ({**PUBLISHED, "spec": "h100x4", "provisioning_model": "standard"}, "as Spot only"),

@@ -145,7 +145,7 @@ def test_without_enough_of_it_evaluations_alone_tell(records: list[Record], said
     steps = TargetSteps(records, TARGET, 32)
     assert not steps.depends_on_workers
     assert steps.steps(1) == steps.steps(16)
-    assert f"{len(records)} runs with a mini-batch of 32 got there. How many workers" in steps.words(4)
+    assert f"{len(records)} runs with a mini-batch of 32 got there. The number of workers" in steps.words(4)
     assert said in steps.words()
 
 
