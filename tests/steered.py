@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
-from transient_magics import places
+from tests.homes import own_home
+from transient_magics import emulator, places
 from transient_magics.client import Cluster, Declaration
 from transient_magics.client.clusters import specify
 from transient_magics.controller.cluster import Controller
 from transient_magics.journal import ClusterState
 
 PATIENCE = 200.0
+
+
+@contextmanager
+def swift_emulator() -> Iterator[str]:
+    """The URL of an emulator whose VMs boot and go in half a second, in a home of its own."""
+    with own_home():
+        yield emulator.ensure(expecting=True, options=("--boot", "0.3", "--notice", "0.5"))
+
+
+def weather(url: str, **given: Any) -> None:
+    """Set the weather of an emulator."""
+    request = urllib.request.Request(f"{url}/emulator/v1/weather", json.dumps(given).encode(), method="PATCH")
+    urllib.request.urlopen(request, timeout=10).close()
 
 
 class Steered:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.faults.healing import healed
-from tests.homes import own_home
 from tests.money.catalog_prices import catalog_prices
 from tests.money.comparing import differences
 from tests.money.observer import Observer
 from tests.money.reckoning import reckon
-from tests.steered import steered
-from transient_magics import emulator
+from tests.steered import steered, swift_emulator, weather
 from transient_magics.client import Declaration
 from transient_magics.controller import boot_times, boots, capacity
 from transient_magics.journal import ClusterState, events
@@ -29,13 +24,8 @@ pytestmark = pytest.mark.matrix
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with own_home():
-        yield emulator.ensure(expecting=True, options=("--boot", "0.3", "--notice", "0.5"))
-
-
-def weather(url: str, **given: Any) -> None:
-    request = urllib.request.Request(f"{url}/emulator/v1/weather", json.dumps(given).encode(), method="PATCH")
-    urllib.request.urlopen(request, timeout=10).close()
+    with swift_emulator() as place:
+        yield place
 
 
 def ready(state: ClusterState) -> list[str]:

@@ -7,18 +7,14 @@ them was taken for failed.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.homes import own_home
-from tests.steered import steered
-from transient_magics import emulator
+from tests.steered import steered, swift_emulator, weather
 from transient_magics.client import Declaration
 from transient_magics.client.clusters import specify
 from transient_magics.cloud import ComputeEngine
@@ -47,13 +43,8 @@ PATIENCE = 100.0
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with own_home():
-        yield emulator.ensure(expecting=True, options=("--boot", "0.3", "--notice", "0.5"))
-
-
-def weather(url: str, **given: Any) -> None:
-    request = urllib.request.Request(f"{url}/emulator/v1/weather", json.dumps(given).encode(), method="PATCH")
-    urllib.request.urlopen(request, timeout=10).close()
+    with swift_emulator() as place:
+        yield place
 
 
 async def killed_before_it_saw_them(
