@@ -115,6 +115,12 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def handles_notice(pid: int) -> bool:
+    """Whether a process has got as far as having something to do at SIGTERM."""
+    (caught,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigCgt" in line]
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def another_worker(room: MachineRoom, before: int) -> int:
     """The process that is the worker after `before`."""
     others = lambda: [pid for pid in room.pids("vm").values() if pid != before]  # noqa: E731
@@ -166,6 +172,7 @@ def test_a_fork_server_ends_with_its_agent_and_serves_the_next_run(room: Machine
     room.say("vm", worker(free_ports(1), "run-2"))
     second = another_worker(room, first)
     assert parent(second) == server
+    until(lambda: handles_notice(second), "its work")  # before that it ends where its agent has gone
 
     os.kill(server, signal.SIGSTOP)
     room.kill_agent("vm")
