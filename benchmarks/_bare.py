@@ -22,8 +22,8 @@ def main(folder: Path, places: list[str], role: str, index: int, imports: str = 
         _plain.import_models(imports)
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.graph.training import training_graph
-    from transient_magics.runtime.trainable import define, import_tensorflow
+    from transient_magics.runtime.training.define import define, import_tensorflow
+    from transient_magics.runtime.training.graph.training import training_graph
 
     spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text()))
     tf = import_tensorflow(spec)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.t2t import bridges
+from transient_magics.runtime.training.t2t import bridges
 
 IMPORTS = ("package", "model")
 
@@ -48,8 +48,8 @@ def _of_package() -> list[str]:
 def main(folder: RunFolder, imports: str) -> None:
     """Train one step of the run whose declaration and data are in `folder`."""
     tf = import_models(imports)
-    from transient_magics.runtime.graph.training import training_graph
-    from transient_magics.runtime.trainable import define
+    from transient_magics.runtime.training.define import define
+    from transient_magics.runtime.training.graph.training import training_graph
 
     spec = folder.spec()
     trainable = define(folder, spec, str(folder.data))

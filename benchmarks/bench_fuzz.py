@@ -48,8 +48,8 @@ from transient_magics.journal import metrics, replay
 from transient_magics.journal.follow import decode_lines
 from transient_magics.protocol import checks, events, names, vm_events
 from transient_magics.remote import lines, transfer
-from transient_magics.runtime import manifest
 from transient_magics.runtime import protocol as messages
+from transient_magics.runtime.files import manifest
 from transient_magics.spec import ClusterSpec, WorkerGroup
 
 GOAL = 0.95

@@ -21,7 +21,7 @@ from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady
-from transient_magics.runtime.saving import seconds_between
+from transient_magics.runtime.parameter_server.chief.interval import seconds_between
 
 HERE = Path(__file__).parents[1].parent / "shared" / "data"
 LIFETIMES = "preemption/goog_preemption_lifetimes.csv"

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from _common import say
 
-from transient_magics.runtime.t2t import bridges, data
-from transient_magics.runtime.t2t.registry import Definition
+from transient_magics.runtime.training.t2t import bridges, data
+from transient_magics.runtime.training.t2t.registry import Definition
 
 tf = bridges.cross()
 WORKERS = 4

@@ -45,9 +45,9 @@ class Ours:
         """`unchanged`: TensorFlow computes the graph as it is."""
         from transient_magics.protocol.run import RunSpec
         from transient_magics.runtime.folder import RunFolder
-        from transient_magics.runtime.graph.training import training_graph
-        from transient_magics.runtime.graph_mode import tensorflow
-        from transient_magics.runtime.own.trainable import OwnModel
+        from transient_magics.runtime.tf.graph_mode import tensorflow
+        from transient_magics.runtime.training.graph.training import training_graph
+        from transient_magics.runtime.training.user_model.trainable import OwnModel
 
         self.tf = tf = tensorflow()
         (folder / "cell.py").write_text(cell)
@@ -85,7 +85,7 @@ class Ours:
         return self.session.run([self.variables[weight.path] for weight in self.model.weights])
 
     def evaluate(self) -> dict[str, float]:
-        from transient_magics.runtime.evaluate import _all_batches
+        from transient_magics.runtime.programs.evaluate import _all_batches
 
         tf, weights = self.tf, self.weights()
         with tf.Graph().as_default(), tf.Session(config=self.configured) as session:
@@ -165,7 +165,7 @@ def compared(drawn: Drawn, folder: Path) -> dict[str, float]:
     import keras
     import numpy
 
-    from transient_magics.runtime.own import data
+    from transient_magics.runtime.training.user_model import data
 
     with _fresh():
         plain = Plain(drawn.cell)

@@ -59,9 +59,9 @@ def compared(model: str, hparams_set: str, problem: str, found: Any) -> None:
 
 
 def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
-    from transient_magics.runtime.evaluate import evaluate
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.trainable import define
+    from transient_magics.runtime.programs.evaluate import evaluate
+    from transient_magics.runtime.training.define import define
 
     (place / "cell.py").write_text(CELL)
     declared = {"name": "run-1", "train_steps": STEPS[-1], "eval_batches": 0, **names}
@@ -72,7 +72,7 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     _train(trainable, folder)
     theirs, batches = _by_tensor2tensor(trainable, folder)
     # The cell runs once in a process: what was defined here is what is evaluated.
-    import transient_magics.runtime.evaluate as module
+    import transient_magics.runtime.programs.evaluate as module
 
     module.define = lambda *_: trainable
     ours = evaluate(folder, folder.spec(), None)
@@ -86,9 +86,9 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
 
 
 def _train(trainable: Any, folder: Any) -> None:
-    from transient_magics.runtime.checkpoints import Checkpoints
-    from transient_magics.runtime.graph.training import training_graph
-    from transient_magics.runtime.graph_mode import tensorflow
+    from transient_magics.runtime.files.checkpoints import Checkpoints
+    from transient_magics.runtime.tf.graph_mode import tensorflow
+    from transient_magics.runtime.training.graph.training import training_graph
 
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -110,9 +110,9 @@ def _train(trainable: Any, folder: Any) -> None:
 
 def _by_tensor2tensor(trainable: Any, folder: Any) -> tuple[dict[str, float], int]:
     """Its metrics by their short names, and of how many batches they are."""
-    from transient_magics.runtime.checkpoints import Checkpoints
-    from transient_magics.runtime.graph_mode import tensorflow
-    from transient_magics.runtime.t2t.bridges import autograph_off
+    from transient_magics.runtime.files.checkpoints import Checkpoints
+    from transient_magics.runtime.tf.graph_mode import tensorflow
+    from transient_magics.runtime.training.t2t.bridges import autograph_off
 
     tf, definition, batches = tensorflow(), trainable._definition, 0
     mode = tf.estimator.ModeKeys.EVAL
@@ -141,14 +141,14 @@ def _by_tensor2tensor(trainable: Any, folder: Any) -> tuple[dict[str, float], in
 
 
 def _mean_deviation(trainable: Any, folder: Any) -> float:
-    from transient_magics.runtime import serve
-    from transient_magics.runtime.checkpoints import Checkpoints
+    from transient_magics.runtime.files.checkpoints import Checkpoints
+    from transient_magics.runtime.programs import serve
 
     serve.define = lambda *_: trainable
     files = [Checkpoints(folder.checkpoints).read(step) for step in STEPS]
     build = lambda trainable: trainable.serving_graph()  # noqa: E731
     with serve.restored(folder, folder.spec(), STEPS, str(folder.data), build) as (session, _, _):
-        from transient_magics.runtime.graph_mode import tensorflow
+        from transient_magics.runtime.tf.graph_mode import tensorflow
 
         variables = {each.op.name: each for each in tensorflow().trainable_variables()}
         found = session.run(variables)
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two models")
     quick = parser.parse_args().quick
     os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
-    from transient_magics.runtime.t2t import bridges
+    from transient_magics.runtime.training.t2t import bridges
 
     bridges.preload()
     processes = multiprocessing.get_context("fork")

@@ -23,7 +23,7 @@ from transient_magics.client.program import main
 from transient_magics.controller.declared import fingerprint
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
-from transient_magics.runtime import serve
+from transient_magics.runtime.programs import serve
 
 START = 1_700_000_000 * 10**9
 GRADIENTS = ["gradient_squared", "gradient_signal", "gradient_noise"]

@@ -21,7 +21,7 @@ from tests.runtime.machine_room import isolated
 from transient_magics.cloud import CloudStorage
 from transient_magics.controller.fetch import fetch
 from transient_magics.errors import CloudError, TrainingError
-from transient_magics.runtime.manifest import NAME, Manifest, described
+from transient_magics.runtime.files.manifest import NAME, Manifest, described
 
 BUCKET = "results-and-others"
 STORE = f"gs://{BUCKET}/c/run-1"
@@ -101,7 +101,7 @@ async def test_what_is_larger_than_it_says_is_not_downloaded(
     assert answer["steps"] == [7]
     assert ["not what the manifest says" in why or "is missing" in why for why in answer["refused"]] == [True, True]
     assert not [name for name in downloaded if name.endswith(("8.index", "9.index", "metrics.jsonl"))]
-    monkeypatch.setattr("transient_magics.runtime.manifest.MOST_BYTES", 100)
+    monkeypatch.setattr("transient_magics.runtime.files.manifest.MOST_BYTES", 100)
     for step in (7, 8):
         await storage.delete(BUCKET, f"c/run-1/checkpoints/{step}-ab/model.ckpt-{step}.index")
     with pytest.raises(TrainingError, match="too large"):

@@ -25,13 +25,14 @@ from transient_magics.controller.bucket_token import reaches
 from transient_magics.errors import TrainingError
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
-from transient_magics.runtime import shared_records, shipper, shipping
-from transient_magics.runtime.bucket import Bucket, OvertakenError
-from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.files.bucket import Bucket, OvertakenError
+from transient_magics.runtime.files.checkpoints import Checkpoints
+from transient_magics.runtime.files.manifest import NAME, File
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.manifest import NAME, File
-from transient_magics.runtime.shipper import Shipper
-from transient_magics.runtime.shipping import read_manifest, restore, ship
+from transient_magics.runtime.parameter_server.chief import shipper
+from transient_magics.runtime.parameter_server.chief.shipper import Shipper
+from transient_magics.runtime.programs import shared_records, shipping
+from transient_magics.runtime.programs.shipping import read_manifest, restore, ship
 
 BUCKET = "checkpoints-here"
 
@@ -256,7 +257,7 @@ def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Buck
     ship(bucket, saved(run / "checkpoints", 10))
     (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
     brought(run / "bucket-token.json", reaches(bucket.place, RunSpec.from_dict(declared)))
-    command = [sys.executable, "-m", "transient_magics.runtime.shipping", "ship", "--run", str(run)]
+    command = [sys.executable, "-m", "transient_magics.runtime.programs.shipping", "ship", "--run", str(run)]
     with road(os.environ["STORAGE_EMULATOR_HOST"]) as way:
         there = {**os.environ, "STORAGE_EMULATOR_HOST": way.url}
         before = way.passed

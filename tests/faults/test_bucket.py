@@ -17,7 +17,7 @@ from tests.faults.healing import healed
 from tests.runtime import programs
 from transient_magics import client, emulator
 from transient_magics.journal import events
-from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.training
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.training
 ALIKE = """
 import sys
 import numpy
-from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.tf.graph_mode import tensorflow
 
 first, second = [tensorflow().train.load_checkpoint(each) for each in sys.argv[1:]]
 names = [name for name in first.get_variable_to_shape_map() if name.endswith("kernel")]

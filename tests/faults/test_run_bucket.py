@@ -18,8 +18,8 @@ from tests.faults.healing import healed
 from tests.faults.rooms import Ward
 from tests.road import Road, road
 from tests.runtime.machine_room import MachineRoom, until
-from transient_magics.runtime.bucket import Bucket
-from transient_magics.runtime.shipping import read_manifest, restore
+from transient_magics.runtime.files.bucket import Bucket
+from transient_magics.runtime.programs.shipping import read_manifest, restore
 
 pytestmark = pytest.mark.training
 

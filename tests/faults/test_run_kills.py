@@ -263,7 +263,7 @@ def test_another_server_lost_while_the_chief_saves_and_replaced_elsewhere(room: 
 def test_a_server_killed_in_the_final_evaluation(room: MachineRoom) -> None:
     ward = Ward(room, train_steps=30)
     ward.assign("ps-0")
-    until(lambda: processes("transient_magics.runtime.evaluate", str(ward.folder)), "the evaluation")
+    until(lambda: processes("transient_magics.runtime.programs.evaluate", str(ward.folder)), "the evaluation")
     ward.kill_server()
     killed = time.time()
     ended = ward.wait("the end", "train.finished", "train.failed")

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from transient_magics.runtime.graph import accumulate
-from transient_magics.runtime.graph_mode import tensorflow
-from transient_magics.runtime.t2t.optimizer import noisy_and_clipped
-from transient_magics.runtime.trainable import Objective
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.graph import accumulate
+from transient_magics.runtime.training.t2t.optimizer import noisy_and_clipped
+from transient_magics.runtime.training.trainable import Objective
 
 WORDS, WIDTH = 6, 3
 HPARAMS = SimpleNamespace(grad_noise_scale=0.0, clip_grad_norm=0.5)

@@ -11,7 +11,7 @@ from typing import Any
 
 from transient_magics.errors import TransientError
 from transient_magics.protocol.run import RunSpec
-from transient_magics.runtime.t2t import bridges
+from transient_magics.runtime.training.t2t import bridges
 
 tf = bridges.cross()
 
@@ -20,12 +20,12 @@ from tensor2tensor.layers import modalities  # noqa: E402
 from tensor2tensor.models import basic  # noqa: E402
 from tensor2tensor.utils import learning_rate, optimize, t2t_model  # noqa: E402
 
-from transient_magics.runtime.graph import accumulate  # noqa: E402
-from transient_magics.runtime.graph.training import applied, pushed  # noqa: E402
-from transient_magics.runtime.placement import placed  # noqa: E402
-from transient_magics.runtime.t2t import graph as t2t_graph  # noqa: E402
-from transient_magics.runtime.t2t import optimizer, refused, registry  # noqa: E402
-from transient_magics.runtime.trainable import Objective  # noqa: E402
+from transient_magics.runtime.tf.placement import placed  # noqa: E402
+from transient_magics.runtime.training.graph import accumulate  # noqa: E402
+from transient_magics.runtime.training.graph.training import applied, pushed  # noqa: E402
+from transient_magics.runtime.training.t2t import graph as t2t_graph  # noqa: E402
+from transient_magics.runtime.training.t2t import optimizer, refused, registry  # noqa: E402
+from transient_magics.runtime.training.trainable import Objective  # noqa: E402
 
 SPEC = RunSpec("run-1", 1000, "m", "basic_fc_small", "p")
 TRAIN = tf.estimator.ModeKeys.TRAIN

@@ -13,9 +13,9 @@ import pytest
 
 from tests import processes
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
-from transient_magics.runtime import agent as agent_module
-from transient_magics.runtime.agent import Agent
-from transient_magics.runtime.gpu import likely_reason
+from transient_magics.runtime.agent import agent as agent_module
+from transient_magics.runtime.agent.agent import Agent
+from transient_magics.runtime.worker.gpu import likely_reason
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.runtime.test_chief_state import Story
-from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.barrier import Looks, needed
+from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.training.barrier import Looks, needed
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transient_magics.catalog import accelerator
-from transient_magics.runtime.batching import (
+from transient_magics.runtime.training.batching import (
     _PEAKS,
     LARGEST,
     SMALLEST,

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import programs
-from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.files.checkpoints import Checkpoints
 
 BROKEN = """
 import sys
 from pathlib import Path
 from transient_magics.errors import TrainingError
-from transient_magics.runtime.checkpoints import Checkpoints
+from transient_magics.runtime.files.checkpoints import Checkpoints
 
 for _ in range(2):
     try:
@@ -26,8 +26,8 @@ MENDED = """
 import shutil
 import sys
 from pathlib import Path
-from transient_magics.runtime.checkpoints import Checkpoints
-from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.files.checkpoints import Checkpoints
+from transient_magics.runtime.tf.graph_mode import tensorflow
 
 here, elsewhere = map(Path, sys.argv[1:])
 here.mkdir()

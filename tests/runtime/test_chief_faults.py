@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.runtime.test_chief_state import Story
-from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.chief_state import SILENCE_BEFORE_TRAINING
+from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.state import SILENCE_BEFORE_TRAINING
 
 
 def test_one_sick_worker_does_not_fail_a_run_that_others_train():

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transient_magics.protocol.run import RunSpec
-from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.chief_state import LAST_SAVE_WITHIN, ChiefState, Phase
-from transient_magics.runtime.roster import Roster
-from transient_magics.runtime.server_load import Load
+from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.roster import Roster
+from transient_magics.runtime.parameter_server.chief.state import LAST_SAVE_WITHIN, ChiefState, Phase
+from transient_magics.runtime.parameter_server.server_load import Load
 
 
 class Story:

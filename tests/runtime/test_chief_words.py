@@ -9,8 +9,9 @@ import pytest
 from tests.runtime.test_chief_state import Story, saved
 from transient_magics.protocol import vm_events
 from transient_magics.protocol.run import RunSpec
-from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.chief_state import (
+from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.roster import Roster
+from transient_magics.runtime.parameter_server.chief.state import (
     FINISH_WITHIN,
     REJOIN_WITHIN,
     SILENCE,
@@ -19,8 +20,7 @@ from transient_magics.runtime.chief_state import (
     ChiefState,
     Phase,
 )
-from transient_magics.runtime.roster import Roster
-from transient_magics.runtime.server_load import Load
+from transient_magics.runtime.parameter_server.server_load import Load
 
 
 def told(kind: type[vm_events.Event], **fields: Any) -> events.Emit:

@@ -15,7 +15,7 @@ PROGRAM = """
 import os, sys
 os.environ.update(CUDA_VISIBLE_DEVICES="", KERAS_BACKEND="tensorflow")
 import numpy as np
-from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.tf.graph_mode import tensorflow
 
 tf = tensorflow()
 import tensorflow as tf2
@@ -88,7 +88,7 @@ with tempfile.NamedTemporaryFile("w", suffix=".py") as file:  # AutoGraph reads 
     assert mapped(lambda number: tf2.py_function(lambda value: value == 1, [number], tf2.bool)) == [False, True, False]
     assert values(lambda: tf2.function(helpers.times_ten)(tf.constant(1))) == 10
 
-from transient_magics.runtime.t2t import bridges
+from transient_magics.runtime.training.t2t import bridges
 
 bridges.cross()  # Tensor2Tensor's mode, in which TensorFlow knows identity only
 by_caller()

@@ -12,7 +12,7 @@ PROGRAM = """
 import os
 os.environ.update(CUDA_VISIBLE_DEVICES="")
 import numpy as np
-from transient_magics.runtime.t2t import bridges
+from transient_magics.runtime.training.t2t import bridges
 
 tf = bridges.cross()
 from tensor2tensor.layers import common_video

@@ -18,6 +18,6 @@ def test_resnet_32_is_counted_as_it_was_published(tmp_path: Path) -> None:
     cell = DIGITS.replace("[8, 8, 1]", "[32, 32, 3]").replace("num_channels = 1", "num_channels = 3")
     (tmp_path / "cell.py").write_text(cell)
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "hparams_set": "resnet_cifar_32"}))
-    answer = json.loads(programs.run("transient_magics.runtime.check", "--run", tmp_path))
+    answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path))
     assert answer["model"]["parameters"] == 1_857_722
     assert answer["model"]["gigaflops"] == pytest.approx(1.6587, rel=0.01)

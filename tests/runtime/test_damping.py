@@ -13,13 +13,13 @@ pytestmark = pytest.mark.training
 PROGRAM = """
 import json, os
 os.environ.update(TF_USE_LEGACY_KERAS="1", CUDA_VISIBLE_DEVICES="")
-from transient_magics.runtime.t2t import bridges
+from transient_magics.runtime.training.t2t import bridges
 
 tf = bridges.cross()
 from tensor2tensor.models import resnet
-from transient_magics.runtime.graph.training import applied
-from transient_magics.runtime.t2t.optimizer import Asked, gradients, optimizer as made
-from transient_magics.runtime.trainable import Objective
+from transient_magics.runtime.training.graph.training import applied
+from transient_magics.runtime.training.t2t.optimizer import Asked, gradients, optimizer as made
+from transient_magics.runtime.training.trainable import Objective
 
 
 def moved(optimizer, late, damped=True):

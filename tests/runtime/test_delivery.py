@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import until
-from transient_magics.runtime.checkpoints import Checkpoints, Saved
-from transient_magics.runtime.delivery import deliver, received
+from transient_magics.runtime.files.checkpoints import Checkpoints, Saved
+from transient_magics.runtime.files.delivery import deliver, received
 from transient_magics.runtime.protocol import decode, encode
 
 STEP = 40

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from transient_magics.runtime.evaluating import evaluate
 from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.parameter_server.chief.evaluation import evaluate
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ PROGRAM = """
 import os
 os.environ.update(CUDA_VISIBLE_DEVICES="")
 import numpy as np
-from transient_magics.runtime.t2t import bridges
+from transient_magics.runtime.training.t2t import bridges
 
 tf = bridges.cross()
 from tensor2tensor.models import resnet
-from transient_magics.runtime.batching import BatchController
-from transient_magics.runtime.graph.training import applied, exact_share
-from transient_magics.runtime.t2t.optimizer import Asked, gradients, noisy_and_clipped
-from transient_magics.runtime.trainable import Objective
+from transient_magics.runtime.training.batching import BatchController
+from transient_magics.runtime.training.graph.training import applied, exact_share
+from transient_magics.runtime.training.t2t.optimizer import Asked, gradients, noisy_and_clipped
+from transient_magics.runtime.training.trainable import Objective
 
 controller = BatchController("static", 64, 3)
 controller.members({0: 9, 1: 12, 2: 18})

@@ -14,7 +14,7 @@ from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_other_runs import REVERSE, events
 from tests.runtime.test_training import DECLARATION, DIGITS, assignment
-from transient_magics.runtime.graph.file import GraphFile
+from transient_magics.runtime.training.graph.file import GraphFile
 
 pytestmark = pytest.mark.training
 
@@ -69,7 +69,7 @@ class Joining:
 
 
 def write_graph(folder: Path) -> None:
-    programs.run("transient_magics.runtime.shared_graph", "--run", folder, "--servers", 1)
+    programs.run("transient_magics.runtime.programs.shared_graph", "--run", folder, "--servers", 1)
 
 
 def laps(log: str) -> dict[str, float]:
@@ -113,7 +113,7 @@ def test_where_the_examples_of_the_graph_cannot_be_read_it_builds_its_own(joinin
     command = [
         sys.executable,
         "-m",
-        "transient_magics.runtime.shared_graph",
+        "transient_magics.runtime.programs.shared_graph",
         "--run",
         graph.parents[1],
         "--servers",

@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.machine_room import PROJECT
 from tests.runtime.try_models import CHANGES, WHY, hparams_set, listed, problem_of, table
-from transient_magics.runtime.t2t.registry import index
+from transient_magics.runtime.training.t2t.registry import index
 
 PAGE = (PROJECT / "docs" / "models.md").read_text()
 ROWS = re.findall(r"^\| `(\w+)` \| `(\w+)`(?: with `(.+)`)? \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)

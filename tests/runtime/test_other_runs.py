@@ -124,7 +124,7 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     given, answers = room.root("ps-0") / "inputs.npz", room.root("ps-0") / "outputs.npz"
     bits = numpy.array([[2, 3, 3, 1], [3, 2, 1, 0]])
     numpy.savez(given, inputs=bits, targets=bits[:, ::-1])
-    program = [sys.executable, "-m", "transient_magics.runtime.serve", "--run", str(room.run_folder("ps-0"))]
+    program = [sys.executable, "-m", "transient_magics.runtime.programs.serve", "--run", str(room.run_folder("ps-0"))]
     said = subprocess.run([*program, "predict", given, answers], capture_output=True, check=False, cwd=PROJECT)
     assert json.loads(said.stdout) == {"step": finished["step"]}, said.stderr.decode()[-2000:]
     logits = numpy.load(answers)["logits"]
@@ -149,7 +149,7 @@ def test_a_run_is_checked_without_data_or_cluster(
 ):
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}))
     (tmp_path / "cell.py").write_text(cell)
-    program = "transient_magics.runtime.check", "--run", tmp_path
+    program = "transient_magics.runtime.programs.check", "--run", tmp_path
     answer = json.loads(programs.run(*program, code=int(error is not None)))
     assert answer["ok"] is (error is None)
     if error is not None:

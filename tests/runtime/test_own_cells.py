@@ -18,7 +18,7 @@ pytestmark = pytest.mark.training
 
 PROGRAM = """
 import contextlib, json, pathlib, sys, tempfile
-from transient_magics.runtime.graph_mode import everything
+from transient_magics.runtime.tf.graph_mode import everything
 everything()
 import keras
 from transient_magics.runtime import check

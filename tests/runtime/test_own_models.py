@@ -154,7 +154,7 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     assert metrics["accuracy"] > 0.85
     images, truth = digits()
     numpy.savez(tmp_path / "inputs.npz", image=images)
-    program = [sys.executable, "-m", "transient_magics.runtime.serve", "--run", str(room.run_folder("ps-0"))]
+    program = [sys.executable, "-m", "transient_magics.runtime.programs.serve", "--run", str(room.run_folder("ps-0"))]
     words = ["predict", str(tmp_path / "inputs.npz"), str(tmp_path / "outputs.npz")]
     said = subprocess.run([*program, *words], capture_output=True, check=False, cwd=PROJECT)
     assert "error" not in json.loads(said.stdout), said.stdout
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
 def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Path, cell: str, said: str) -> None:
     (tmp_path / "run.json").write_text(json.dumps(OWN))
     (tmp_path / "cell.py").write_text(cell)
-    program = [sys.executable, "-m", "transient_magics.runtime.check", "--run", str(tmp_path)]
+    program = [sys.executable, "-m", "transient_magics.runtime.programs.check", "--run", str(tmp_path)]
     answer = json.loads(subprocess.run(program, capture_output=True, check=False, cwd=PROJECT).stdout)
     assert not answer["ok"]
     assert said in answer["error"]

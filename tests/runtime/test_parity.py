@@ -19,11 +19,11 @@ TRAPS = """
 import pathlib, sys, tempfile
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from transient_magics.runtime.graph_mode import everything
+from transient_magics.runtime.tf.graph_mode import everything
 everything()
 import keras
 from bench_parity import Ours, _fresh
-from transient_magics.runtime.usercode import run_cell
+from transient_magics.runtime.training.usercode import run_cell
 
 HEAD = '''
 import keras
@@ -121,7 +121,7 @@ def model_fn(features, labels, mode):
         built = made.trainable.evaluation_graph(batch)
         session.run([made.tf.global_variables_initializer(), made.tf.local_variables_initializer()])
         session.run(iterator.initializer, pipeline.feeds)
-        from transient_magics.runtime.evaluate import _all_batches
+        from transient_magics.runtime.programs.evaluate import _all_batches
         _all_batches(made.tf, session, built, batch, 0)
         assert abs(session.run(built.values["threes"]) - 0.1) < 1e-6
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.training
 PROGRAM = """
 import json, sys
 from transient_magics.runtime import placement
-from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.tf.graph_mode import tensorflow
 
 tf = tensorflow()
 shards = int(sys.argv[1])

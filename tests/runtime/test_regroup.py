@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transient_magics.runtime.regroup import AHEAD, Regrouped
+from transient_magics.runtime.training.regroup import AHEAD, Regrouped
 
 DECLARED = 64
 

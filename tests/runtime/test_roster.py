@@ -9,11 +9,11 @@ import pytest
 
 from tests.runtime.machine_room import lines
 from transient_magics.protocol.run import RunSpec
-from transient_magics.runtime import chief_events as events
-from transient_magics.runtime.chief import Chief
 from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.chief import Chief
+from transient_magics.runtime.parameter_server.chief.roster import Roster, read_roster
 from transient_magics.runtime.protocol import Assignment
-from transient_magics.runtime.roster import Roster, read_roster
 
 SPEC = RunSpec("run-1", 100, token="secret")
 ASSIGNMENT = Assignment("run-1", "ps", "ps-0", "127.0.0.1", ("127.0.0.1:2222",), "127.0.0.1:2221")

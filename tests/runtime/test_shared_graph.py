@@ -39,10 +39,10 @@ from pathlib import Path
 from transient_magics.errors import TrainingError
 from transient_magics.runtime import placement
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.graph.file import GraphFile, written
-from transient_magics.runtime.graph.worker import build
-from transient_magics.runtime.graph_mode import tensorflow
-from transient_magics.runtime.trainable import define
+from transient_magics.runtime.training.graph.file import GraphFile, written
+from transient_magics.runtime.training.graph.worker import build
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
@@ -89,10 +89,10 @@ print(json.dumps({"built": seen(lambda features: build(trainable, features, spec
 WRITING = """
 import sys
 from pathlib import Path
-from transient_magics.runtime.data_files import make
+from transient_magics.runtime.files.data_files import make
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.graph.file import written
-from transient_magics.runtime.trainable import define
+from transient_magics.runtime.training.graph.file import written
+from transient_magics.runtime.training.define import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
@@ -104,9 +104,9 @@ Path(sys.argv[2]).write_bytes(written(trainable, spec, 1))
 READING = """
 import json, sys
 from pathlib import Path
-from transient_magics.runtime.examples import Examples
-from transient_magics.runtime.graph.file import GraphFile
-from transient_magics.runtime.graph_mode import run_only, tensorflow
+from transient_magics.runtime.training.examples import Examples
+from transient_magics.runtime.training.graph.file import GraphFile
+from transient_magics.runtime.tf.graph_mode import run_only, tensorflow
 
 file, told = GraphFile.read(Path(sys.argv[1])), {}
 run_only()

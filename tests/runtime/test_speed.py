@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.runtime.server_load import Load
-from transient_magics.runtime.speed import Recovered, Slow, SpeedAlarm
+from transient_magics.runtime.parameter_server.chief.speed_alarm import Recovered, Slow, SpeedAlarm
+from transient_magics.runtime.parameter_server.server_load import Load
 
 Second = tuple[int, float, float]
 """Steps of 32 examples, seconds of computing and of waiting, within one second."""

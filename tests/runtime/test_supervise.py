@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from transient_magics.protocol.vm_events import told
-from transient_magics.runtime import supervise
-from transient_magics.runtime.agent import Agent
+from transient_magics.runtime.agent import supervise
+from transient_magics.runtime.agent.agent import Agent
+from transient_magics.runtime.agent.starting import Program, spawn
+from transient_magics.runtime.agent.supervise import RoleProcess
 from transient_magics.runtime.protocol import Assignment
 from transient_magics.runtime.role_record import Record, lock_file
-from transient_magics.runtime.starting import Program, spawn
-from transient_magics.runtime.supervise import RoleProcess
 
 PLACE = "127.0.0.1:1"
 DECLARATION = {"name": "run-1", "train_steps": 1, "token": "t"}

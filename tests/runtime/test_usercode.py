@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from transient_magics.runtime.usercode import reason
+from transient_magics.runtime.training.usercode import reason
 
 SAID = "Received a label value of 30 which is outside the valid range of [0, 10)."
 MADE = """Graph execution error:

@@ -18,10 +18,10 @@ import json, sys
 from pathlib import Path
 from transient_magics.runtime import placement
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.graph.training import training_graph
-from transient_magics.runtime.graph.wire import cross_once
-from transient_magics.runtime.graph_mode import tensorflow
-from transient_magics.runtime.trainable import define
+from transient_magics.runtime.training.graph.training import training_graph
+from transient_magics.runtime.training.graph.wire import cross_once
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()

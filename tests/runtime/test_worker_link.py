@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from transient_magics.runtime import worker
 from transient_magics.runtime.protocol import STUCK, encode
-from transient_magics.runtime.worker_link import ChiefLink
+from transient_magics.runtime.worker import __main__ as worker
+from transient_magics.runtime.worker.chief_link import ChiefLink
 
 
 def test_a_worker_waits_where_the_chief_of_the_run_before_answers_and_leaves_where_that_of_a_later_one_does():

@@ -17,10 +17,10 @@ def main() -> None:
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     import numpy
 
-    from transient_magics.runtime.checkpoints import Checkpoints
+    from transient_magics.runtime.files.checkpoints import Checkpoints
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.graph_mode import tensorflow
-    from transient_magics.runtime.trainable import define
+    from transient_magics.runtime.tf.graph_mode import tensorflow
+    from transient_magics.runtime.training.define import define
 
     folder = RunFolder(Path(sys.argv[1]))
     spec = folder.spec()

@@ -8,7 +8,7 @@ from tensor2tensor.data_generators import image_utils, text_encoder, text_proble
 from tensor2tensor.layers import modalities
 from tensor2tensor.utils import registry
 
-from transient_magics.runtime.graph_mode import tensorflow
+from transient_magics.runtime.tf.graph_mode import tensorflow
 
 tf = tensorflow()
 

@@ -175,7 +175,7 @@ def attempt(model: str, folder: Path) -> dict[str, Any]:
     """Try one model in this process; the answer says with which hparams set and problem, and what went wrong."""
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.t2t import registry
+    from transient_magics.runtime.training.t2t import registry
 
     chosen = hparams_set(model)
     changes = CHANGES.get(model, {})
@@ -198,7 +198,7 @@ def attempt(model: str, folder: Path) -> dict[str, Any]:
 
 def hparams_set(model: str) -> str:
     """The hparams set that is named like the model, else the first one of its module."""
-    from transient_magics.runtime.t2t.registry import index
+    from transient_magics.runtime.training.t2t.registry import index
 
     if model in SETS:
         return SETS[model]
@@ -210,9 +210,9 @@ def hparams_set(model: str) -> str:
 
 def step(folder: Any, spec: Any, sizes: Mapping[str, int]) -> None:
     """One training step on random examples, with no hparam of `sizes` above what is said there."""
-    from transient_magics.runtime.graph.training import training_graph
-    from transient_magics.runtime.graph_mode import tensorflow
-    from transient_magics.runtime.trainable import define
+    from transient_magics.runtime.tf.graph_mode import tensorflow
+    from transient_magics.runtime.training.define import define
+    from transient_magics.runtime.training.graph.training import training_graph
 
     trainable, tf = define(folder, spec, str(folder.data)), tensorflow()
     hparams = trainable._definition.hparams
@@ -275,7 +275,7 @@ def try_in_process(model: str, answers: Any) -> None:
 
 def try_all(models: Iterable[str]) -> None:
     """One after the other, each in a process of its own."""
-    from transient_magics.runtime.t2t import bridges
+    from transient_magics.runtime.training.t2t import bridges
 
     bridges.cross()
     processes = multiprocessing.get_context("fork")
@@ -297,7 +297,7 @@ def try_all(models: Iterable[str]) -> None:
 
 def table(lines: Iterable[str]) -> str:
     """The page that tells what came out; of several lines about one model, the last. Raises ValueError if one lacks."""
-    from transient_magics.runtime.t2t.registry import index
+    from transient_magics.runtime.training.t2t.registry import index
 
     answers = {answer["model"]: answer for answer in map(json.loads, lines)}
     runs = [answer for answer in answers.values() if "error" not in answer]
@@ -327,7 +327,7 @@ def _row(answer: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Try what the arguments name, or everything."""
-    from transient_magics.runtime.t2t.registry import index
+    from transient_magics.runtime.training.t2t.registry import index
 
     if "--table" in sys.argv:
         print(table(sys.stdin), end="")

@@ -1,8 +1,8 @@
 """Whole histories of clusters and runs on a simulated clock: years in minutes, each of them again from its seed.
 
 What decides is the real code: the controller's core (`controller/core.py`), the requests it makes
-(`controller/machines.py`), the journal's fold, the chief's state machine (`runtime/chief_state.py`). What carries out
-is simulated here, and fails in every way:
+(`controller/machines.py`), the journal's fold, the chief's state machine
+(`runtime/parameter_server/chief/state.py`). What carries out is simulated here, and fails in every way:
 
 - `clock.py`: the only time there is; `cloud.py`: Compute Engine; `steering.py`: one controller process after another;
 - `training.py`: a chief and its workers on these VMs, their connections and the chief's disk;

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.cloud import NOTICE
 from transient_magics.journal import Event, events
 from transient_magics.protocol.run import RunSpec
-from transient_magics.runtime import chief_events as e
-from transient_magics.runtime.chief_state import ChiefState
-from transient_magics.runtime.roster import Roster
+from transient_magics.runtime.parameter_server.chief import events as e
+from transient_magics.runtime.parameter_server.chief.roster import Roster
+from transient_magics.runtime.parameter_server.chief.state import ChiefState
 from transient_magics.spec import PARAMETER_SERVER, WORKER
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from ..runtime.checkpoints import Checkpoints
+from ..runtime.files.checkpoints import Checkpoints
 from .programs import ask_model
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ def ask(name: str, what: str, *arguments: str, stdin: str = "", timeout: float =
 
 
 def ask_model(what: str, *arguments: str, timeout: float = 3600.0) -> dict[str, Any]:
-    """The answer of `transient_magics.runtime.serve`, which needs the training stack on this machine.
+    """The answer of `transient_magics.runtime.programs.serve`, which needs the training stack on this machine.
 
     TrainingError or CellError with its reason, or that `what` failed.
     """

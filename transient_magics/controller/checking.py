@@ -22,7 +22,7 @@ from .seat import here
 log = logging.getLogger(__name__)
 
 _SECONDS = 300.0
-_MODULE = "transient_magics.runtime.check"
+_MODULE = "transient_magics.runtime.programs.check"
 _MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the sentence in it
 _LARGEST = 2.0**63  # of what is counted
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."

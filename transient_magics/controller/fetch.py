@@ -20,8 +20,8 @@ from typing import Any
 
 from ..cloud import CloudStorage, Stored
 from ..errors import ChangedError, GoneError, TrainingError
-from ..runtime import manifest
-from ..runtime.checkpoints import Checkpoints
+from ..runtime.files import manifest
+from ..runtime.files.checkpoints import Checkpoints
 from ..spec import EMULATED_PROJECT
 from .answer import answer
 from .results import NAMES

@@ -29,7 +29,7 @@ from ..errors import (
 from ..journal import ClusterState, VmState, events, now, read
 from ..protocol.vm_events import AgentLine
 from ..remote import Connection, generate_key
-from ..runtime.manifest import split
+from ..runtime.files.manifest import split
 from ..spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
 from .access import Access
 from .boots import Boots

@@ -30,7 +30,7 @@ from ..errors import (
 )
 from ..journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
 from ..remote import Connection, follow_across
-from ..runtime.manifest import split
+from ..runtime.files.manifest import split
 from ..spec import ClusterSpec, cluster_store
 from .access import Access
 from .adopt import copy, find, fitting, the_seat

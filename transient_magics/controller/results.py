@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..cloud import CloudStorage
 from ..journal import Event, metrics
-from ..runtime.manifest import split
+from ..runtime.files.manifest import split
 
 log = logging.getLogger(__name__)
 

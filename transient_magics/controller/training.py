@@ -25,7 +25,7 @@ from ..journal import ClusterState, Event, RunState, VmState, events, metrics, n
 from ..protocol.names import is_name
 from ..protocol.vm_events import from_chief
 from ..remote import MOST_FILES, Connection, follow_across, room
-from ..runtime.vocabularies import MOST_BYTES, PREFIX
+from ..runtime.files.vocabularies import MOST_BYTES, PREFIX
 from ..spec import CONTROLLER, PARAMETER_SERVER, WORKER
 from .boot_times import has_gpu
 from .bucket_token import TokenKeeper, reaches

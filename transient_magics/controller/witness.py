@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..runtime.manifest import split
+from ..runtime.files.manifest import split
 from ..spec import ClusterSpec, ImageSpec, cluster_store
 from .access import Access, to_project
 from .answer import answer

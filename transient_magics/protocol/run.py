@@ -37,8 +37,8 @@ class RunSpec:
     `max_workers` and `workers` are how many the cluster may have, and had by declaration.
 
     Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured times
-    (runtime/batching.py); `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times the
-    declared mini-batch).
+    (runtime/training/batching.py); `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times
+    the declared mini-batch).
 
     Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow (0: never),
     `alarm_after` the seconds that each of them warms up before.

@@ -1,8 +1,8 @@
-"""What runs on a VM: the agent, the parameter server with the chief inside, the worker, and the Tensor2Tensor adapter.
+"""What runs on a VM, a room for each process: the agent, the parameter server with the chief inside, the worker.
 
-This package is shipped to VMs alone (with `errors`) and imports nothing from the rooms above it. Nobody imports it to
-use it: its modules are programs (`python -m transient_magics.runtime.agent`), spoken to over the agent's socket and
-followed through the files they write.
+They talk over sockets and files and import nothing of each other. What they share is below them: training/, files/,
+tf/, and at the top a role's start (`role`), its folder (`folder`) and the lines on sockets (`protocol`). This package
+is shipped to VMs with `errors` and `protocol` alone and imports nothing from the rooms above it.
 """
 
 from __future__ import annotations

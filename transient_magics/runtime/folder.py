@@ -48,6 +48,10 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise TrainingError(f"the declaration of the run cannot be read: {error}", where=str(declared)) from error
 
+    def graph_file(self, gpu: bool) -> Path:
+        """Where the graph of workers with a GPU is, or of those without."""
+        return self.graphs / f"{'gpu' if gpu else 'cpu'}.graph"
+
     def data_directory(self, spec: RunSpec) -> str:
         """Where the problem's records are: the declared place, or the run's own folder."""
         return spec.data_folder or str(self.data)

@@ -20,8 +20,15 @@ from .folder import RunFolder, write_atomically
 from .protocol import Assignment
 from .role_record import claim, exit_file
 
-MODULES = {"ps": "parameter_server", "worker": "worker"}
-"""The program of each role."""
+RUNTIME = __name__.rpartition(".")[0]
+"""The package of everything that runs on a VM."""
+_PROGRAMS = {"ps": "parameter_server", "worker": "worker"}
+
+
+def program(role: str) -> str:
+    """The module that is the program of a role: `python -m` starts it."""
+    return f"{RUNTIME}.{_PROGRAMS[role]}"
+
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -1,0 +1,258 @@
+"""The agent of one VM: `python -m transient_magics.runtime.agent --root DIRECTORY`.
+
+It watches for the preemption notice, keeps this VM's role processes running, and takes commands as JSON lines on a
+Unix socket. What it sees goes to `agent.jsonl`. It can be killed at any moment: roles run on, and the next agent
+adopts them. Standard library only, and no TensorFlow: it must be up within a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import TransientError
+from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
+from ..folder import Lines, RunFolder, write_atomically
+from ..metadata import watch_preemption
+from ..protocol import LONGEST_LINE, Assignment, decode, encode, named
+from ..role_record import Record, recorded
+from .starting import ForkServer
+from .supervise import RoleProcess
+from .traffic import counted
+
+_TRAFFIC_SECONDS, _TRAFFIC_BYTES = 15.0, 2**20
+_LOOK_SECONDS, _MEMORY_BYTES, _IDLE_SECONDS = 15.0, 2**30, 900.0
+"""How often it is looked whether there should be a fork server; the memory that has to be free for one that nobody
+waits for; and how long one is kept on a VM that has no role.
+"""
+
+
+class Agent:
+    """The agent below one root directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._roles: dict[tuple[str, str], RoleProcess] = {}
+        self._fork_server: ForkServer | None = None
+        self._lines = Lines(root / "agent.jsonl")
+        self._preempted = False
+        self._changing = asyncio.Lock()
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM. Roles are left running for the next agent."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._over.set)
+        place = self._root / "agent.sock"
+        place.unlink(missing_ok=True)
+        mask = os.umask(0o177)
+        try:
+            server = await asyncio.start_unix_server(self._talk, place, limit=LONGEST_LINE)
+        finally:
+            os.umask(mask)
+        write_atomically(self._root / "agent.pid", str(os.getpid()))
+        self._report(AgentStarted(pid=os.getpid()))
+        self._adopt()
+        watch = asyncio.create_task(watch_preemption(self._notice))
+        tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
+        try:
+            await self._over.wait()
+        finally:
+            for task in (watch, *tasks):
+                task.cancel()
+            server.close()
+            if self._fork_server:
+                self._fork_server.end()
+            for role in self._roles.values():
+                role.let_go()
+
+    def _report(self, line: AgentLine) -> None:
+        self._lines.write(line.kind, told(line))
+
+    async def _count_traffic(self) -> None:
+        """Say now and then how much went over the network: between zones it costs money."""
+        said = 0
+        while True:
+            sent, received = counted()
+            if sent + received - said >= _TRAFFIC_BYTES:
+                said = sent + received
+                self._report(TrafficCounted(sent=sent, received=received))
+            await asyncio.sleep(_TRAFFIC_SECONDS)
+
+    def _notice(self) -> None:
+        """The VM will be taken away: say so before anything else. Workers train on, and leave in time by themselves.
+
+        Whoever ends from now on is not started again.
+        """
+        self._report(PreemptionNoticed())
+        self._preempted = True
+        for role in self._roles.values():
+            if role.assignment.role == "worker":
+                role.wanted = False
+                role.signal(signal.SIGTERM)
+            elif role.assignment.index == 0:
+                role.signal(signal.SIGUSR1)  # the chief saves
+
+    def _start(self, assignment: Assignment, adopt: Record | None = None) -> None:
+        role = RoleProcess(self._root, assignment, self._report, self._server_for)
+        self._roles[assignment.run, assignment.name] = role
+        role.start(adopt)
+
+    def _adopt(self) -> None:
+        """Take on the roles on record that are not known: those of an agent before, and what it was just starting."""
+        for record in recorded(self._root):
+            if (record.assignment.run, record.assignment.name) not in self._roles:
+                self._start(record.assignment, record)
+
+    # --- the fork server ---------------------------------------------------------------------------------------------
+    def _server_for(self, assignment: Assignment) -> ForkServer | None:
+        """The fork server for a role that starts now; None: it starts plainly.
+
+        A parameter server needs all that a fork server imports, so it gets one. A worker may do with much less: without
+        a server it is faster alone. A server that died is not missed at once: there may be no memory for another.
+        """
+        own = self._is_own(assignment.run)
+        if self._fork_server is None or self._fork_server.own != own:
+            return self._have_server(own) if assignment.role == "ps" else None
+        return self._fork_server
+
+    def _have_server(self, own: bool) -> ForkServer:
+        """The fork server for models of this kind; one of the other kind ends."""
+        known = self._fork_server
+        if known is None or known.own != own or not known.alive:
+            if known:
+                known.end()
+            known = self._fork_server = ForkServer(self._root, own=own)
+        return known
+
+    async def _look_after_server(self) -> None:
+        """Have a fork server for the next start of a role that has run for long; let it go where no run comes."""
+        busy = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            running = [role for role in self._roles.values() if role.pid is not None]
+            busy = time.monotonic() if running else busy
+            lasting = [role.assignment.run for role in running if role.wanted and role.has_lasted]
+            if lasting and available_memory() > _MEMORY_BYTES:
+                with contextlib.suppress(OSError):  # as every start, it takes a process
+                    self._have_server(self._is_own(lasting[0]))
+            elif self._fork_server and time.monotonic() - busy > _IDLE_SECONDS:
+                self._fork_server.end()
+                self._fork_server = None
+
+    def _is_own(self, run: str) -> bool:
+        """Whether the model of the run is one of its own."""
+        try:
+            return not RunFolder(self._root / "runs" / run).spec().model
+        except TransientError:
+            return False
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection; it may be kept open, so that its end tells the controller that the agent died."""
+        with contextlib.suppress(OSError, ValueError):
+            while line := await reader.readline():
+                writer.write(encode(await self._answer(line)))
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            message = decode(line)
+            if message.get("do") == "ping":  # answered at once, also while a chief takes its time to end
+                return {"ok": True, **self._describe()}
+            async with self._changing:
+                return {"ok": True, **await self._do(message)}
+        except TransientError as error:
+            return {"ok": False, "error": str(error)}
+        except (ValueError, OSError) as error:
+            return {"ok": False, "error": f"the command could not be carried out: {error}"}
+
+    def _describe(self) -> dict[str, Any]:
+        running = [role.describe() for role in self._roles.values() if role.pid is not None]
+        return {"pid": os.getpid(), "processes": running}
+
+    async def _do(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        match message.get("do"):
+            case "warm":
+                self._warm(*named(message), own=message.get("own") is True)
+            case "assign":
+                await self._assign(Assignment.from_message(message))
+            case "stop":
+                await self._end(lambda run: run == message.get("run"))
+            case "save":
+                self._tell_chief(str(message.get("run")), signal.SIGUSR1)
+            case "evaluate":
+                self._tell_chief(str(message.get("run")), signal.SIGUSR2)
+            case other:
+                raise TransientError(f"unknown command of the agent: {other!r}")
+        return {}
+
+    def _warm(self, run: str, role: str, name: str, *, own: bool) -> None:
+        """Have imported what this needs in the run, unless it is that already."""
+        if (run, name) not in self._roles and not self._preempted:
+            self._have_server(own)
+
+    async def _end(self, over: Callable[[str], bool]) -> None:
+        """End what is done for the runs that are `over`."""
+        self._adopt()
+        ending = [role for (run, _), role in self._roles.items() if over(run)]
+        await asyncio.gather(*(role.end() for role in ending))
+        self._roles = {key: role for key, role in self._roles.items() if role not in ending}
+
+    async def _assign(self, assignment: Assignment) -> None:
+        """Be this in the run, and nothing in any other: a cluster trains one run at a time.
+
+        The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
+        that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once.
+        """
+        if self._preempted:
+            raise TransientError("this VM is about to be taken away")
+        if not (self._root / "runs" / assignment.run / "run.json").is_file():
+            raise TransientError(f"run.json of {assignment.run} has not been put here yet")
+        await self._end(lambda run: run != assignment.run)  # nobody may have been left to say that it is over
+        known = self._roles.get((assignment.run, assignment.name))
+        if known is not None:
+            if known.assignment == assignment:
+                return
+            await known.end(at_once=assignment.role == "ps" and known.assignment.ps != assignment.ps)
+        self._start(assignment)
+
+    def _tell_chief(self, run: str, what: signal.Signals) -> None:
+        for role in self._roles.values():
+            given = role.assignment
+            if given.run == run and given.role == "ps" and given.index == 0 and role.pid is not None:
+                role.signal(what)
+                return
+        raise TransientError(f"no chief of {run} runs on this VM")
+
+
+def available_memory() -> int:
+    """Bytes that a new process could have."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def main() -> None:
+    """Run the only agent below the root; a second one ends at once."""
+    parser = argparse.ArgumentParser(description="The agent of one VM.")
+    parser.add_argument("--root", type=Path, required=True)
+    root: Path = parser.parse_args().root.absolute()
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("an agent is running already", file=sys.stderr)
+        return
+    asyncio.run(Agent(root).run())

@@ -1,0 +1,194 @@
+"""A process that has imported what roles need and forks one at each request: `python -m ...runtime.fork_server`.
+
+Its agent asks on its standard input, a socket, in JSON lines. It has no thread and no GPU open, for neither would be
+whole in a child; where the imports have left any, it says why in its log and ends. A child is what the plain program of
+its role would be: with a session, a log, a folder and a command line of its own. Memory is shared until it is written
+to. The server dies with its agent, its children do not; and it is the first that the kernel takes where memory runs
+out, for nothing that runs needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..protocol import DONE, decode, encode
+from ..role import RUNTIME, Role, program
+
+_PR_SET_PDEATHSIG = 1
+
+_OOM_SCORE, _FIRST = Path("/proc/self/oom_score_adj"), "1000"
+_NEEDED = (
+    "parameter_server.__main__",
+    "parameter_server.chief.chief",
+    "parameter_server.variables",
+    "worker.__main__",
+    "worker.session",
+)
+"""Modules of roles, by name alone: this room imports nothing of theirs."""
+
+
+class _Server:
+    """What the process does once everything is imported."""
+
+    def __init__(self, agent: socket.socket, oom_score: str) -> None:
+        self._agent, self._oom_score = agent, oom_score
+        self._children: dict[int, int] = {}
+        """Their numbers, by what tells their end."""
+
+    def serve(self) -> None:
+        """Fork until the agent has gone."""
+        self._say(imported=True)
+        unread = b""
+        while True:
+            for handle in self._events():
+                if handle != self._agent.fileno():
+                    self._bury(handle)
+                    continue
+                block = self._agent.recv(1 << 16)
+                if not block:
+                    return
+                *lines, unread = (unread + block).split(b"\n")
+                for line in lines:
+                    self._fork(decode(line))
+
+    def _events(self) -> list[int]:
+        poll = select.poll()
+        for handle in (self._agent.fileno(), *self._children):
+            poll.register(handle, select.POLLIN)
+        return [handle for handle, _ in poll.poll()]
+
+    def _bury(self, handle: int) -> None:
+        os.close(handle)
+        pid = self._children.pop(handle)
+        self._say(ended=pid, code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def _fork(self, asked: Mapping[str, Any]) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or too many processes
+            print(f"cannot fork: {error}", file=sys.stderr, flush=True)
+            self._say(forked=None)
+            return
+        if not pid:
+            self._become(**asked)
+        self._children[os.pidfd_open(pid)] = pid
+        self._say(forked=pid)
+
+    def _say(self, **message: Any) -> None:
+        self._agent.sendall(encode(message))
+
+    def _become(self, role: str, folder: str, log: str, arguments: list[str]) -> NoReturn:
+        """The process of a role, unless the agent that asked for it has gone meanwhile."""
+        code = 1
+        try:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(output, sys.stdout.fileno())
+            os.dup2(output, sys.stderr.fileno())
+            for handle in (output, *self._children):
+                os.close(handle)
+            os.setsid()
+            os.chdir(folder)
+            sys.path[0] = folder  # as of a program that is started there
+            sys.argv = [role, "--run-folder", folder, *arguments]
+            with contextlib.suppress(OSError):
+                _OOM_SCORE.write_text(self._oom_score)
+            _be_called([sys.executable, "-m", program(role), *sys.argv[1:]])
+            if numpy := sys.modules.get("numpy"):
+                numpy.random.seed()  # Python's own is seeded anew by the fork
+            given = Role()
+            if _hung_up(self._agent):  # who looked before this process said what it is would start another one
+                sys.exit(DONE)
+            self._agent.close()
+            importlib.import_module(f"{program(role)}.__main__").play(given)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:  # noqa: BLE001 - as Python does at the end of a program
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def _hung_up(agent: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(agent, 0)
+    return bool(poll.poll(0))
+
+
+def _be_called(words: list[str]) -> None:
+    """Have these words as this process's command line, as far as there is room for them in that of the server."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    if begin < end:
+        line = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
+        ctypes.memmove(begin, line.ljust(end - begin, b"\0"), end - begin)
+
+
+def _unfit() -> str:
+    """Why a child of this process might not work; empty: it will.
+
+    NumPy's OpenBLAS has threads from its import on, and ends them before a fork; they come back as they are needed.
+    """
+    if not (child := os.fork()):
+        os._exit(DONE)
+    os.waitpid(child, 0)
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        return f"the imports have started {threads - 1} threads"
+    for handle in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if (there := os.readlink(f"/proc/self/fd/{handle}")).startswith("/dev/nvidia"):
+                return f"the imports have opened {there}"
+    return ""
+
+
+def main() -> None:
+    """Serve the agent at the other end of the standard input."""
+    parser = argparse.ArgumentParser(description="Forks roles; started by the agent.")
+    parser.add_argument("--root", required=True, help="the agent's")
+    parser.add_argument("--kind", choices=("registered", "own"), required=True, help="of models")
+    parser.add_argument("--room", help="for the command lines of the roles")
+    given = parser.parse_args()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    agent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    for early in (signal.SIGUSR1, signal.SIGUSR2):  # a chief that is asked for something before it listens goes on
+        signal.signal(early, signal.SIG_IGN)
+    oom_score = _OOM_SCORE.read_text()
+    _OOM_SCORE.write_text(_FIRST)
+    _import_all(registered=given.kind == "registered")
+    if why := _unfit():
+        print(f"roles are not forked here: {why}", file=sys.stderr, flush=True)
+        os._exit(1)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the agent has gone
+        _Server(agent, oom_score).serve()
+    os._exit(DONE)
+
+
+def _import_all(*, registered: bool) -> None:
+    from ..training.define import preload
+
+    preload(registered)
+    model = "t2t" if registered else "user_model"
+    for name in (*_NEEDED, f"training.{model}.trainable"):
+        importlib.import_module(f"{RUNTIME}.{name}")
+    gc.collect()
+    gc.freeze()  # a collection would write to all of it, and share it no more
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A run's records (and graphs, see shared_graph.py): made once beside the chief, copied by every worker.
+
+The chief writes `data/` through the problem's generate_data, then a marker with every file's size and SHA-256.
+Workers ask the chief's port for that list and copy what they do not have yet; a file counts only when its sum is
+right. Blocking on the worker's side (a thread copies while TensorFlow is imported), asyncio on the chief's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...errors import TrainingError
+from ..folder import write_atomically
+from ..protocol import decode, encode, host_and_port
+
+MARKER = ".complete"
+_BLOCK = 1 << 18
+_TRIES = 5
+
+
+def listing(directory: Path) -> list[dict[str, Any]] | None:
+    """Name, size and sum of every file of a finished `directory`; None if it is not finished."""
+    try:
+        return json.loads((directory / MARKER).read_text())["files"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def make(directory: Path, generate: Callable[[Path, Path], None]) -> list[dict[str, Any]]:
+    """Let `generate` fill `directory` unless it is finished already; a half-made one is thrown away first."""
+    known = listing(directory)
+    if known is not None and all(_size(directory / file["name"]) == file["size"] for file in known):
+        return known
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, mode=0o700)
+    temporary = directory.with_name("data.temporary")
+    try:
+        generate(directory, temporary)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    files = [described(path, directory) for path in sorted(directory.rglob("*")) if path.is_file()]
+    write_atomically(directory / MARKER, json.dumps({"files": files}))
+    return files
+
+
+def described(path: Path, directory: Path) -> dict[str, Any]:
+    """Name, size and sum of a file below `directory`."""
+    return {"name": str(path.relative_to(directory)), "size": path.stat().st_size, "sha256": _sum(path)}
+
+
+async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer: asyncio.StreamWriter) -> None:
+    """Send one of `files` as its bytes."""
+    if name not in {file["name"] for file in files}:
+        writer.write(encode({"ok": False, "error": f"no file {name!r}"}))
+        return
+    size = _size(directory / name)
+    writer.write(encode({"ok": True, "size": size}))
+    with (directory / name).open("rb") as file:
+        while block := await asyncio.to_thread(file.read, _BLOCK):
+            writer.write(block)
+            await writer.drain()
+
+
+def copy(chief: str, token: str, directory: Path, what: str = "records") -> None:
+    """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError.
+
+    With `what` graphs it fetches those that are there by now.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for attempt in range(_TRIES):
+        try:
+            _copy(chief, token, directory, what)
+            return
+        except (OSError, ValueError) as error:
+            if attempt == _TRIES - 1:
+                raise TrainingError(f"the {what} could not be copied from the chief: {error}", where=chief) from error
+            time.sleep(2**attempt)  # the chief may be starting again
+
+
+def _copy(chief: str, token: str, directory: Path, what: str) -> None:
+    with socket.create_connection(host_and_port(chief), timeout=10) as connection, connection.makefile("rwb") as stream:
+        connection.settimeout(None)  # the chief answers when the records are made, which may take its time
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        files = _ask(stream, {"do": "files", "what": what, "token": token})["files"]
+        connection.settimeout(60)
+        for file in files:
+            place = directory / file["name"]
+            if _size(place) == file["size"] and _sum(place) == file["sha256"]:
+                continue
+            _ask(stream, {"do": "fetch", "name": file["name"]})
+            _receive(stream, file, place)
+        write_atomically(directory / MARKER, json.dumps({"files": files}))
+
+
+def _ask(stream: Any, message: dict[str, Any]) -> dict[str, Any]:
+    stream.write(encode(message))
+    stream.flush()
+    line = stream.readline()
+    if not line:
+        raise ConnectionError("the chief closed the connection")
+    answer = decode(line)
+    if not answer.get("ok"):
+        raise ValueError(str(answer.get("error")))
+    return answer
+
+
+def _receive(stream: Any, file: dict[str, Any], place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.part")
+    left, digest = file["size"], hashlib.sha256()
+    with open(part, "wb") as target:
+        while left:
+            block = stream.read(min(_BLOCK, left))
+            if not block:
+                raise ConnectionError(f"{file['name']} ended {left} bytes too early")
+            digest.update(block)
+            target.write(block)
+            left -= len(block)
+    if digest.hexdigest() != file["sha256"]:
+        raise ValueError(f"{file['name']} arrived damaged")
+    os.replace(part, place)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,102 @@
+"""The chief's part in mini-batches: which worker it tells which size, when, and what it says about it.
+
+Between the chief's state machine and the arithmetic of batching.py. With `--batching uniform` nothing here says
+anything. A preemption notice needs no rule of its own: its worker trains on until shortly before the end, also beside
+whoever takes its place, and says goodbye; at that moment the others take over its examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ....protocol.vm_events import WorkerBatchResized
+from ...training.batching import BatchController, Rule, accelerator_speed
+from .events import Emit, Instruction, Persist, Tell
+from .members import Member
+
+DECIDE_EVERY = 3.0
+"""Seconds between two looks at whether the sizes still are right."""
+
+
+class Batches:
+    """Mini-batches of one run."""
+
+    def __init__(self, run: str, policy: str, workers: int, rule: Rule, kept: Mapping[str, Any] | None = None) -> None:
+        self._run, self._policy, self._workers, self._rule = run, policy, workers, rule
+        self._controller = BatchController(policy, kept["batch"], workers, kept, rule) if kept else None
+        self._told: dict[int, int] = dict(self._controller.sizes) if self._controller else {}
+        self._decided = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a restarted chief must know."""
+        return {"batches": self._controller.to_dict()} if self._controller else {}
+
+    def prepared(self, batch: int, members: Iterable[Member]) -> list[Instruction]:
+        """The declared mini-batch is known. After a restart, somebody may have come or left whose size was not kept."""
+        if self._policy == "uniform" or not batch:
+            return []
+        if self._controller is None:
+            self._controller = BatchController(self._policy, batch, self._workers, rule=self._rule)
+        return self.changed(members, "join")
+
+    def changed(self, members: Iterable[Member], reason: str) -> list[Instruction]:
+        """Somebody joined or left: `reason` is `join` or `revocation`."""
+        if self._controller is None:
+            return []
+        present = {member.number: member for member in members if member.active}
+        before = self._controller.total
+        speeds = {number: member.speed or _known_speed(member) for number, member in present.items()}
+        self._controller.members(speeds)
+        if self._policy == "static" and self._controller.total != before:
+            reason = "static"  # the cluster fills up: this is the division that was declared
+        return self._tell(present.values(), reason)
+
+    def again(self, member: Member) -> list[Instruction]:
+        """A worker is back on the line and may have missed something."""
+        if self._controller is None or member.number not in self._controller.sizes:
+            return []
+        return [self._message(member)]
+
+    def measured(self, member: Member | None, line: Mapping[str, Any] | None, members: Iterable[Member], now: float
+                 ) -> list[Instruction]:  # fmt: skip
+        """A second of a worker's steps; perhaps the sizes are to change."""
+        if self._controller is None or member is None or line is None:
+            return []
+        steps, size = int(line.get("steps") or 0), int(line.get("batch_size") or 0)
+        self._controller.observe(member.number, size, float(line.get("compute_seconds") or 0.0), steps)
+        if now - self._decided < DECIDE_EVERY:
+            return []
+        self._decided = now
+        return self._tell(members, self._policy) if self._controller.decide() else []
+
+    def exhausted(self, member: Member | None, fits: int, members: Iterable[Member]) -> list[Instruction]:
+        """A worker ran out of memory, and goes on with `fits` examples."""
+        if self._controller is None or member is None:
+            return []
+        self._controller.exhausted(member.number, fits)
+        return self._tell(members, "oom")
+
+    def _tell(self, members: Iterable[Member], reason: str) -> list[Instruction]:
+        """Tell everybody its size and share (the mean may have changed); tell the world what changed."""
+        assert self._controller is not None
+        sizes, done = self._controller.sizes, list[Instruction]()
+        present = [member for member in members if member.number in sizes]
+        for member in present:
+            new, old = sizes[member.number], self._told.get(member.number, self._controller.batch)
+            self._told[member.number] = new
+            if new != old:
+                resized = WorkerBatchResized(run=self._run, worker=member.name, old=old, new=new, reason=reason)
+                done.append(Emit(resized))
+        told = [self._message(member) for member in present]
+        return [*done, *([Persist()] if done else []), *told]
+
+    def _message(self, member: Member) -> Tell:
+        assert self._controller is not None
+        size, share = self._controller.sizes[member.number], self._controller.share(member.number)
+        return Tell(member.connection or 0, {"do": "batch", "size": size, "share": share})
+
+
+def _known_speed(member: Member) -> float:
+    """From the name of its GPU; 0 where that says nothing, so that what was known of it before stays."""
+    return accelerator_speed(member.accelerator) if member.accelerator else 0.0

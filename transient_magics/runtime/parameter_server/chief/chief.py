@@ -1,0 +1,414 @@
+"""The chief: the socket, the files and the clock around its state machine.
+
+It runs in ps/0's process. Its asyncio loop answers workers on the run's port from the first second on, while a single
+thread imports TensorFlow, makes the records, builds the graph and later saves; the state machine decides, this module
+carries out. It lives and dies with the variables it keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ....errors import TrainingError
+from ....protocol.events import Event
+from ....protocol.run import RunSpec
+from ....protocol.vm_events import TrainFailed, TrainFinished, told
+from ...files import data_files, delivery, vocabularies
+from ...files.checkpoints import Checkpoints
+from ...folder import Lines, RunFolder, append, write_atomically
+from ...programs import shared_records
+from ...protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from ...role import log
+from ...stopwatch import Stopwatch
+from ...training.usercode import reason
+from .. import dead_sessions
+from ..server_load import Load, own_load
+from ..variables import Keeper
+from . import events as events
+from .evaluation import evaluate
+from .roster import read_roster
+from .rounds import Rounds
+from .shared_graphs import SharedGraphs
+from .shipper import Shipper
+from .state import ChiefState, Phase
+
+_TICK = 0.25
+_LOOK_SECONDS = 1.0
+"""Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
+second); sooner when a worker has reported the step at which something is due."""
+_LAST_WORDS = 1.0
+
+
+class Chief:
+    """One run's chief; `run` returns the exit code of ps/0."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment, asked: float | None = None) -> None:
+        """`asked`: when this process was wanted, seconds since 1970."""
+        self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._stopwatch = Stopwatch(asked or time.time(), "variables")
+        self._keeper = Keeper(folder, spec, assignment)
+        self._kept = self._read_kept()
+        self._state = ChiefState(spec, self._kept, time.monotonic(), read_roster(folder.events))
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._lines = Lines(folder.events)
+        self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None
+        self._farewell: Event | None = None
+        self._connections = 0
+        self._reported = 0
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+        self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._thread = ThreadPoolExecutor(1, "chief")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds: Rounds | None = None
+        self._graphs = SharedGraphs(folder, len(assignment.ps))
+
+    async def run(self) -> int:
+        """Serve until the run has ended."""
+        if self._kept.get("finished", 0) >= self._spec.train_steps:
+            return DONE  # killed between the last event and its exit
+        delivery.forget(self._folder.path)
+        host, port = host_and_port(self._assignment.chief)
+        server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
+        self._spawn(self._prepare())
+        self._spawn(self._watch())
+        if self._shipper:
+            self._spawn(self._shipper.keep_shipping())
+        try:
+            code = await self._finished
+            await asyncio.sleep(0)
+            await self._flush()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            server.close()
+        return code
+
+    def ask_for_save(self) -> None:
+        """Save now (a signal, or the agent's socket)."""
+        self._happened(events.SaveAsked())
+
+    def ask_to_evaluate(self) -> None:
+        """Save and evaluate now (a signal)."""
+        self._happened(events.EvaluationAsked())
+
+    def ask_to_stop(self) -> None:
+        """End the run now, with a checkpoint."""
+        self._happened(events.StopAsked())
+
+    # --- the life of a run -------------------------------------------------------------------------------------------
+    async def _prepare(self) -> None:
+        """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
+        try:
+            self._stopwatch.lap("process")
+            await asyncio.gather(self._serve_and_define(), self._restore())
+            if self._spec.data_folder is None:
+                making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
+                self._records.set_result(await self._on_thread(making))
+            elif not await self._on_thread(self._keeper.has_records):
+                raise _no_records(self._spec.problem, self._spec.data_folder)
+            if self._spec.problem:
+                await self._on_thread(self._keep_vocabularies)
+            self._stopwatch.lap("data")
+            await self._on_thread(self._keeper.build)
+            self._stopwatch.lap("graph")
+            step = await self._on_thread(self._keeper.prepare)
+            self._stopwatch.lap("values")
+            log(str(self._stopwatch))
+        except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it becomes train.failed
+            _trace(error)
+            self._happened(events.Failed(reason(error, self._spec.line_offset)))
+            return
+        if "started" not in self._kept:
+            self._kept["started"] = time.time()
+            self._keep()
+        if self._shipper:
+            self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
+        if self._spec.mode == "sync":
+            loop = asyncio.get_running_loop()
+            self._rounds = Rounds(
+                self._keeper, self._spec, lambda error: loop.call_soon_threadsafe(self._rounds_failed, error)
+            )
+            self._rounds.start()
+        self._happened(events.Prepared(step, self._keeper.batch))
+        await self._on_thread(self._keeper.keep_graph)
+
+    async def _serve_and_define(self) -> None:
+        """Workers whose server this was reach it again, and open their sessions, while the code is run."""
+        await self._on_thread(self._keeper.serve)
+        self._stopwatch.lap("server")
+        await self._on_thread(self._keeper.define)
+        self._stopwatch.lap("code")
+
+    async def _restore(self) -> None:
+        """Have the newest checkpoint here.
+
+        A run that has begun on this machine has it: nobody waits for a bucket then, unless it turns out to be broken.
+        """
+        if not self._shipper:
+            return
+        restore, loop = self._shipper.restore, asyncio.get_running_loop()
+        self._keeper.mend = lambda: asyncio.run_coroutine_threadsafe(restore(), loop).result()
+        if "started" not in self._kept or not Checkpoints(self._folder.checkpoints).steps():
+            await restore()
+
+    def _rounds_failed(self, error: BaseException) -> None:
+        _trace(error)
+        self._happened(events.Failed(reason(error, self._spec.line_offset)))
+
+    def _fill(self, directory: Path, temporary: Path) -> None:
+        """Get the records from the bucket where they are shared, or make them, and share them."""
+        place, problem = self._spec.records, self._spec.problem
+        if place and shared_records.run("get", place, problem, directory, self._folder.bucket_token):
+            if not self._keeper.has_records():
+                raise _no_records(problem, place)
+            return
+        vocabularies.lay_out(self._folder.checkpoints, directory)
+        self._keeper.generate(directory, temporary)
+        if place:
+            shared_records.run("put", place, problem, directory, self._folder.bucket_token)
+
+    def _keep_vocabularies(self) -> None:
+        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
+        vocabularies.keep(data, self._folder.checkpoints, shared=shared)
+
+    async def _watch(self) -> None:
+        """Look at the clock and the global step."""
+        trouble, looked = 0, 0.0
+        while True:
+            await asyncio.sleep(_TICK)
+            self._lines.flush()
+            due = self._reported >= self._state.next_mark or time.monotonic() - looked >= _LOOK_SECONDS
+            if due and self._state.phase is Phase.TRAINING:
+                looked = time.monotonic()
+                try:
+                    step = await self._on_thread(self._keeper.step)
+                except Exception as error:  # noqa: BLE001 - the same
+                    trouble += 1
+                    _trace(error)
+                    if trouble >= 3:
+                        self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                    continue
+                trouble = 0
+                self._happened(events.StepSeen(step))
+            self._happened(events.ServerLoad(self._assignment.name, own_load(self._spec.threads)))
+            self._happened(events.Tick())
+
+    async def _save(self) -> None:
+        try:
+            saved = await self._on_thread(self._keeper.save)
+        except Exception as error:  # noqa: BLE001 - a full disk, a lost parameter server: training goes on without
+            _trace(error)
+            self._happened(events.SaveFailed(reason(error, self._spec.line_offset)))
+            return
+        if self._shipper:
+            self._shipper.due()
+        self._happened(events.SaveDone(**asdict(saved)))
+
+    async def _evaluate(self, step: int) -> None:
+        self._happened(await evaluate(self._folder, step))
+
+    # --- carrying out ------------------------------------------------------------------------------------------------
+    def _happened(self, event: Any) -> None:
+        for instruction in self._state.handle(event, time.monotonic()):
+            self._carry_out(instruction)
+        if self._rounds is not None:
+            self._rounds.live = self._state.live(time.monotonic())
+
+    def _carry_out(self, instruction: events.Instruction) -> None:
+        match instruction:
+            case events.Emit(TrainFinished() as event):
+                self._kept["finished"] = event.step
+                seconds = round(max(0.0, time.time() - self._kept.get("started", time.time())), 3)
+                self._farewell = replace(event, seconds=seconds)
+            case events.Emit(TrainFailed() as event):
+                self._farewell = event
+            case events.Emit(event):
+                self._tell(event)
+            case events.Record(line):
+                with contextlib.suppress(OSError):  # a full disk costs metrics, not training
+                    append(self._folder.metrics, line)
+            case events.Tell(connection, message):
+                writer = self._writers.get(connection)
+                if writer is not None and not writer.is_closing():
+                    writer.write(encode(message))
+            case events.Save():
+                self._spawn(self._save())
+            case events.Evaluate(step):
+                self._spawn(self._evaluate(step))
+            case events.Persist():
+                self._keep()
+            case events.Release(number):
+                self._spawn(self._release(number))
+            case events.Finish(code):
+                self._spawn(self._finish(code))
+
+    async def _release(self, number: int) -> None:
+        """Not on the chief's thread: a parameter server that does not answer must not hold up a checkpoint."""
+        for server in self._assignment.ps:
+            try:
+                await asyncio.to_thread(dead_sessions.release, server, number)
+            except ConnectionError as error:
+                log(str(error))
+            else:
+                log(f"what {server} kept of worker number {number} is released")
+
+    def _tell(self, event: Event) -> None:
+        self._lines.write(event.kind, told(event))
+
+    async def _finish(self, code: int) -> None:
+        """The last word comes after the last checkpoint is where it will stay."""
+        if self._shipper:
+            await self._shipper.settled()
+        if self._farewell:
+            self._tell(self._farewell)
+        while self._lines.waiting:  # whoever pays for the VMs must hear the end: a full disk is waited for
+            await asyncio.sleep(_TICK)
+            self._lines.flush()
+        self._keep()
+        if not self._finished.done():
+            self._finished.set_result(code)
+
+    def _read_kept(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._folder.chief.read_text())
+        except FileNotFoundError:
+            return {}
+
+    def _keep(self) -> None:
+        more = {key: self._kept[key] for key in ("started", "finished") if key in self._kept}
+        try:
+            write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **more}))
+        except OSError as error:  # a full disk: training goes on, this process still knows every number
+            print(f"the chief's state cannot be written: {error}", file=sys.stderr, flush=True)
+
+    # --- talking to workers ------------------------------------------------------------------------------------------
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: a worker for as long as it trains, one that copies the records, or a server with one word."""
+        self._connections += 1
+        connection = self._connections
+        self._writers[connection] = writer
+        self._nobody.clear()
+        try:
+            line = await asyncio.wait_for(reader.readline(), 10)
+            first = decode(line) if line else {}
+            if not token_fits(first, self._spec.token):
+                writer.write(encode({"ok": False, "error": "wrong token"}))
+            elif first.get("do") == "checkpoint":
+                await self._take_checkpoint(first, reader, writer)
+            elif first.get("do") == "files":
+                await self._serve_files(first, reader, writer)
+            elif first.get("do") == "load":
+                self._happened(events.ServerLoad(str(first.get("name")), Load.from_message(first)))
+            else:
+                await self._listen(connection, first, reader)
+        except (OSError, ValueError, TimeoutError):
+            pass  # a connection that breaks or talks nonsense is closed; the state machine hears of it below
+        finally:
+            del self._writers[connection]
+            if not self._writers:
+                self._nobody.set()
+            self._happened(events.Disconnected(connection))
+            writer.close()
+
+    async def _listen(self, connection: int, message: dict[str, Any], reader: asyncio.StreamReader) -> None:
+        while True:
+            self._heard(connection, message)
+            line = await reader.readline()
+            if not line:
+                return
+            message = decode(line)
+
+    def _heard(self, connection: int, message: dict[str, Any]) -> None:
+        match message.get("do"):
+            case "join":
+                number = message.get("number")
+                name, accelerator = str(message.get("name")), str(message.get("accelerator", ""))
+                self._happened(events.Joined(connection, name, accelerator, number))
+            case "stepping":
+                loss, samples = message.get("loss"), int(message.get("samples") or 0)
+                self._happened(events.Stepping(connection, loss, samples, float(message.get("speed") or 0.0)))
+                self._spawn(self._graphs.make(message.get("gpu") is True))
+            case "exhausted":
+                self._happened(events.Exhausted(connection, int(message.get("fits") or 0)))
+            case "metrics":
+                self._reported = max(self._reported, int(message["line"].get("step") or 0))
+                self._happened(events.Heard(connection, message["line"]))
+            case "unsaved":
+                if (saver := self._state.saver) and saver.connection == connection:
+                    self._happened(events.SaveFailed(f"{saver.name}: {message.get('reason')}"))
+            case "noticed":
+                self._happened(events.Noticed(connection))
+            case "leaving":
+                self._happened(events.Leaving(connection, str(message.get("reason"))))
+            case "trouble":
+                self._happened(events.Trouble(connection, str(message.get("reason")), bool(message.get("fatal"))))
+            case _:
+                self._happened(events.Heard(connection))
+
+    async def _take_checkpoint(
+        self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """A worker brings the checkpoint that it was asked for; one that has lost that duty comes too late."""
+        async with delivery.received(reader, told, self._folder.path) as paths:
+            saver = self._state.saver
+            if saver is None or saver.number != told["number"]:
+                writer.write(encode({"ok": False, "error": "another worker saves by now"}))
+                return
+            step, seconds = int(told["step"]), float(told["seconds"])
+            saved = await self._on_thread(lambda: self._keeper.take(step, seconds, paths))
+        if self._shipper:
+            self._shipper.due()
+        writer.write(encode({"ok": True}))
+        self._happened(events.SaveDone(**asdict(saved), worker=saver.name))
+
+    async def _serve_files(
+        self, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if asked.get("what") == "graphs":
+            directory, files = self._folder.graphs, self._graphs.files()
+        else:
+            directory, files = self._folder.data, await asyncio.shield(self._records)
+        writer.write(encode({"ok": True, "files": files}))
+        while line := await reader.readline():
+            await data_files.serve(directory, files, str(decode(line).get("name")), writer)
+
+    # --- small things ------------------------------------------------------------------------------------------------
+    async def _on_thread(self, work: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush(self) -> None:
+        """Give the workers a moment to read the last message and say goodbye."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                for writer in list(self._writers.values()):
+                    with contextlib.suppress(OSError):
+                        await writer.drain()
+                await self._nobody.wait()
+
+
+def _no_records(problem: str, place: str | None) -> TrainingError:
+    fix = f"Put there what {problem} generates, or leave --data-dir out: then they are made."
+    return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
+
+
+def _trace(error: BaseException) -> None:
+    """The whole traceback belongs into the role's log; the event carries one sentence."""
+    import traceback
+
+    traceback.print_exception(error)
+    sys.stderr.flush()

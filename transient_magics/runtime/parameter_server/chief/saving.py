@@ -1,0 +1,117 @@
+"""The chief's part in checkpoints: when one is due, and whose duty it is to write it.
+
+A part of the state machine (state.py), as pure as that. One checkpoint is written at a time. With `--chief
+worker` a worker writes them, one for as long as it trains and is able to, then another; the chief does where no worker
+trains, before the first and after the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from ....protocol.run import RunSpec
+from ....protocol.vm_events import TrainCheckpoint
+from .events import Instruction, Save, SaveDone, Tell
+from .interval import seconds_between
+from .members import Member
+
+_AGAIN_AFTER = 10.0
+"""Seconds after a failed save."""
+
+
+class Why(Enum):
+    """What a checkpoint is written for."""
+
+    FIRST = auto()
+    DUE = auto()
+    ASKED = auto()
+    EVALUATION = auto()
+    STOP = auto()
+    FINAL = auto()
+
+
+class Saving:
+    """The checkpoints of one run."""
+
+    def __init__(self, spec: RunSpec, now: float) -> None:
+        self._spec = spec
+        self.why: Why | None = None
+        """What the checkpoint that is being written is for; None while none is."""
+        self.step, self.path = -1, ""
+        """Of the last one."""
+        self.asked = False
+        """Whether somebody wants one that was not begun yet."""
+        self.failing = False
+        """Whether the last one could not be written."""
+        self._time, self._not_before = now, now
+        self._every = spec.checkpoint_seconds
+        self._writer: int | None = None
+        self._unable: int | None = None
+
+    @property
+    def writer(self) -> int | None:
+        """The number of the worker that is writing one; None while nobody does, or the chief itself."""
+        return self._writer if self.why else None
+
+    def restored(self, step: int, now: float) -> None:
+        """The run goes on from `step`."""
+        self.step, self._time = (step if step else -1), now
+
+    def due(self, step: int, now: float) -> bool:
+        """Whether it is time for the next one."""
+        new, steps = step - self.step, self._spec.checkpoint_steps
+        if not self.may_try(now) or new <= 0:
+            return False
+        return bool((steps and new >= steps) or (self._every and now - self._time >= self._every))
+
+    def may_try(self, now: float) -> bool:
+        """Whether enough time has passed since one failed."""
+        return now >= self._not_before
+
+    def begin(self, why: Why, able: Iterable[Member]) -> list[Instruction]:
+        """Have one written, by one of those `able` to where that is their duty; nothing while one is being written."""
+        if self.why:
+            return []
+        self.why = why
+        if why is Why.ASKED:
+            self.asked = False
+        return self.order(able)
+
+    def order(self, able: Iterable[Member]) -> list[Instruction]:
+        """Say who writes it, also when the one who did is gone: what it wrote is lost with it."""
+        members = [member for member in able if self._spec.chief == "worker" and member.connection is not None]
+        # Rather not who failed last, rather who did it last, else the oldest.
+        chosen = min(
+            members,
+            key=lambda member: (member.number == self._unable, member.number != self._writer, member.number),
+            default=None,
+        )
+        self._writer = chosen.number if chosen else None
+        return [Tell(chosen.connection or 0, {"do": "save"})] if chosen else [Save()]
+
+    def done(self, event: SaveDone, now: float) -> tuple[Why | None, TrainCheckpoint]:
+        """It is written: what it was for, and what is told about it."""
+        why, self.why, self._unable, self.failing = self.why, None, None, False
+        self.step, self._time, self.path = event.step, now, event.name
+        planned = None
+        if self._spec.checkpoint_auto:
+            self._every = seconds_between(event.seconds)
+            planned = round(self._every, 1)
+        told = TrainCheckpoint(
+            run=self._spec.name,
+            step=event.step,
+            path=event.name,
+            seconds=round(event.seconds, 3),
+            bytes=event.bytes,
+            worker=event.worker,
+            next_seconds=planned,
+            asked=why is Why.ASKED,
+        )
+        return why, told
+
+    def failed(self, now: float) -> Why | None:
+        """It could not be written: what it was for."""
+        why, self.why, self._unable, self.failing = self.why, None, self._writer, True
+        self._not_before = now + _AGAIN_AFTER
+        return why

@@ -1,0 +1,65 @@
+"""How busy the processes of the parameter servers are: each tells the chief, which runs in the first one.
+
+A load is a running total and its time on the server's own clock, so that whoever has two of them knows the share in
+between exactly, however late they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..protocol import Assignment, encode, host_and_port
+
+EVERY = 1.0
+_PATIENCE = 5.0
+"""Seconds for one word to the chief, which may be gone; the next word says more."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a parameter server's process has taken so far.
+
+    `cpu_seconds` until `clock`, in seconds of any monotonic clock of its own, of the `cores` that it may use.
+    """
+
+    cpu_seconds: float
+    clock: float
+    cores: int
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Load:
+        """Take a load out of a message. Raises ValueError if there is none in it."""
+        try:
+            return cls(float(message["cpu_seconds"]), float(message["clock"]), int(message["cores"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a load: {message}") from error
+
+    def share_since(self, earlier: Load) -> float:
+        """The part of its cores that it took since `earlier`; 0 where that is not known, or was of another process."""
+        seconds, taken = self.clock - earlier.clock, self.cpu_seconds - earlier.cpu_seconds
+        return taken / seconds / max(self.cores, 1) if seconds > 0 and taken > 0 else 0.0
+
+
+def own_load(threads: int) -> Load:
+    """Of this process; `threads` is what it was told to take at most, 0 for all cores."""
+    return Load(time.process_time(), time.monotonic(), min(len(os.sched_getaffinity(0)), threads or sys.maxsize))
+
+
+async def report(assignment: Assignment, token: str, threads: int) -> None:
+    """Tell the chief this process's load every second, for ever."""
+    named = {"do": "load", "token": token, "name": assignment.name}
+    while True:
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(_PATIENCE):
+                _, writer = await asyncio.open_connection(*host_and_port(assignment.chief))
+                writer.write(encode({**named, **asdict(own_load(threads))}))
+                writer.close()
+                await writer.wait_closed()
+        await asyncio.sleep(EVERY)

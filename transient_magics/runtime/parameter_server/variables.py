@@ -1,0 +1,236 @@
+"""The chief's hands: its own session inside ps/0, with which it initialises, restores and saves the variables.
+
+It asks first what is uninitialised and touches nothing that lives, so its restart can never overwrite variables that
+workers are training. If only some are uninitialised (one of several parameter servers died), all are restored,
+because old and new values must not mix. Every method blocks; the chief calls them one at a time on a thread of their
+own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import TrainingError
+from ...protocol.run import RunSpec
+from ..files.checkpoints import Checkpoints, Saved
+from ..folder import RunFolder, write_atomically
+from ..protocol import Assignment
+from ..role import log
+from ..tf import placement
+from ..tf.graph_mode import tensorflow
+from ..training.define import define, import_tensorflow
+from ..training.graph import variables
+from ..training.usercode import sentence
+
+_PATIENCE = 600.0
+"""Seconds that another parameter server may take to come back (its VM may have to start)."""
+_PATIENCE_SAVING = 20.0
+"""A full disk looks like a lost server at times; a save is tried again later anyway."""
+_AT_ONCE = 256 << 20
+"""Bytes restored with one call: a message must stay below 2 GB."""
+
+
+class Keeper:
+    """Keeps the variables of one run. Made in the process of ps/0, after its TensorFlow server."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
+        self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._checkpoints = Checkpoints(folder.checkpoints, spec.keep)
+        self._trainable: Any = None
+        self._variables: Any = None
+        self._target = ""
+        self._session: Any = None
+        self.mend: Callable[[], object] | None = None
+        """Brings checkpoints from where copies of them are; called where one here is broken."""
+        self.still = threading.Lock()
+        """Who holds it finds the variables between two synchronous steps; asynchronous ones take no notice."""
+
+    def serve(self) -> None:
+        """Import TensorFlow and start its server of this parameter server."""
+        import_tensorflow(self._spec)
+        self._target = start_server(self._assignment, self._spec.threads)
+
+    def define(self) -> None:
+        """Run the cell and find what it is to train."""
+        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
+
+    @property
+    def batch(self) -> int:
+        """The declared mini-batch."""
+        return self._variables.batch
+
+    @property
+    def accumulators(self) -> Any:
+        """Of a synchronous run, once its graph is built."""
+        return self._variables.accumulators
+
+    @property
+    def divisor(self) -> Any:
+        """What the learning rate of a synchronous step is divided by."""
+        return self._variables.divisor
+
+    def has_records(self) -> bool:
+        """Whether the training data are where they should be."""
+        return self._trainable.has_records()
+
+    def generate(self, directory: Path, temporary: Path) -> None:
+        """Make the files of the data that all workers share."""
+        self._trainable.generate(str(directory), str(temporary))
+
+    def build(self) -> None:
+        """Have the graph: from the file, if there is one that can be used, else by building it."""
+        servers, path = len(self._assignment.ps), self._folder.variables
+        if path.exists():
+            try:
+                self._variables = variables.read(path, servers)
+            except Exception as error:  # noqa: BLE001 - TensorFlow raises anything for a file that does not fit
+                log(f"the graph of the variables cannot be used, it is built anew: {sentence(error)}")
+                path.unlink(missing_ok=True)
+            else:
+                return
+        self._variables = variables.build(self._trainable, self._spec, servers)
+
+    def keep_graph(self) -> None:
+        """Write the file, where there is none, for a chief that is started again."""
+        path = self._folder.variables
+        if path.exists() or self.accumulators is not None:
+            return
+        try:
+            write_atomically(path, variables.content(self._variables, len(self._assignment.ps)))
+        except (OSError, ValueError, TrainingError) as error:  # ValueError: of more than 2 GB
+            log(f"the graph of the variables is not kept: {sentence(error)}")
+
+    def prepare(self) -> int:
+        """Initialise or restore whatever is uninitialised, and return the global step."""
+        return self._again(self._prepare)
+
+    def step(self) -> int:
+        """The global step. With several parameter servers it also notices that one came back empty."""
+        return self._again(self._prepare if len(self._assignment.ps) > 1 else self._read_step)
+
+    def save(self) -> Saved:
+        """Write a checkpoint of the variables as they are now."""
+        return self._again(self._save, _PATIENCE_SAVING)
+
+    def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
+        """Have the files that a worker wrote as the checkpoint of `step`."""
+        return self._checkpoints.take(step, seconds, paths)
+
+    def another_session(self) -> Any:
+        """A session on the same variables for somebody else's thread."""
+        tf = tensorflow()
+
+        config = placement.plain_config(self._spec.threads)
+        config.device_filters.append("/job:ps")
+        placement.optimise_briefly(config)
+        return tf.Session(self._target, graph=self._variables.graph, config=config)
+
+    def close(self) -> None:
+        """Give the session up."""
+        if self._session is not None:
+            placement.close(self._session)
+            self._session = None
+
+    def _again(self, work: Any, patience: float = _PATIENCE) -> Any:
+        """Do `work`.
+
+        When a parameter server was lost meanwhile, open a new session, restore what is missing, try again.
+        """
+        lost = placement.transient_errors()
+        pause, since = 0.2, time.monotonic()
+        while True:
+            try:
+                if self._session is None:
+                    self._session = self.another_session()
+                    if work != self._prepare:
+                        self._prepare()
+                return work()
+            except lost:
+                self.close()
+                if time.monotonic() - since > patience:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    def _prepare(self) -> int:
+        if len(self._session.run(self._variables.uninitialised)):
+            with self.still:
+                self._session.run(self._variables.not_ready)
+                newest = self._checkpoints.newest(self.mend)
+                self._session.run(self._variables.initialise)
+                if newest is not None:
+                    self._restore(newest[1])
+                if self.accumulators is not None:
+                    self.accumulators.open(self._session)
+                step = self._read_step()
+                self._session.run(self._variables.ready)
+            return step
+        return self._read_step()
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        """Load every value that a variable has in the checkpoint, some at a time.
+
+        What it lacks of the optimizer's own stays initialised. Raises TrainingError for one of another model.
+        """
+        if missing := self._variables.trained - values.keys():
+            raise _another_model(f"the checkpoint has no {min(missing)}")
+        operations: list[Any] = []
+        feeds: dict[Any, Any] = {}
+        size = 0
+        for loading in self._variables.loadings:
+            placeholder, name = loading.placeholder, loading.name
+            if name not in values:
+                continue
+            value = values[name] if loading.part is None else values[name][loading.part]
+            if not placeholder.shape.is_compatible_with(value.shape):
+                had, has = tuple(value.shape), tuple(placeholder.shape.as_list())
+                raise _another_model(f"{name} has the shape {had} in the checkpoint and {has} in the model")
+            operations.append(loading.operation)
+            feeds[placeholder] = value
+            size += value.nbytes
+            if size > _AT_ONCE:
+                self._session.run(operations, feeds)
+                operations, feeds, size = [], {}, 0
+        if operations:
+            self._session.run(operations, feeds)
+
+    def _read_step(self) -> int:
+        return int(self._session.run(self._variables.step))
+
+    def _save(self) -> Saved:
+        """Write the variables as they are; of synchronous training as they were at once, that no round need wait."""
+        values: list[Any] = []
+        made = self._variables
+        with self.still:
+            step = self._read_step()
+            if self.accumulators is not None:
+                values = self._session.run(made.written)
+        feeds = dict(zip(made.written, values, strict=False))
+
+        def write(prefix: str) -> None:
+            self._session.run(made.save, {made.file_name: prefix, **feeds})
+
+        return self._checkpoints.write(step, write)
+
+
+def start_server(assignment: Assignment, threads: int) -> str:
+    """Start the TensorFlow server of a parameter server and return its target. It knows of no worker at all."""
+    tf = tensorflow()
+
+    server = tf.train.Server(
+        {"ps": list(assignment.ps)}, job_name="ps", task_index=assignment.index, config=placement.plain_config(threads)
+    )
+    _servers.append(server)
+    return server.target
+
+
+_servers: list[Any] = []
+"""Servers live as long as the process: one that is collected would stop serving."""
+
+
+def _another_model(what: str) -> TrainingError:
+    return TrainingError(what, where="--resume", fix="A run goes on with the model that it was trained with.")

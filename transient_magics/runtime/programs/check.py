@@ -1,0 +1,76 @@
+"""Build one training step of a run and throw it away: `python -m transient_magics.runtime.programs.check --run FOLDER`.
+
+FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
+"gigaflops": X}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the cell's line as the
+notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its
+data passes with a note.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ...errors import CellError
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
+from ..role import ENVIRONMENT
+from ..training.define import define
+from ..training.graph.training import check_graph
+from ..training.usercode import cell_line, told
+
+
+def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
+    """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or the `model`'s size."""
+    with tempfile.TemporaryDirectory() as nothing:
+        directory = spec.data_folder or nothing
+        trainable = define(folder, spec, directory)
+        try:
+            trainable.prepare()
+        except Exception as error:
+            if directory not in str(error):
+                raise
+            return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
+    return {"model": check_graph(trainable, spec.ps_shards)}
+
+
+def answer(folder: RunFolder) -> dict[str, Any]:
+    """What is printed."""
+    offset = 0
+    try:
+        spec = folder.spec()
+        offset = spec.line_offset
+        found = check(folder, spec)
+    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the answer
+        traceback.print_exc()
+        known = told(error, offset)
+        cause: BaseException = error.__cause__ or error
+        return {
+            "ok": False,
+            "error": known.what if isinstance(known, CellError) else str(known),
+            "line": cell_line(cause, offset),
+        }
+    return {"ok": True, **found}
+
+
+def main() -> None:
+    """Print the answer; exit with 0 if the run can be built."""
+    parser = argparse.ArgumentParser(description="Build one training step of a run and throw it away.")
+    parser.add_argument("--run", type=Path, required=True)
+    folder = RunFolder(parser.parse_args().run)
+    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
+        found = answer(folder)
+    print(json.dumps(found), flush=True)
+    sys.exit(not found["ok"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER predict|decode|export ...`.
+
+`predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's answers to another;
+`decode INPUTS OUTPUTS` does the same with the texts that the model writes; `export TARGET` writes a SavedModel. All
+restore the newest checkpoint in FOLDER (or that of `--step`; or, to decode, the mean of the newest), on the CPU,
+without any cluster. Prints one line of JSON:
+`{"step": N}`, or `{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this package's
+errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import TrainingError
+from ...protocol.run import RunSpec
+from ..files import vocabularies
+from ..files.checkpoints import Checkpoints
+from ..folder import RunFolder
+from ..role import ENVIRONMENT
+from ..tf import placement
+from ..tf.graph_mode import tensorflow
+from ..training.define import define
+from ..training.trainable import Trainable
+from ..training.usercode import told
+
+_BATCH = 128
+
+Session = Any
+ServingGraph = Any
+
+
+@contextlib.contextmanager
+def restored(
+    folder: RunFolder, spec: RunSpec, steps: Sequence[int], data: str | None, build: Callable[[Trainable], ServingGraph]
+) -> Iterator[tuple[Session, Trainable, ServingGraph]]:
+    """A session in which what `build` builds has the mean values of the checkpoints at `steps`. `data`: where
+    vocabularies are, if not beside the checkpoint."""
+    checkpoints = Checkpoints(folder.checkpoints)
+    with tempfile.TemporaryDirectory() as own:
+        vocabularies.lay_out(folder.checkpoints, Path(own))
+        trainable = define(folder, spec, data or own)
+        _prepare(trainable, spec, own)
+    tf = tensorflow()
+    with tf.Graph().as_default():
+        tf.train.get_or_create_global_step()
+        with placement.cut(spec.ps_shards):
+            built = build(trainable)
+        _refuse_other_model(tf, checkpoints.prefix(steps[0]))
+        saver = checkpoints.saver(steps[0])
+        with tf.Session(config=placement.plain_config(spec.threads)) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
+            _restore_mean(tf, session, saver, [str(checkpoints.prefix(step)) for step in steps])
+            yield session, trainable, built
+
+
+def _restore_mean(tf: Any, session: Session, saver: Any, prefixes: Sequence[str]) -> None:
+    """Numbers that are no fractions (counters) are those of the last one."""
+    variables = [variable for variable in tf.global_variables() if variable.dtype.base_dtype.is_floating]
+    means: list[Any] = []
+    for place, prefix in enumerate(prefixes, 1):
+        saver.restore(session, prefix)
+        if len(prefixes) > 1:
+            values = session.run(variables)
+            means = [mean + (value - mean) / place for mean, value in zip(means or values, values, strict=True)]
+    for variable, mean in zip(variables, means, strict=False):
+        variable.load(mean, session)
+
+
+def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
+    """Write the model's answers to the arrays of `inputs`, in their order."""
+    import numpy
+
+    given = _read(inputs)
+    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)) as found:
+        session, trainable, built = found
+        fed = _fed(trainable, built, given)
+        answers = [
+            session.run(dict(built.outputs), {key: array[begin : begin + _BATCH] for key, array in fed.items()})
+            for begin in range(0, _count(given), _BATCH)
+        ]
+    whole: dict[str, Any] = {name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    numpy.savez(outputs, **whole)
+
+
+def decode(
+    folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path,
+    *, beam_size: int, alpha: float, average: int,
+) -> None:  # fmt: skip
+    """Write the texts with which the model answers those of `inputs`, in their order, as `texts`.
+
+    The model is the mean of so many checkpoints up to `step`.
+    """
+    import numpy
+
+    steps = [each for each in Checkpoints(folder.checkpoints).steps() if each <= step][:average]
+    if len(steps) < average:
+        what = f"{len(steps)} of the {average} checkpoints are here whose mean is wanted"
+        raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
+    given, decoded = _read(inputs), list[str]()
+    build = lambda trainable: trainable.texts().graph(given, beam_size, alpha)  # noqa: E731
+    with restored(folder, spec, steps[::-1], data, build) as found:
+        session, trainable, built = found
+        texts = trainable.texts()
+        for begin in range(0, _count(given), texts.batch):
+            part = {name: array[begin : begin + texts.batch] for name, array in given.items()}
+            tokens = session.run(built.outputs["tokens"], _fed(trainable, built, part))
+            decoded += map(texts.decode, tokens)
+    numpy.savez(outputs, texts=numpy.array(decoded))
+
+
+def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
+    """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
+    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph()) as (session, _, built):
+        tf = tensorflow()
+        saved_model = tf.saved_model
+        signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
+        builder = saved_model.Builder(str(target))
+        builder.add_meta_graph_and_variables(
+            session,
+            [saved_model.SERVING],
+            {saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+            main_op=tf.tables_initializer(),
+            clear_devices=True,
+            strip_default_attrs=True,
+        )
+        builder.save()
+
+
+def _read(inputs: Path) -> dict[str, Any]:
+    import numpy
+
+    with numpy.load(inputs, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _count(given: Mapping[str, Any]) -> int:
+    return len(next(iter(given.values())))
+
+
+def _fed(trainable: Trainable, built: ServingGraph, given: Mapping[str, Any]) -> dict[Any, Any]:
+    """What to feed: arrays as the model takes them, texts as token numbers."""
+    fed: dict[Any, Any] = {}
+    for name, array in given.items():
+        placeholder = built.inputs[name]
+        if array.dtype.kind == "U" and placeholder.dtype.is_integer:
+            array = trainable.texts().encode(name, list(array))
+        fed[placeholder] = _fitting(name, array, placeholder)
+    return fed
+
+
+def _prepare(trainable: Trainable, spec: RunSpec, own: str) -> None:
+    try:
+        trainable.prepare()
+    except Exception as error:
+        if own not in str(error):
+            raise
+        what = f"{spec.problem} needs a vocabulary that was made with its data"
+        raise TrainingError(what, fix="Say where it is on this machine: data_dir=FOLDER.") from error
+
+
+def _refuse_other_model(tf: Any, prefix: Path) -> None:
+    """What the checkpoint does not hold would be random numbers, and nobody would see it in the answers."""
+    known = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
+    names = (placement.place_in_checkpoint(variable)[0] for variable in tf.trainable_variables())
+    missing = [name for name in names if name not in known]
+    if missing:
+        what = f"the checkpoint does not hold the model's {missing[0]}"
+        raise TrainingError(what + (f" and {len(missing) - 1} more" if missing[1:] else ""), where=prefix.name)
+
+
+def _fitting(name: str, array: Any, placeholder: Any) -> Any:
+    """`array` as the model takes it; whole numbers stay what they are, or it is an error."""
+    wanted, kind = placeholder.shape.as_list(), placeholder.dtype
+    if array.ndim == len(wanted) - 1 and wanted[-1] == 1:
+        array = array[..., None]  # grey images, single labels
+    fits = array.ndim == len(wanted) and all(
+        size in (None, there) for size, there in zip(wanted, array.shape, strict=True)
+    )
+    if not fits:
+        shape = ", ".join("any" if size is None else str(size) for size in wanted[1:])
+        what = f"{name} has the shape {array.shape}, where a batch of ({shape}) is needed"
+        raise TrainingError(what, fix="The first dimension counts the examples.")
+    if kind.is_integer or kind.is_bool:
+        cast = array.astype(kind.as_numpy_dtype)
+        if not (cast == array).all():
+            what = f"{name} holds values that are no {kind.name}"
+            raise TrainingError(what, fix="Give examples as the problem's generator does; the model scales them.")
+        return cast
+    return array.astype(kind.as_numpy_dtype)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Use the trained model of a run.")
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--step", type=int)
+    parser.add_argument("--data", help="folder with the problem's vocabularies")
+    what = parser.add_subparsers(dest="what", required=True)
+    for name in ("predict", "decode"):
+        asking = what.add_parser(name)
+        asking.add_argument("inputs", type=Path)
+        asking.add_argument("outputs", type=Path)
+        if name == "decode":
+            asking.add_argument("--beam-size", type=int, default=1)
+            asking.add_argument("--alpha", type=float, default=0.0)
+            asking.add_argument("--average", type=int, default=1, metavar="CHECKPOINTS")
+    what.add_parser("export").add_argument("target", type=Path)
+    return parser.parse_args()
+
+
+def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
+    folder, offset = RunFolder(given.run), 0
+    try:
+        spec = folder.spec()
+        offset = spec.line_offset
+        steps = Checkpoints(folder.checkpoints).steps()
+        if not steps or given.step not in (None, *steps):
+            raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
+        step = steps[0] if given.step is None else given.step
+        there = (
+            spec.data_folder if spec.data_folder and Path(spec.data_folder).is_dir() else None
+        )  # it was the VMs' place
+        data = given.data or (None if vocabularies.kept(folder.checkpoints) else there)
+        if given.what == "export":
+            export(folder, spec, step, data, given.target)
+        elif given.what == "predict":
+            predict(folder, spec, step, data, given.inputs, given.outputs)
+        else:
+            search = {"beam_size": given.beam_size, "alpha": given.alpha, "average": given.average}
+            decode(folder, spec, step, data, given.inputs, given.outputs, **search)
+    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
+        traceback.print_exc()
+        known = told(error, offset)
+        return {"error": known.what, "where": known.where, "fix": known.fix, "kind": type(known).__name__}
+    return {"step": step}
+
+
+def main() -> None:
+    """Print the answer; exit with 0 if all is written."""
+    given = _arguments()
+    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU of this machine may be busy, and one pass needs none
+    with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
+        answer = _answer(given)
+    print(json.dumps(answer), flush=True)
+    sys.exit("error" in answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Write a worker's graph into a file, for workers that join later: `python -m ...programs.shared_graph`.
+
+The chief starts it once a run has trained for a while, as a process of its own and of the lowest priority, at which it
+takes no time from anybody; where nobody leaves it any, another tries at a low one. Workers copy the file before the
+records (data_files.py). There is one for machines with a GPU and one for those without: models differ in them. A worker
+that finds none, or none that fits, builds its graph itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from ..folder import RunFolder
+
+_NICE = 10
+
+
+def main() -> None:
+    """Write the file whole or not at all; exit with 1, and a traceback, where that cannot be."""
+    parser = argparse.ArgumentParser(description="Write a worker's graph into a file.")
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--servers", type=int, required=True, help="how many parameter servers the run has")
+    parser.add_argument("--gpu", action="store_true", help="for workers with a GPU")
+    parser.add_argument("--idle", action="store_true", help="take only the time that nobody else wants")
+    given = parser.parse_args()
+    if given.idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(_NICE)
+    from ..tf.graph_mode import GPU
+    from ..training.define import define
+    from ..training.graph.file import written
+
+    os.environ[GPU] = str(int(given.gpu))
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    folder = RunFolder(given.run)
+    spec = folder.spec()
+    content = written(define(folder, spec, folder.data_directory(spec)), spec, given.servers)
+    folder.graphs.mkdir(exist_ok=True, mode=0o700)
+    place = folder.graph_file(given.gpu)
+    part = place.with_suffix(".part")
+    part.write_bytes(content)
+    os.replace(part, place)
+
+
+if __name__ == "__main__":
+    main()

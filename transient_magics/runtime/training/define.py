@@ -1,0 +1,46 @@
+"""Which model a run trains, and the imports of TensorFlow that this takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
+from ..tf.graph_mode import everything
+from .packages import provide
+from .trainable import Trainable
+
+
+def import_tensorflow(spec: RunSpec) -> Any:
+    """TensorFlow as the run needs it; the first that a process does with TensorFlow."""
+    if not spec.model:
+        return everything()
+    from .t2t.bridges import cross
+
+    return cross()
+
+
+def preload(registered: bool) -> None:
+    """Import what takes long, for a process that waits for a run of a `registered` model, or of the cell's own."""
+    if not registered:
+        everything()
+        return
+    from .t2t import bridges
+
+    bridges.preload()
+
+
+def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
+    """Run the cell, outside of any graph, and find what it is to train. Raises CellError or DeclarationError.
+
+    `directory` is where the data are, or are going to be.
+    """
+    provide(folder)
+    import_tensorflow(spec)
+    if not spec.model:
+        from .user_model.trainable import OwnModel
+
+        return OwnModel(folder, spec)
+    from .t2t.trainable import RegisteredModel
+
+    return RegisteredModel(folder, spec, directory)

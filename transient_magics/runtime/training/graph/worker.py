@@ -1,0 +1,71 @@
+"""A worker's graph, built from the definition of what is trained. Mini-batch and learning rate are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....protocol.run import RunSpec
+from ...tf import placement
+from ...tf.graph_mode import tensorflow
+from ..trainable import Trainable
+from .noise import gradient_sum
+from .training import training_graph
+from .wire import cross_once
+
+
+@dataclass(frozen=True)
+class WorkerGraph:
+    """What a worker runs and feeds: tensors of one graph, and the operation `step`.
+
+    `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet;
+    `weight`, `share` and `expected` are those of training.py. Three measure gradients that no step applies (noise.py):
+    the squared norm of one and of their sum, and what begins a sum. The next four are of synchronous training
+    (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
+    With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
+    """
+
+    loss: Any
+    before: Any
+    after: Any
+    examples: Any
+    step: Any
+    divisor: Any
+    share: Any
+    expected: Any
+    weight: Any
+    missing: Any
+    squared: Any
+    summed: Any
+    cleared: Any
+    round: Any = None
+    seen: Any = None
+    current_round: Any = None
+    current_step: Any = None
+    checkpoint: Any = None
+    saved: Any = None
+
+
+def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, device: str, servers: int) -> WorkerGraph:
+    """Build the step on `features` in the default graph, for the worker at `device`, after `trainable.prepare`."""
+    tf = tensorflow()
+
+    ready = placement.ready_flag(spec.name)
+    with placement.placed(device, servers, spec.ps_shards):
+        built = training_graph(trainable, features, spec.wire, spec.mode == "sync", spec.damped)
+        missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
+    with tf.device(f"{device}/cpu:0"):
+        measured = gradient_sum(built.objective.pairs)
+    graph, saving = tf.get_default_graph(), ()
+    if spec.chief == "worker":
+        with tf.device(f"{device}/cpu:0"):
+            saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
+        saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
+    cross_once(graph, device, spec.wire)
+    sync = built.accumulators
+    position = (sync.round, sync.seen, *sync.position) if sync else (None,) * 4
+    return WorkerGraph(
+        built.objective.loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
+        built.expected, built.objective.weight, missing, *measured, *position, *saving,
+    )  # fmt: skip

@@ -1,0 +1,364 @@
+"""What has to be put in place before Tensor2Tensor 1.15.7 can be imported on TensorFlow 2.21.
+
+`cross()` is called once per process, before anything of tensor2tensor is imported. Each bridge says why it is there.
+None changes what a model computes; some (hidden and lazy modules, no garbage collection, no scan of Unicode) only save
+seconds of a worker's start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import sys
+import types
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+from ...tf.graph_mode import everything, tensorflow
+from . import contrib
+
+_OPTIONAL = (
+    # tf-keras and tf-slim import these if they are there, to recognise their types, for one metric, or to turn images.
+    *("pandas", "sklearn", "scipy.sparse", "scipy.linalg", "scipy.ndimage"),
+    # The format of weights alone in a file, as Keras 1 wrote it.
+    "h5py",
+    # TensorFlow's way to ask Google which VMs there are, which nobody here wants.
+    "googleapiclient",
+)
+"""Seconds of a start, and nothing that training a model of Tensor2Tensor makes use of."""
+
+_crossed = False
+
+
+def cross() -> Any:
+    """Put every bridge in place (once) and return `tensorflow.compat.v1`."""
+    global _crossed
+    # Keras 3 has no graph mode and none of the v1 layers; T2T is written for Keras 2, which lives on as tf-keras.
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    if _crossed:
+        return tensorflow()
+    with _no_collection(), _hidden(*_OPTIONAL):
+        tf = everything()
+        _build(tf)
+        _crossed = True
+    return tf
+
+
+def preload() -> None:
+    """Cross, and import what every run needs of Tensor2Tensor, for a process that waits for its role."""
+    cross()
+    with _no_collection():
+        for name in ("data_generators.problem", "utils.data_reader", "utils.optimize", "utils.t2t_model"):
+            importlib.import_module(f"tensor2tensor.{name}")
+
+
+def _build(tf: Any) -> None:
+    # Not only disable_eager_execution(): with that alone a transformer worker never got a session.
+    tf.disable_v2_behavior()
+    tf.enable_resource_variables()
+    _moved_names()
+    _initialized_values()
+    _estimator(tf)
+    _addons(tf)
+    _models_package()
+    _numpy_names()
+    _argument_names()
+    _lazy("tensorflow_probability", "scipy.signal")
+    _no_unicode_scans()
+    contrib.supply(tf)
+
+
+@contextlib.contextmanager
+def autograph_off() -> Iterator[None]:
+    """No AutoGraph inside.
+
+    Keras would convert the whole model, and building the graph would take 16 s instead of 4 s.
+    """
+    from tensorflow.python.autograph.core import ag_ctx
+
+    with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
+        yield
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection inside, and what was made there is never looked through again.
+
+    Imports make hundreds of thousands of objects that all stay; looking for garbage among them takes a fifth of the
+    time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _hidden(*names: str) -> Iterator[None]:
+    """Make optional packages look absent inside; afterwards they can be imported as ever (the cell may want them)."""
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+            if fullname in names:
+                raise ModuleNotFoundError(f"{fullname} is left out while TensorFlow is imported", name=fullname)
+            return None
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def _moved_names() -> None:
+    """tf-slim and T2T look for these where they were before TensorFlow 2.12 split the modules."""
+    from tensorflow.python.framework import indexed_slices, ops, tensor
+    from tensorflow.python.ops import cond, control_flow_case, control_flow_ops, while_loop
+
+    for module, name, value in (
+        (control_flow_ops, "cond", cond.cond),
+        (control_flow_ops, "case", control_flow_case.case),
+        (control_flow_ops, "while_loop", while_loop.while_loop),
+        (ops, "Tensor", tensor.Tensor),
+        (ops, "IndexedSlices", indexed_slices.IndexedSlices),
+    ):
+        if not hasattr(module, name):
+            setattr(module, name, value)
+
+
+def _initialized_values() -> None:
+    """Only the old kind of variable still says what it is initialized with.
+
+    T2T sets up moving averages with it (transformer_nat).
+    """
+    from tensorflow.python.ops import resource_variable_ops, variable_v1
+
+    variables: Any = resource_variable_ops.BaseResourceVariable
+    variables.initialized_value = variable_v1.VariableV1.initialized_value
+
+
+def _estimator(tf: Any) -> None:
+    """TensorFlow 2.16 dropped the estimator.
+
+    T2T needs its names at import and ModeKeys and EstimatorSpec when building.
+    """
+    if hasattr(tf, "estimator"):
+        return
+
+    class ModeKeys:
+        TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+
+    fields = (
+        "mode predictions loss train_op eval_metric_ops export_outputs training_chief_hooks training_hooks scaffold"
+    )
+    fields += " evaluation_hooks prediction_hooks host_call"
+    specification = namedtuple("EstimatorSpec", fields, defaults=(None,) * 12)
+
+    class RunConfig:
+        def __init__(self, **settings: Any) -> None:
+            self.__dict__.update(settings)
+
+    class PredictOutput:
+        def __init__(self, outputs: Any) -> None:
+            self.outputs = outputs
+
+    def absent(*_arguments: Any, **_settings: Any) -> Any:
+        raise NotImplementedError("the estimator is gone from TensorFlow; transient_magics trains without it")
+
+    estimator: Any = types.ModuleType("tensorflow.compat.v1.estimator")
+    estimator.ModeKeys, estimator.EstimatorSpec, estimator.RunConfig = ModeKeys, specification, RunConfig
+    estimator.SessionRunHook = tf.train.SessionRunHook
+    estimator.export = types.SimpleNamespace(PredictOutput=PredictOutput, ServingInputReceiver=absent)
+    estimator.tpu = types.SimpleNamespace(
+        TPUEstimatorSpec=specification,
+        RunConfig=RunConfig,
+        TPUConfig=RunConfig,
+        InputPipelineConfig=types.SimpleNamespace(),
+    )
+    for name in ("Estimator", "TrainSpec", "EvalSpec", "FinalExporter", "BestExporter", "train_and_evaluate"):
+        setattr(estimator, name, absent)
+    tf.estimator = estimator
+
+
+def _addons(tf: Any) -> None:
+    """tensorflow_addons has ended. T2T names only LazyAdam of it, but that is its `adam` optimizer, so it must work."""
+    if "tensorflow_addons" in sys.modules:
+        return
+
+    class LazyAdam(tf.train.AdamOptimizer):
+        """Adam whose moments of an embedding row move only when the row was used.
+
+        Much faster with large vocabularies.
+        """
+
+        def __init__(self, learning_rate: Any = 0.001, beta_1: Any = 0.9, beta_2: Any = 0.999, **settings: Any) -> None:
+            settings = {"beta1": beta_1, "beta2": beta_2, "name": "LazyAdam", **settings}
+            super().__init__(learning_rate, **settings)
+
+        def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+            first_power, second_power = self._get_beta_accumulators()
+            kind = var.dtype.base_dtype
+            first_power, second_power = tf.cast(first_power, kind), tf.cast(second_power, kind)
+            beta1, beta2 = tf.cast(self._beta1_t, kind), tf.cast(self._beta2_t, kind)
+            rate = tf.cast(self._lr_t, kind) * tf.sqrt(1 - second_power) / (1 - first_power)
+            first, second = self.get_slot(var, "m"), self.get_slot(var, "v")
+            mean = beta1 * tf.gather(first, indices) + (1 - beta1) * grad
+            square = beta2 * tf.gather(second, indices) + (1 - beta2) * tf.square(grad)
+            change = rate * mean / (tf.sqrt(square) + tf.cast(self._epsilon_t, kind))
+            return tf.group(
+                first.scatter_update(tf.IndexedSlices(mean, indices)),
+                second.scatter_update(tf.IndexedSlices(square, indices)),
+                var.scatter_sub(tf.IndexedSlices(change, indices)),
+            )
+
+    addons: Any = types.ModuleType("tensorflow_addons")
+    addons.optimizers = types.SimpleNamespace(LazyAdam=LazyAdam)
+    sys.modules["tensorflow_addons"] = addons
+
+
+def _models_package() -> None:
+    """`tensor2tensor.models` imports every model, also those that cannot be imported today.
+
+    Register it without running it.
+    """
+    specification = importlib.util.find_spec("tensor2tensor")
+    if specification is None or not specification.submodule_search_locations:
+        raise ModuleNotFoundError("tensor2tensor is not installed", name="tensor2tensor")
+    root = next(iter(specification.submodule_search_locations))
+    package = types.ModuleType("tensor2tensor.models")
+    package.__path__ = [os.path.join(root, "models")]
+    package.__spec__ = importlib.machinery.ModuleSpec("tensor2tensor.models", None, is_package=True)
+    sys.modules.setdefault("tensor2tensor.models", package)
+    # Where transformer_vae_flow_prior looks for its operations.
+    sys.modules["tensor2tensor.research.models"] = importlib.import_module("tensor2tensor.models.research")
+
+
+def _numpy_names() -> None:
+    """NumPy removed its aliases of Python's own types; some of T2T's layers and generators still use them."""
+    import numpy
+
+    for name, value in (("int", int), ("float", float), ("object", object), ("bool", bool)):
+        if name not in numpy.__dict__:
+            setattr(numpy, name, value)
+
+
+def _argument_names() -> None:
+    """`inspect.getargspec` is gone since Python 3.11; T2T asks it for the arguments of losses and metrics."""
+    if hasattr(inspect, "getargspec"):
+        return
+    specification = namedtuple("ArgSpec", "args varargs keywords defaults")
+
+    def getargspec(function: Any) -> Any:
+        found = inspect.getfullargspec(function)
+        return specification(found.args, found.varargs, found.varkw, found.defaults)
+
+    inspect.getargspec = getargspec  # type: ignore[attr-defined]
+
+
+class _Later(types.ModuleType):
+    """A module that is imported when something of it is asked for.
+
+    importlib's LazyLoader is of no use here: since Python 3.11 an import statement that finds the module already there
+    looks at its attributes, which loads it.
+    """
+
+    def __init__(self, specification: importlib.machinery.ModuleSpec, loader: importlib.abc.Loader) -> None:
+        super().__init__(specification.name)
+        self._begun, self._loader = False, loader
+        self.__spec__, self.__loader__ = specification, loader
+        self.__file__ = specification.origin
+        if specification.submodule_search_locations is not None:
+            self.__path__ = specification.submodule_search_locations
+
+    def __getattr__(self, name: str) -> Any:
+        if (name.startswith("__") and name != "__version__") or self._begun:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        self._begun = True
+        self._loader.exec_module(self)
+        return getattr(self, name)
+
+
+def _lazy(*names: str) -> None:
+    """Import these when they are first used: most models never do, and together they cost over a second."""
+    for name in names:
+        specification = importlib.util.find_spec(name) if name not in sys.modules else None
+        if specification is None or specification.loader is None:
+            continue
+        module = sys.modules[name] = _Later(specification, specification.loader)
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+
+
+class _Letters:
+    """Answers `character in letters` as T2T's set does, without having listed all of Unicode."""
+
+    def __contains__(self, character: object) -> bool:
+        import unicodedata
+
+        return isinstance(character, str) and unicodedata.category(character)[0] in "LN"
+
+
+class _Postponed:
+    """Builds the object it stands for when an attribute of it is asked for."""
+
+    def __init__(self, build: Any) -> None:
+        self._build, self._built = build, None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._built is None:
+            self._built = self._build()
+        return getattr(self._built, name)
+
+
+def _no_unicode_scans() -> None:
+    """T2T's tokenizer and its BLEU module look at each of 1.1 million characters when they are imported.
+
+    Over a second.
+    """
+
+    def after_tokenizer(module: Any) -> None:
+        module._ALPHANUMERIC_CHAR_SET = _Letters()
+
+    def after_bleu(module: Any) -> None:
+        module.uregex = _Postponed(module.UnicodeRegex)
+
+    hurried = {"tensor2tensor.data_generators.tokenizer": after_tokenizer, "tensor2tensor.utils.bleu_hook": after_bleu}
+
+    class Loader(importlib.abc.Loader):
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def create_module(self, spec: Any) -> Any:
+            return self.inner.create_module(spec)
+
+        def exec_module(self, module: Any) -> None:
+            limit, sys.maxunicode = sys.maxunicode, 128  # both scans are range(sys.maxunicode)
+            try:
+                self.inner.exec_module(module)
+            finally:
+                sys.maxunicode = limit
+            hurried[module.__name__](module)
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+            if fullname not in hurried:
+                return None
+            found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+            if found is not None and found.loader is not None:
+                found.loader = Loader(found.loader)
+            return found
+
+    sys.meta_path.insert(0, Finder())

@@ -1,0 +1,177 @@
+"""Find a model, an hparams set or a problem by the name under which Tensor2Tensor (or the cell) registers it.
+
+T2T finds them by importing all its 150 modules, which takes many seconds and fails today. Here the sources are
+scanned for registrations once (a tenth of a second), and only the module that holds the wanted name is imported. What
+goes in is a run's declaration, what comes out is a Definition; a name that nobody registers is refused with its
+nearest neighbours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from ....errors import DeclarationError
+from ....protocol.run import RunSpec
+from ...folder import RunFolder
+from ...tf.graph_mode import has_gpu
+from ..usercode import run_cell
+from . import bridges, refused
+
+_REGISTRATION = re.compile(
+    r"^@registry\.register_(?P<kind>model|hparams|problem|base_problem)"
+    r"(?:\(\s*(?:[\"'](?P<name>[^\"']+)[\"'])?\s*\))?[^\S\n]*\n(?:@.*\n)*(?:class|def)\s+(?P<code>\w+)",
+    re.MULTILINE,
+)
+_PLACES = {"model": ("models",), "hparams": ("models", "layers", "utils"), "problem": ("data_generators",)}
+_SHUFFLED_BATCHES = 512
+"""Tensor2Tensor's default of batch_shuffle_size."""
+_WORDS = {"model": "model", "hparams": "hparams set", "problem": "problem"}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What is trained: T2T's model class, its hparams and the problem's instance."""
+
+    model: Any
+    hparams: Any
+    problem: Any
+
+
+@cache
+def index() -> dict[tuple[str, str], str]:
+    """(kind, registered name) -> module, from T2T's sources, without importing any of them."""
+    from importlib.util import find_spec
+
+    specification = find_spec("tensor2tensor")
+    locations = specification.submodule_search_locations if specification else None
+    found: dict[tuple[str, str], str] = {}
+    for root in map(Path, locations or ()):
+        for place in sorted({place for places in _PLACES.values() for place in places}):
+            for source in sorted((root / place).rglob("*.py")):
+                if source.name.endswith("_test.py"):
+                    continue
+                module = ".".join(("tensor2tensor", *source.relative_to(root).with_suffix("").parts))
+                for match in _REGISTRATION.finditer(source.read_text(errors="replace")):
+                    kind = match["kind"].removeprefix("base_")
+                    found.setdefault((kind, match["name"] or _snake(match["code"])), module)
+    return found
+
+
+def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
+    """Run the cell and find what the run names. Raises CellError or DeclarationError."""
+    bridges.cross()
+    _look_up_all()
+    run_cell(folder.cell, folder.include, spec.line_offset)
+    model = find("model", spec.model)
+    hparams = _hparams(spec, data_directory)
+    problem = find("problem", spec.problem)
+    refused.check(model, hparams, problem, spec)
+    hparams.problem = problem
+    return Definition(model, hparams, problem)
+
+
+def find(kind: str, name: str) -> Any:
+    """The registered model class, hparams or problem instance called `name`; its module is imported if need be."""
+    from tensor2tensor.utils import registry
+
+    stores = {
+        "model": registry.Registries.models,
+        "hparams": registry.Registries.hparams,
+        "problem": registry.Registries.problems,
+    }
+    base = registry.parse_problem_name(name).base_name if kind == "problem" else name
+    if base not in stores[kind] and (module := index().get((kind, base))):
+        importlib.import_module(module)
+    if base not in stores[kind] and kind == "problem":
+        # Some problems are registered in loops that no scan of the sources sees.
+        _import_all(module for (held, _), module in index().items() if held == "problem")
+    if base not in stores[kind]:
+        raise _unknown(kind, name, stores[kind])
+    if kind == "problem":
+        return registry.problem(name)
+    return stores[kind][name]
+
+
+def _look_up_all() -> None:
+    """Let models name other models and sets (distillation its teacher and student): T2T would have imported them."""
+    from tensor2tensor.utils import registry
+
+    def look_up(kind: str, store: Any, name: str) -> Any:
+        if name not in store and (module := index().get((kind, name))):
+            importlib.import_module(module)
+        return store[name]
+
+    registry.model = partial(look_up, "model", registry.Registries.models)
+    registry.hparams = partial(look_up, "hparams", registry.Registries.hparams)
+
+
+def _hparams(spec: RunSpec, data_directory: str) -> Any:
+    hparams = find("hparams", spec.hparams_set)
+    # Some sets only assign what they should add (sliced_gan its bottleneck_bits). T2T copies no more than was added.
+    for name, value in list(vars(hparams).items()):
+        empty = isinstance(value, list | tuple) and not value  # which T2T does not let anyone add
+        if not (name.startswith("_") or name in hparams or empty):
+            delattr(hparams, name)
+            hparams.add_hparam(name, value)
+    typed = re.findall(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=", spec.hparams)
+    if spec.hparams:
+        known = hparams.values()
+        for name in typed:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 3)
+                raise DeclarationError(
+                    f"the hparams set {spec.hparams_set} has no {name!r}",
+                    where="--hparams",
+                    fix=f"Near: {', '.join(near)}." if near else "",
+                )
+        try:
+            hparams.parse(spec.hparams)
+        except (ValueError, TypeError) as error:
+            raise DeclarationError(f"--hparams cannot be read: {error}", where=spec.hparams) from error
+    # What T2T's trainer adds before a model sees them; schedules and models read some of these.
+    for name, value in (
+        ("data_dir", data_directory),
+        ("model_dir", ""),
+        ("train_steps", spec.train_steps),
+        ("eval_steps", 0),
+        ("schedule", "train"),
+        ("warm_start_from", None),
+        ("std_server_protocol", None),
+    ):
+        if name in hparams:
+            hparams.set_hparam(name, value) if value is not None else None
+        else:
+            hparams.add_hparam(name, value)
+    if "use_nchw" in hparams and not has_gpu():
+        hparams.use_nchw = False  # channels first is a GPU layout; the CPU has no such convolution
+    if hparams.get("batch_shuffle_size") == _SHUFFLED_BATCHES and "batch_shuffle_size" not in typed:
+        hparams.batch_shuffle_size = 0  # in its place, reading begins anywhere: see order.py
+    return hparams
+
+
+def _unknown(kind: str, name: str, store: Iterable[str]) -> DeclarationError:
+    names = sorted({*store, *(known for held, known in index() if held == kind)})
+    near = difflib.get_close_matches(name, names, 3, 0.5)
+    fix = f"Did you mean {' or '.join(near)}?" if near else "The cell can register it."
+    return DeclarationError(f"no {_WORDS[kind]} is registered as {name!r}", fix=fix)
+
+
+def _import_all(modules: Iterable[str]) -> None:
+    for module in sorted(set(modules)):
+        try:
+            importlib.import_module(module)
+        except Exception:  # noqa: BLE001 - problems with libraries of their own (gym); not the wanted one
+            continue
+
+
+def _snake(name: str) -> str:
+    """The name under which T2T registers a class or function when none is given."""
+    partly = re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    return re.sub("([a-z0-9])([A-Z])", r"\1_\2", partly).lower()

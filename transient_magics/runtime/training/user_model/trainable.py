@@ -1,0 +1,206 @@
+"""A model that the cell defines itself, as a run trains it. These names of the cell count:
+
+    input_fn(mode)      (features, labels) for the mode "train" or "eval", for a Keras model also (features, labels,
+                        weights): arrays, or a tf.data.Dataset of single examples; each of them is one array, a dict
+                        or a tuple of several. Batches are taken where the model begins with a keras.Input, which
+                        tells them from examples
+    model               a compiled Keras model, or
+    model_fn(features, labels, mode)
+                        builds a batch's graph with TensorFlow's version-1 functions and returns a dict:
+                          loss             the batch's mean loss                            (train, eval)
+                          optimizer        makes a tf.compat.v1.train optimizer of a rate   (train)
+                          learning_rate    a number or a tensor                             (train)
+                          clip             what becomes of the list of gradients            (train, optional)
+                          predictions      a tensor, or several by name                     (infer)
+                          eval_metric_ops  name -> (value, update), as of tf.metrics        (eval, optional)
+                        The mode "infer" comes without labels.
+    batch_size          examples of a worker's step (32)
+
+The optimizer is not applied here: its learning rate follows the number of workers, and gradients cross the network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ....errors import DeclarationError, TrainingError
+from ....protocol.run import RunSpec
+from ...folder import RunFolder
+from ...tf.graph_mode import tensorflow
+from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
+from ..usercode import run_cell
+from . import constants
+from .data import Data
+from .keras_limits import declared_only, refuse_callbacks
+
+_ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
+_BATCH = 32
+
+
+class OwnModel:
+    """The Trainable that a cell defines."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
+        """Run the cell. Raises CellError, DeclarationError or TrainingError."""
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        constants.keep_as_constants()
+        with declared_only(folder):
+            module = run_cell(folder.cell, folder.include, spec.line_offset)
+        if not callable(input_fn := getattr(module, "input_fn", None)):
+            raise DeclarationError("the cell defines no input_fn", fix=_needed())
+        _check_parameters(input_fn, "mode")
+        refuse_callbacks(module)
+        model_fn, model = getattr(module, "model_fn", None), getattr(module, "model", None)
+        if callable(model_fn):
+            _check_parameters(model_fn, "features", "labels", "mode")
+        elif model is None:
+            raise DeclarationError("the cell defines neither model nor model_fn", fix=_needed())
+        inputs = () if callable(model_fn) else [each.shape for each in getattr(model, "inputs", None) or ()]
+        self._data = Data(input_fn, inputs, _batch_size(getattr(module, "batch_size", None)))
+        self.batch = self._data.batch or _BATCH
+        self._model_fn = self._without_weights(model_fn) if callable(model_fn) else self._keras(model, spec)
+
+    def prepare(self) -> None:
+        """Nothing is missing."""
+
+    def has_records(self) -> bool:
+        """Every VM asks input_fn."""
+        return True
+
+    def generate(self, directory: str, temporary: str) -> None:
+        """Nothing is shared: every VM asks input_fn."""
+
+    def training_pipeline(self) -> Pipeline:
+        """Endless training examples, whose order is drawn anew whenever reading begins."""
+        return self._data.training(self.batch)
+
+    def evaluation_pipeline(self) -> Pipeline:
+        """The examples of the mode "eval" once."""
+        return self._data.evaluation(self.batch)
+
+    def placeholders(self) -> dict[str, Any]:
+        """Placeholders for a batch."""
+        return self._placeholders(self._data.types)
+
+    def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
+        """The loss, and the gradients of all trainable variables that have one."""
+        tf = tensorflow()
+
+        made = self._build(features, "train", "loss", "optimizer", "learning_rate")
+        loss = made["loss"]
+        if loss.shape.rank != 0:
+            raise TrainingError("model_fn's loss must be one number", fix="Take the mean over the batch.")
+        rate = tf.cast(made["learning_rate"], tf.float32) / divisor
+        optimizer = made["optimizer"](rate)
+        found = optimizer.compute_gradients(loss, tf.trainable_variables())
+        pairs = [(gradient, variable) for gradient, variable in found if gradient is not None]
+        if not pairs:
+            raise TrainingError("no variable of the model gets a gradient from its loss")
+        weight = tf.cast(_rows(features), tf.float32)
+        clip = _clipping(made.get("clip"))
+        return Objective(loss, pairs, optimizer, clip, lambda by: made["optimizer"](rate / by), weight)
+
+    def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
+        """The metrics that the model has for itself."""
+        tf = tensorflow()
+
+        made = self._build(features, "eval", "loss")
+        metrics = made.get("eval_metric_ops") or {}
+        updates = tf.group(*(update for _, update in metrics.values()))
+        values = {name: value for name, (value, _) in metrics.items()}
+        return EvaluationGraph(values, updates, made["loss"], _rows(features))
+
+    def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
+        """The predictions, for the features without labels."""
+        tf = tensorflow()
+
+        names = set(self._data.features)
+        if given and (wrong := sorted(names ^ set(given))):
+            what = (
+                f"the model has no feature {wrong[0]!r}"
+                if wrong[0] in given
+                else f"the feature {wrong[0]!r} is missing"
+            )
+            raise TrainingError(what, where="inputs", fix=f"Its features are: {', '.join(sorted(names))}.")
+        inputs = self._placeholders(names)
+        made = self._build(inputs, "infer", "predictions")["predictions"]
+        outputs = made if isinstance(made, Mapping) else {"predictions": made}
+        return ServingGraph(
+            inputs, {name: tf.identity(value, name=f"output_{name}") for name, value in outputs.items()}
+        )
+
+    def texts(self) -> Texts:
+        """Raises TrainingError: whatever turns texts into numbers is the cell's, and not known here."""
+        fix = "Give run.predict what input_fn gives."
+        raise TrainingError("a model that the cell defines takes and gives numbers, no texts", fix=fix)
+
+    def _placeholders(self, names: Collection[str]) -> dict[str, Any]:
+        tf = tensorflow()
+        types, shapes = self._data.types, self._data.shapes
+        return {name: tf.placeholder(types[name], [None, *shapes[name].as_list()], name=name) for name in sorted(names)}
+
+    def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
+        if len(self._data.types) > len(self._data.features) + len(self._data.labels):
+            fix = "Make them one of the features."
+            raise DeclarationError("input_fn gives sample weights, which model_fn does not take", fix=fix)
+        return lambda features, labels, weights, mode: model_fn(features, labels, mode)
+
+    def _keras(self, model: Any, spec: RunSpec) -> Callable[..., Any]:
+        from .keras_model import KerasModel
+
+        return KerasModel(model, self._data, spec.batching != "uniform")
+
+    def _build(self, features: Mapping[str, Any], mode: str, *needed: str) -> Mapping[str, Any]:
+        made = self._model_fn(*self._data.structured(features), mode)
+        if not isinstance(made, Mapping):
+            raise TrainingError(f"model_fn returns a dict, and not {type(made).__name__}", fix=_has())
+        if strange := sorted(set(made) - set(_ANSWERS)):
+            raise TrainingError(f"model_fn's answer cannot have {strange[0]!r}", where=f"mode {mode}", fix=_has())
+        if missing := [name for name in needed if made.get(name) is None]:
+            raise TrainingError(f"model_fn's answer needs {missing[0]!r}", where=f"mode {mode}", fix=_has())
+        return made
+
+
+def _rows(values: Mapping[str, Any]) -> Any:
+    """How many examples a batch has."""
+    return tensorflow().shape(next(iter(values.values())))[0]
+
+
+def _batch_size(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise DeclarationError(f"batch_size is a whole number from 1 on, not {value!r}")
+    return value
+
+
+def _check_parameters(function: Callable[..., Any], *names: str) -> None:
+    """Raise DeclarationError where `function` cannot be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        takes = "the mode" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        raise DeclarationError(f"{name} takes {takes}", fix=f"Write def {name}({', '.join(names)}).") from None
+    except ValueError:  # written in another language, it has no signature
+        return
+
+
+def _clipping(clip: Callable[[list[Any]], list[Any]] | None) -> Callable[[Pairs], Pairs]:
+    if clip is None:
+        return lambda pairs: pairs
+    return lambda pairs: list(
+        zip(clip([gradient for gradient, _ in pairs]), [variable for _, variable in pairs], strict=True)
+    )
+
+
+def _needed() -> str:
+    return (
+        "Without --model, the cell defines input_fn(mode), and model (a compiled Keras model) or "
+        "model_fn(features, labels, mode)."
+    )
+
+
+def _has() -> str:
+    return f"It may have {', '.join(_ANSWERS)}."

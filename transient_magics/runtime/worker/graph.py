@@ -1,0 +1,122 @@
+"""How a worker comes by its graph: from the file that the chief had written, or built from the run's definition.
+
+With a file that has the examples too neither the user's code nor Tensor2Tensor is imported, and of TensorFlow only what
+runs graphs. Whatever is wrong with a file, the graph can be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import TrainingError
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
+from ..role import log
+from ..stopwatch import Stopwatch
+from ..tf import placement
+from ..tf.graph_mode import has_gpu, run_only, tensorflow
+from ..training.batching import SMALLEST
+from ..training.define import define, import_tensorflow
+from ..training.examples import Source, source
+from ..training.graph.file import GraphFile
+from ..training.graph.worker import WorkerGraph, build
+from ..training.trainable import Trainable
+from ..training.usercode import sentence
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished graph, what a worker runs of it, and where its examples come from."""
+
+    graph: Any
+    built: WorkerGraph
+    examples: Source
+
+
+class GraphMaker:
+    """Makes the graph of one worker, whose run has that many parameter servers; `watch` sees what takes how long."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, servers: int, watch: Stopwatch) -> None:
+        self._folder, self._spec, self._servers, self._watch = folder, spec, servers, watch
+        self._trainable: Trainable | None = None
+        self._file: GraphFile | None = None
+
+    def define(self) -> None:
+        """Import what `make` will need. Raises CellError or DeclarationError."""
+        self._file = self._found()
+        if self.examples_from_file:
+            try:
+                run_only()
+            except (ImportError, AttributeError, TrainingError) as error:
+                log(f"TensorFlow cannot be imported in part: {sentence(error)}")
+            else:
+                self._watch.lap("tensorflow")
+                return
+        self._define()
+
+    def make(self, number: int) -> Made:
+        """The graph of the worker with this number. Raises what building it raises."""
+        if self._file:
+            try:
+                made = self._read(self._file, number)
+            except Exception as error:  # noqa: BLE001 - TensorFlow raises anything for a file that does not fit
+                self.give_up_file(sentence(error))
+            else:
+                self._watch.lap("graph (read)")
+                return made
+        made = self._anew(number)
+        self._watch.lap("graph")
+        return made
+
+    @property
+    def examples_from_file(self) -> bool:
+        """Whether the examples come from the file, and not from what the run defines."""
+        return self._file is not None and self._file.has_examples
+
+    def give_up_file(self, why: str) -> None:
+        """Make the next graph without the file."""
+        log(f"the graph of the run cannot be used, it is built anew: {why}")
+        self._file = None
+
+    def _found(self) -> GraphFile | None:
+        path = self._folder.graph_file(has_gpu())
+        try:
+            return GraphFile.read(path) if path.exists() else None
+        except (OSError, ValueError) as error:
+            log(f"the graph of the run cannot be used: {sentence(error)}")
+            return None
+
+    def _define(self) -> Trainable:
+        import_tensorflow(self._spec)
+        self._watch.lap("tensorflow")
+        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
+        self._watch.lap("code")
+        return self._trainable
+
+    def _read(self, file: GraphFile, number: int) -> Made:
+        if not file.has_examples:
+            return self._on_examples(number, file.on)
+        with tensorflow().Graph().as_default() as graph:
+            directory = self._folder.data_directory(self._spec)
+            built, examples = file.with_examples(placement.worker_device(number), directory)
+        graph.finalize()
+        return Made(graph, built, examples)
+
+    def _anew(self, number: int) -> Made:
+        trainable, spec, servers = self._trainable or self._define(), self._spec, self._servers
+        return self._on_examples(number, lambda features, device: build(trainable, features, spec, device, servers))
+
+    def _on_examples(self, number: int, step: Callable[[Mapping[str, Any], str], WorkerGraph]) -> Made:
+        """A new graph with this worker's own examples, and `step` on their features, for its device."""
+        trainable, device = self._trainable or self._define(), placement.worker_device(number)
+        tf = tensorflow()
+        with tf.Graph().as_default() as graph:
+            trainable.prepare()
+            with tf.device(f"{device}/cpu:0"):
+                pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"
+                examples = source(pipeline, f"examples_{number}", max(trainable.batch, SMALLEST), uneven)
+            built = step(examples.features, device)
+        graph.finalize()
+        return Made(graph, built, examples)

@@ -1,0 +1,65 @@
+"""A worker's turn in a synchronous step: it pushes a gradient once in each round, and waits for the next one.
+
+The chief ends the rounds (chief/rounds.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..training.barrier import Looks
+from ..training.graph.worker import WorkerGraph
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step came to. `waited` are the seconds at the barrier; `counted`: the gradient is part of the step."""
+
+    loss: float
+    before: int
+    after: int
+    examples: int
+    waited: float
+    counted: bool
+
+
+class Turn:
+    """A worker's part in the rounds: push once in each, then wait for the next."""
+
+    def __init__(self, built: WorkerGraph, stop: threading.Event, alive: Callable[[], None]) -> None:
+        self._built, self._stop, self._alive = built, stop, alive
+        self._session: Any = None
+        self._look: Any = None
+        self._position = 0, 0
+        self._looks = Looks()
+        self._computing = 0.0
+
+    def take(self, session: Any, feeds: Mapping[Any, Any], pace: float = 0.0) -> Made:
+        """Compute and push one gradient in `pace` seconds at least, and wait until its round is over or `stop` is set.
+
+        An emulated accelerator pushes at the end of its step, so what its step takes longer than ours comes first;
+        otherwise nobody would ever be seen waiting for the slow ones.
+        """
+        built = self._built
+        if session is not self._session:
+            self._session, self._look = session, session.make_callable([built.current_round, built.current_step])
+            self._position = self._look()
+        number, before = self._position
+        fetches = [built.loss, built.examples, built.seen, built.step]
+        self._stop.wait(max(0.0, pace - self._computing))
+        began = time.monotonic()
+        loss, examples, seen, _ = session.run(fetches, {**feeds, built.round: number})
+        pushed = time.monotonic()
+        self._computing, waited = pushed - began, 0.0
+        while self._position[0] == number and not self._stop.wait(self._looks.pause(waited)):
+            self._position = self._look()
+            self._alive()
+            waited = time.monotonic() - pushed
+        self._looks.happened(waited)
+        after = self._position[1]
+        # A round that ended without a step was lost with a parameter server.
+        return Made(loss, before, after, examples, waited, seen == number and after > before)
