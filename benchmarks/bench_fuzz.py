@@ -42,7 +42,8 @@ from hypothesis import HealthCheck, Phase, given, settings, target
 from hypothesis import strategies as some
 
 from transient_magics import errors
-from transient_magics.controller import commands, training
+from transient_magics.controller import commands
+from transient_magics.controller.runs import training
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
 from transient_magics.journal.follow import decode_lines

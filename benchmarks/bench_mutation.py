@@ -36,8 +36,8 @@ from _common import ROOT, say
 VERSION = "mutmut==3.8.1"
 ANSWERS = Path(__file__).with_name("mutation_answers.toml")
 MUTATED = (
-    "controller/core.py", "controller/capacity.py", "runtime/parameter_server/chief/state.py", "protocol/checks.py",
-    "protocol/vm_events.py", "journal/cost.py", "spec/cluster.py",
+    "controller/decisions/core.py", "controller/decisions/capacity.py", "runtime/parameter_server/chief/state.py",
+    "protocol/checks.py", "protocol/vm_events.py", "journal/cost.py", "spec/cluster.py",
 )  # fmt: skip
 TESTS = (
     "tests/controller/test_core.py", "tests/controller/test_decisions.py", "tests/controller/test_capacity.py",

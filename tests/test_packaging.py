@@ -33,7 +33,7 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
 
 
 def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
-    from transient_magics.controller.startup import startup_script
+    from transient_magics.controller.vms.startup import startup_script
 
     script = startup_script(with_gpu=True)
     assert "tensor2tensor==1.15.7" in script
@@ -45,7 +45,7 @@ def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
 
 @pytest.mark.story
 def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow() -> None:
-    from transient_magics.controller.startup import controller_script
+    from transient_magics.controller.vms.startup import controller_script
 
     script = controller_script()
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
@@ -54,7 +54,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
     code = (
         "import sys, importlib.metadata as m\n"
         "import transient_magics.controller.__main__, transient_magics.controller.cluster\n"
-        "import transient_magics.controller.rehearse, transient_magics.cloud as c\n"
+        "import transient_magics.controller.programs.self_check, transient_magics.cloud as c\n"
         "c.preload()\n"
         "of = m.packages_distributions()\n"
         "tops = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
@@ -66,7 +66,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
 
 
 def test_the_account_of_users_code_may_do_nothing_as_root(tmp_path: Path) -> None:
-    from transient_magics.controller.startup import USER, account_script
+    from transient_magics.controller.vms.startup import USER, account_script
 
     script = account_script(with_gpu=False, sudoers=str(tmp_path))
     plain = {"PATH": os.environ["PATH"]}

@@ -152,3 +152,10 @@ def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> Transie
     """The error that another process told; one of a class that is none of these is `otherwise`."""
     what, where, fix = (str(values.get(part) or "") for part in ("error", "where", "fix"))
     return named(values.get("kind"), otherwise)(what, where=where, fix=fix)
+
+
+def granted(answer: dict[str, Any]) -> dict[str, Any]:
+    """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
+    if not answer.pop("ok", False):
+        raise heard({"error": "The controller refused", **answer}, ClusterError)
+    return answer

@@ -20,9 +20,9 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client
 from transient_magics.client.program import main
-from transient_magics.controller.declared import fingerprint
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
+from transient_magics.journal.declared import fingerprint
 from transient_magics.runtime.programs import serve
 
 START = 1_700_000_000 * 10**9

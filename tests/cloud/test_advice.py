@@ -16,7 +16,7 @@ from tests.conftest import Emulate
 from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, Shape
 from transient_magics.cloud import advice as advice_module
-from transient_magics.controller.preflight import examine
+from transient_magics.controller.programs.preflight import examine
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 V100 = Shape("n1-standard-8", "nvidia-tesla-v100")

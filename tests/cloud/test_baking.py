@@ -25,14 +25,14 @@ from transient_magics import places
 from transient_magics.client.text import event_words
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.images import image_url
-from transient_magics.controller.access import Access
-from transient_magics.controller.baking import Baking
-from transient_magics.controller.choice import choose
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.machines import vm_request
-from transient_magics.controller.preflight import first_requests
+from transient_magics.controller.programs.baking import Baking
+from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.startup import image_script, lock_hash, startup_script
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.image_choice import choose
+from transient_magics.controller.vms.machines import vm_request
+from transient_magics.controller.vms.startup import image_script, lock_hash, startup_script
 from transient_magics.errors import AccessError, AlreadyExistsError, CloudError, GoneError
 from transient_magics.journal import Journal, events, read, replay
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup

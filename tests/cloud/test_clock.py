@@ -19,11 +19,12 @@ from scripted_api import PROJECT, Api
 
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.clock import Heard
-from transient_magics.controller import preflight, skew
-from transient_magics.controller.access import Access
+from transient_magics.controller import skew
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.programs import preflight
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.journal import Journal, events, read, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
@@ -87,7 +88,7 @@ async def test_the_dry_run_says_so_too(api: Api, monkeypatch: pytest.MonkeyPatch
     api.ahead = -12 * HOUR
     monkeypatch.setattr("transient_magics.emulator.ensure", lambda **_: api.url)
     spec = replace(declared(tmp_path, time.time()), project=None)
-    monkeypatch.setattr("transient_magics.controller.access._ask", lambda _: {"relay": "nowhere", "isolated": True})
+    monkeypatch.setattr("transient_magics.controller.vms.access._ask", lambda _: {"relay": "nowhere", "isolated": True})
     findings, _ = await preflight.examine(spec)
     assert "12 h ahead of" in next(each.said for each in findings if each.subject == "clock")
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.conftest import Emulate
 from tests.runtime.machine_room import isolated
 from transient_magics.cloud import CloudStorage
-from transient_magics.controller.fetch import fetch
+from transient_magics.controller.programs.fetch import fetch
 from transient_magics.errors import CloudError, TrainingError
 from transient_magics.runtime.files.manifest import NAME, Manifest, described
 
@@ -88,7 +88,7 @@ async def test_what_is_larger_than_it_says_is_not_downloaded(
     await storage.upload(BUCKET, "c/run-1/checkpoints/8-ab/model.ckpt-8.index", tmp_path / "large")
     await storage.delete(BUCKET, "c/run-1/checkpoints/9-ab/model.ckpt-9.index")
     await storage.upload(BUCKET, "c/run-1/metrics.jsonl", tmp_path / "large")
-    monkeypatch.setattr("transient_magics.controller.fetch._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("transient_magics.controller.programs.fetch._MOST_BYTES", 1 << 20)
     downloaded: list[str] = []
     download = storage.download
 
@@ -141,7 +141,7 @@ from pathlib import Path
 
 from transient_magics.cloud import CloudStorage
 from transient_magics.controller.answer import answer
-from transient_magics.controller.fetch import fetch
+from transient_magics.controller.programs.fetch import fetch
 
 url, store, home = sys.argv[1:]
 

@@ -21,7 +21,7 @@ from tests.conftest import Emulate
 from tests.faults.healing import healed
 from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
-from transient_magics.controller.bucket_token import reaches
+from transient_magics.controller.runs.bucket_token import reaches
 from transient_magics.errors import TrainingError
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped

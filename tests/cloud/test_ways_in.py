@@ -10,8 +10,8 @@ import pytest
 from scripted_api import PROJECT, ZONE, Api, instance, operation
 
 from transient_magics.cloud import ComputeEngine, Vm
-from transient_magics.controller.access import Access
-from transient_magics.controller.machines import PROXY_LABEL
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.machines import PROXY_LABEL
 from transient_magics.errors import ConnectionLostError
 from transient_magics.journal import VmState
 from transient_magics.remote import generate_key
@@ -98,7 +98,7 @@ async def test_the_rules_let_ssh_in_from_where_it_was_said_and_without_a_firewal
 async def test_a_vm_of_which_nothing_else_is_known_says_by_a_label_how_it_is_entered(
     api: Api, engine: ComputeEngine, key: Path, gcloud: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transient_magics.controller.access._CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("transient_magics.controller.vms.access._CONNECT_SECONDS", 1.0)
     host_key = generate_key(key.with_name("host")).split()
     item = {"namespace": "hostkeys", "key": host_key[0], "value": host_key[1]}
     api.on("GET", GUEST, {"queryValue": {"items": [item]}})

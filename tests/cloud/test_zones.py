@@ -14,7 +14,7 @@ from transient_magics import catalog
 from transient_magics.client import Declaration
 from transient_magics.client.clusters import specify
 from transient_magics.cloud import ComputeEngine, Shape
-from transient_magics.controller.zones import adapted, find, open_zones
+from transient_magics.controller.vms.zones import adapted, find, open_zones
 from transient_magics.journal import events, replay
 
 V100 = Shape("n1-standard-8", "nvidia-tesla-v100")

@@ -14,15 +14,15 @@ from typing import Any, cast
 import pytest
 
 from transient_magics.client.text import event_words
-from transient_magics.controller.access import Access
-from transient_magics.controller.boots import Boots
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.core import BeginDeletion, DeleteVm, Situation, decide
-from transient_magics.controller.fleet import Fleet
+from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, Situation, decide
 from transient_magics.controller.metering import Metering
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
-from transient_magics.controller.training import Training
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.boots import Boots
+from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.controller.capacity import Capacity, Offer
+from transient_magics.controller.decisions.capacity import Capacity, Offer
 from transient_magics.journal import VmState
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 

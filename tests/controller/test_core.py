@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.controller.core import (
+from transient_magics.controller.decisions.core import (
     BeginDeletion,
     Decision,
     DeleteVm,

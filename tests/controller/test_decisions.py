@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_core import PRICE, START, WITH_CONTROLLER, Story, requests
 
-from transient_magics.controller.core import (
+from transient_magics.controller.decisions.core import (
     BeginDeletion,
     DeleteVm,
     RequestVm,

@@ -8,8 +8,8 @@ import pytest
 
 from transient_magics.client import Declaration, specify
 from transient_magics.cloud.translation import instance_of
-from transient_magics.controller.machines import firewall_rules
-from transient_magics.controller.preflight import first_requests
+from transient_magics.controller.programs.preflight import first_requests
+from transient_magics.controller.vms.machines import firewall_rules
 from transient_magics.spec import ClusterSpec
 
 

@@ -17,18 +17,18 @@ from tests.conftest import Emulate
 from transient_magics import client, errors, places
 from transient_magics.client import commands
 from transient_magics.cloud import CloudStorage, Vm
-from transient_magics.controller import adopt, checking, declared
 from transient_magics.controller.__main__ import _look_after
-from transient_magics.controller.access import Access
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.commands import granted
-from transient_magics.controller.core import RequestVm, Situation, decide
-from transient_magics.controller.fleet import Fleet
-from transient_magics.controller.mirror import Mirror
+from transient_magics.controller.decisions.core import RequestVm, Situation, decide
+from transient_magics.controller.placement import attaching
+from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.training import Training
-from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError
-from transient_magics.journal import Journal, RunState, events, fold, read, replay, unknown_run
+from transient_magics.controller.runs import checking
+from transient_magics.controller.runs.training import Training
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.fleet import Fleet
+from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
+from transient_magics.journal import Journal, RunState, declared, events, fold, read, replay, unknown_run
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
@@ -251,10 +251,10 @@ async def test_attaching_takes_the_one_vm_of_this_owner(
     async def listed(_: object) -> list[Vm]:
         return [seat(f"vm-{number}", **labels) for number, labels in enumerate(found)]
 
-    monkeypatch.setattr(adopt, "whose", whose)
+    monkeypatch.setattr(attaching, "whose", whose)
     access = cast(Access, SimpleNamespace(engine=SimpleNamespace(list=listed)))
     with pytest.raises(ClusterError, match=said):
-        await adopt.the_seat(access, "one", "mine")
+        await attaching.the_seat(access, "one", "mine")
 
 
 @pytest.mark.parametrize(
@@ -271,14 +271,14 @@ async def test_attaching_takes_the_one_vm_of_this_owner(
 def test_what_is_attached_to_is_about_that_very_cluster(tmp_path: Path, change: dict[str, Any]) -> None:
     vm = seat("one-ps-0", **{"transient-magics-id": SPEC.id})
     (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
-    shown = declared.shown(adopt.fitting(tmp_path, vm, "one", "mine"), {**vars(vm), "owner": "me"})
+    shown = declared.shown(attaching.fitting(tmp_path, vm, "one", "mine"), {**vars(vm), "owner": "me"})
     assert shown == (
         "one in project mine: k80x2, limits 24 h and $10.00; "
         "its controller runs on one-ps-0 (id 7, us-west1-b, owner me)"
     )
     (tmp_path / "spec.json").write_text(json.dumps({**SPEC.to_dict(), **change}))
     with pytest.raises(ClusterError, match=r"another cluster|makes no sense"):
-        adopt.fitting(tmp_path, vm, "one", "mine")
+        attaching.fitting(tmp_path, vm, "one", "mine")
 
 
 def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
 async def test_the_end_of_a_journal_comes_from_the_bucket_if_a_controller_wrote_it(
     home: Path, emulate: Emulate, monkeypatch: pytest.MonkeyPatch, end: bytes, taken: bool
 ) -> None:
-    monkeypatch.setattr("transient_magics.controller.mirror._MOST_JOURNAL", 4096)
+    monkeypatch.setattr("transient_magics.controller.placement.mirror._MOST_JOURNAL", 4096)
     declared.agree(home, replace(SPEC, bucket="results-of-one"))
     mirror = Mirror(home)
     here = (home / "journal.jsonl").read_bytes()

@@ -17,8 +17,8 @@ import pytest
 from tests import processes
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller import link as link_module
-from transient_magics.controller.link import Hooks, Link, Work
+from transient_magics.controller.vms import link as link_module
+from transient_magics.controller.vms.link import Hooks, Link, Work
 from transient_magics.protocol.vm_events import AgentLine
 from transient_magics.remote import Connection, generate_key
 

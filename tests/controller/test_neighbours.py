@@ -28,14 +28,14 @@ from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import commands, declare, specify
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
-from transient_magics.controller.access import to_project
-from transient_magics.controller.baking import BUILD_LABEL
-from transient_magics.controller.lock import LOCK
-from transient_magics.controller.machines import ID_LABEL, LABEL, firewall_rules, labels, rule_description
-from transient_magics.controller.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
-from transient_magics.controller.preflight import examine
-from transient_magics.controller.sweep import Here, _delete, _why, _why_rule, clusters_here
+from transient_magics.controller.programs.baking import BUILD_LABEL
+from transient_magics.controller.programs.preflight import examine
+from transient_magics.controller.programs.sweep import Here, _delete, _why, _why_rule, clusters_here
+from transient_magics.controller.vms.access import to_project
+from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, labels, rule_description
+from transient_magics.controller.vms.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
+from transient_magics.journal.lock import LOCK
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
 pytestmark = pytest.mark.story

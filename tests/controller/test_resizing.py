@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from transient_magics.client import Declaration
 from transient_magics.client.clusters import resized as meant
 from transient_magics.client.clusters import specify
-from transient_magics.controller.core import DeleteVm, RequestVm, Situation, decide
-from transient_magics.controller.declared import resized
-from transient_magics.controller.machines import requested
+from transient_magics.controller.decisions.core import DeleteVm, RequestVm, Situation, decide
+from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Event, bill, events, replay
+from transient_magics.journal.declared import resized
 from transient_magics.spec import ClusterSpec
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from transient_magics.controller.seat import Seat
-from transient_magics.controller.startup import controller_unit
+from transient_magics.controller.placement.seat import Seat
+from transient_magics.controller.vms.startup import controller_unit
 from transient_magics.spec import ClusterSpec
 
 SETTINGS = {"PYTHONPATH": "/home/user/100% code", "TRANSIENT_MAGICS_SEAT": "ps-0"}

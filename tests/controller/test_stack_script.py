@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from transient_magics.controller.startup import account_script, controller_script, startup_script
+from transient_magics.controller.vms.startup import account_script, controller_script, startup_script
 
 TOOLS = ("bash", "cat", "chmod", "grep", "mkdir", "mv", "rm", "sed", "sh", "touch")
 PLACES = ("/etc/", "/opt/transient", "/run/transient", "/sys/bus", "/usr/local/bin/transient", "/var/lib/transient")

@@ -14,10 +14,10 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller import training as conduct
-from transient_magics.controller.checking import possible_here
-from transient_magics.controller.link import Link, Work
-from transient_magics.controller.training import Training
+from transient_magics.controller.runs import training as conduct
+from transient_magics.controller.runs.checking import possible_here
+from transient_magics.controller.runs.training import Training
+from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
 from transient_magics.protocol.run import RunSpec

@@ -20,11 +20,11 @@ from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import program, unreadable
 from transient_magics.cloud import ComputeEngine, VmRequest
-from transient_magics.controller.lock import LOCK, held
-from transient_magics.controller.machines import ID_LABEL, LABEL, labels
-from transient_magics.controller.owner import MACHINE_LABEL, whose
-from transient_magics.controller.sweep import Here, _why
+from transient_magics.controller.programs.sweep import Here, _why
+from transient_magics.controller.vms.machines import ID_LABEL, LABEL, labels
+from transient_magics.controller.vms.owner import MACHINE_LABEL, whose
 from transient_magics.errors import ClusterError
+from transient_magics.journal.lock import LOCK, held
 from transient_magics.spec import EMULATED_PROJECT
 
 PATIENCE = 200.0

@@ -15,7 +15,7 @@ from typing import Any
 from tests.runtime.machine_room import PATIENCE, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics.cloud import bounded_token
-from transient_magics.controller.bucket_token import reaches
+from transient_magics.controller.runs.bucket_token import reaches
 from transient_magics.protocol.run import RunSpec
 
 CELL = """

@@ -20,12 +20,12 @@ import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
 from transient_magics import client
-from transient_magics.controller.access import Access
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.core import RequestVm
-from transient_magics.controller.machines import requested
+from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Journal, events, read, replay
 from transient_magics.remote import Connection

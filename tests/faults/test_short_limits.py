@@ -15,8 +15,10 @@ from tests.money.observer import Observer
 from tests.money.reckoning import reckon
 from tests.steered import steered, swift_emulator, weather
 from transient_magics.client import Declaration
-from transient_magics.controller import boot_times, boots, capacity
+from transient_magics.controller.decisions import capacity
+from transient_magics.controller.vms import boots
 from transient_magics.journal import ClusterState, events
+from transient_magics.spec import boot_times
 
 ZONE = "us-west1-b"
 pytestmark = pytest.mark.matrix

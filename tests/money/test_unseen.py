@@ -18,11 +18,11 @@ from tests.steered import steered, swift_emulator, weather
 from transient_magics.client import Declaration
 from transient_magics.client.clusters import specify
 from transient_magics.cloud import ComputeEngine
-from transient_magics.controller.access import Access
-from transient_magics.controller.fleet import Fleet
-from transient_magics.controller.machines import vm_request
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.fleet import Fleet
+from transient_magics.controller.vms.machines import vm_request
 from transient_magics.journal import ClusterState, Journal, bill, events, now
 from transient_magics.remote import generate_key
 from transient_magics.spec import ClusterSpec

@@ -1,7 +1,7 @@
 """Whole histories of clusters and runs on a simulated clock: years in minutes, each of them again from its seed.
 
-What decides is the real code: the controller's core (`controller/core.py`), the requests it makes
-(`controller/machines.py`), the journal's fold, the chief's state machine
+What decides is the real code: the controller's core (`controller/decisions/core.py`), the requests it makes
+(`controller/vms/machines.py`), the journal's fold, the chief's state machine
 (`runtime/parameter_server/chief/state.py`). What carries out is simulated here, and fails in every way:
 
 - `clock.py`: the only time there is; `cloud.py`: Compute Engine; `steering.py`: one controller process after another;

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from tests.simulation.clock import Clock
 from tests.simulation.cloud import Cloud, Instance
-from transient_magics.controller.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
-from transient_magics.controller.machines import instance_name, labels, requested, vm_name, vm_request
+from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from transient_magics.controller.vms.machines import instance_name, labels, requested, vm_name, vm_request
 from transient_magics.journal import ClusterState, Event, VmState, events, fold
 from transient_magics.spec import CONTROLLER, ClusterSpec, price_kind
 

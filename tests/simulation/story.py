@@ -15,8 +15,8 @@ from tests.simulation.cloud import Cloud, Weather
 from tests.simulation.observer import Observer, Slot, Wanted
 from tests.simulation.steering import Steering
 from tests.simulation.training import Training
-from transient_magics.controller import core
-from transient_magics.controller.core import Situation
+from transient_magics.controller.decisions import core
+from transient_magics.controller.decisions.core import Situation
 from transient_magics.journal import Event, events
 from transient_magics.spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, PriceLine, WorkerGroup
 

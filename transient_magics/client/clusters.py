@@ -34,11 +34,9 @@ from ..catalog import (
     transfer_price,
     zones_with,
 )
-from ..controller import boot_times, declared
-from ..controller.pricing import with_home, worker_prices
 from ..emulator.project.program import ask as ask_project
 from ..errors import ClusterError, DeclarationError, UnreachableError
-from ..journal import ClusterState, kept, read, replay
+from ..journal import ClusterState, declared, kept, read, replay
 from ..spec import (
     CONTROLLER,
     EMULATED_PROJECT,
@@ -47,12 +45,14 @@ from ..spec import (
     ClusterSpec,
     PriceLine,
     WorkerGroup,
+    boot_times,
     own_bucket,
     parse_bucket,
     parse_groups,
     parse_name,
     render_duration,
 )
+from ..spec.pricing import with_home, worker_prices
 from . import commands, text
 from .handles import Cluster
 from .programs import ask
@@ -327,7 +327,7 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
     known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / "spec.json").exists()
     if name is None or known or not (project or emulator.running()):
         return cluster(name)
-    found = Path(ask("adopt", "Attaching", name, *([project] if project else []))["folder"])
+    found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])
     commands.start_controller(found)
     return cluster(name)
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import places
-from ..controller.commands import granted
-from ..controller.declared import unreadable
-from ..controller.lock import held
-from ..errors import ClusterError, ControllerError
+from ..errors import ClusterError, ControllerError, granted
 from ..journal import kept
+from ..journal.declared import unreadable
+from ..journal.lock import held
 
 _START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
 SWEPT = "`transient cluster sweep` finds its VMs."

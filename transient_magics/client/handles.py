@@ -17,15 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from .. import places
-from ..controller.declared import (
-    ATTACHED,
-    agree_to_code,
-    agreed,
-    declared_run,
-    is_brought,
-    run_folder,
-    was_elsewhere,
-)
 from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
 from ..journal import (
     Bill,
@@ -42,6 +33,7 @@ from ..journal import (
     replay,
     unknown_run,
 )
+from ..journal.declared import ATTACHED, agree_to_code, agreed, declared_run, is_brought, run_folder, was_elsewhere
 from ..protocol.names import is_path
 from . import commands
 from .follower import follower

@@ -180,7 +180,7 @@ def build_image(
     shutil.rmtree(directory, ignore_errors=True)
     places.private(directory)
     (directory / "spec.json").write_text(json.dumps(spec.to_dict()))
-    commands.start("bake", directory)
+    commands.start("programs.bake", directory)
     return Build(name)
 
 

@@ -18,11 +18,11 @@ from ..runtime.role import environment
 
 
 def ask(name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0) -> dict[str, Any]:
-    """The answer of `transient_magics.controller.NAME`, within `timeout` seconds.
+    """The answer of `transient_magics.controller.programs.NAME`, within `timeout` seconds.
 
     CloudError with its reason, or that `what` failed.
     """
-    return _answer(f"controller.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout)
+    return _answer(f"controller.programs.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout)
 
 
 def ask_model(what: str, *arguments: str, timeout: float = 3600.0) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def ask_model(what: str, *arguments: str, timeout: float = 3600.0) -> dict[str, 
             fix="`make venv` brings it; run.fetch(FOLDER) takes what it needs to a machine that has it.",
         )
     own = environment(os.environ)
-    return _answer("runtime.serve", what, arguments, TrainingError, timeout=timeout, environment=own)
+    return _answer("runtime.programs.serve", what, arguments, TrainingError, timeout=timeout, environment=own)
 
 
 def _answer(

@@ -8,6 +8,6 @@ labels of the VMs. Where it is declared so it moves to a VM of the cluster (`sea
 program that outlives the notebook (`baking` is what it does).
 """
 
-from .core import Decision, Situation, decide
+from .decisions.core import Decision, Situation, decide
 
 __all__ = ["Decision", "Situation", "decide"]

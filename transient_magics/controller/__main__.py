@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from .. import places
-from .lock import take
+from ..journal.lock import take
 
 
 def main(arguments: list[str]) -> int:
@@ -40,10 +40,10 @@ async def _take_charge(directory: Path) -> None:
 async def _look_after(directory: Path) -> None:
     """In charge of the cluster or, where the journal says that somebody else is, as the mirror of what he does."""
     from ..journal import read, replay
+    from ..journal.declared import ATTACHED
     from .cluster import Controller
-    from .declared import ATTACHED
-    from .mirror import Mirror
-    from .seat import JOURNAL, here
+    from .place import JOURNAL, here
+    from .placement.mirror import Mirror
 
     while directory.exists() and not (state := replay(read(directory / JOURNAL))).over:
         if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":

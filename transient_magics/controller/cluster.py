@@ -16,25 +16,27 @@ from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
+from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
-from . import live_prices, skew
-from .access import Access
-from .advice import Adviser
-from .choice import choose, to_be_chosen
+from . import skew
 from .commands import serve
-from .core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
-from .declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
-from .fleet import Fleet
+from .decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
 from .metering import Metering
-from .neighbours import taken
-from .owner import note, noted
+from .place import command_socket, here
+from .placement.seat import Seat
 from .record import Recorder
-from .seat import Seat, command_socket, here
+from .runs.training import Training, waiting_runs
 from .tasks import Tasks
-from .training import Training, waiting_runs
-from .zones import find
+from .vms import live_prices
+from .vms.access import Access
+from .vms.advice import Adviser
+from .vms.fleet import Fleet
+from .vms.image_choice import choose, to_be_chosen
+from .vms.neighbours import taken
+from .vms.owner import note, noted
+from .vms.zones import find
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
-from ..errors import ClusterError, TransientError
+from ..errors import TransientError
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +53,6 @@ async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
         for writer in list(open_connections):
             writer.close()
         path.unlink(missing_ok=True)
-
-
-def granted(answer: dict[str, Any]) -> dict[str, Any]:
-    """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
-    if not answer.pop("ok", False):
-        raise errors.heard({"error": "The controller refused", **answer}, ClusterError)
-    return answer
 
 
 async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:

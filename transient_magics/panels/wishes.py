@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 from ..client import text
 from ..client.clusters import resized
-from ..controller import declared
 from ..errors import ClusterError, TransientError
-from ..journal import ClusterState
+from ..journal import ClusterState, declared
 
 LOG_LINES = 200
 _LOG_CHARACTERS = 40_000

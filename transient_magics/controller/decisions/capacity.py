@@ -1,0 +1,137 @@
+"""Where to ask for a VM next: what Compute Engine's refusals teach, as a pure function of the journal.
+
+The rules:
+
+- a stockout closes its zone for that machine, for half a minute at first, twice as long after every further one, a
+  quarter of an hour at most (VMs that were asked for together meet one stockout together); a VM that came to run there
+  opens it again;
+- a quota that is used up closes the whole region for that machine, five minutes at first; one of all regions closes
+  every zone, on whatever terms;
+- zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
+  far as advice on Spot capacity does not change it (`ranking.ranked`);
+- a right that is missing or a policy lets the place in the cluster wait until somebody has mended it: half a minute at
+  first, a quarter of an hour at most; any other refusal two seconds at first, five minutes at most;
+- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice,
+  unless its GPU is sold as Spot only.
+
+Waits are spread by a quarter either way, by the VM's name rather than by chance, so that a controller which takes over
+waits for the same moments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ...catalog import accelerator, region
+from ...journal import VmState, events
+from ...spec import ClusterSpec, price_kind
+from .ranking import ranked
+
+STOCKOUT, QUOTA, QUOTA_EVERYWHERE, ACCESS = "stockout", "quota", "quota everywhere", "access"
+_HINT_SECONDS = 300.0
+# The first wait and the longest, in seconds.
+_CLOSED = {STOCKOUT: (30.0, 900.0), QUOTA: (300.0, 3600.0), QUOTA_EVERYWHERE: (300.0, 3600.0)}
+_DELAYED, _DENIED = (2.0, 300.0), (30.0, 900.0)
+_TERMS = ("spot", "preemptible", "standard")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What to ask for: in which zone, on which terms (`spot`, `preemptible`, `standard`)."""
+
+    zone: str
+    provisioning_model: str
+
+
+class Capacity:
+    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far.
+
+    `advice`: what Compute Engine advised, by GPU.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        vms: Iterable[VmState],
+        now: float,
+        advice: Mapping[str, events.ClusterAdvised] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._advice = advice or {}
+        self._now = now
+        self._open_at: dict[tuple[str, str, str], float] = {}
+        self._hints: dict[str, tuple[str, ...]] = {}
+        self._places: dict[tuple[str, int, str], list[VmState]] = {}
+        rows: dict[tuple[str, str, str], tuple[int, float]] = {}  # how many in a row, and when the last was
+        for vm in sorted(vms, key=_answered_at):
+            trail = self._places.setdefault((vm.role, vm.slot, vm.accelerator), [])
+            if vm.running_at:
+                own = (price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone)
+                rows.pop(own, None)
+                self._open_at.pop(own, None)
+                trail.clear()
+            elif vm.state == "refused":
+                trail.append(vm)
+                self._learn(vm, rows)
+
+    def offer(self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str) -> Offer | None:
+        """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
+        trail = self._places.get((role, slot, gpu), [])
+        others = [vm for vm in trail if vm.cause not in _CLOSED]
+        if others:
+            last, bounds = others[-1], _DENIED if others[-1].cause == ACCESS else _DELAYED
+            if self._now < last.ended_at + _wait(bounds, len(others), last.name):
+                return None
+        models = ("standard", provisioning_model) if self._falls_back(trail, gpu) else (provisioning_model,)
+        kind = price_kind(role, gpu)
+        hinted = [zone for zone in self._hints.get(kind, ()) if zone in zones]
+        for model in models:
+            order = zones
+            if model != "standard":
+                order = ranked(self._spec, gpu, zones, self._advice.get(gpu), self._now)
+            for zone in dict.fromkeys([*hinted, *order]):
+                if self._now >= self._open_at.get((kind, model, zone), self._now):
+                    return Offer(zone, model)
+        return None
+
+    def _learn(self, vm: VmState, rows: dict[tuple[str, str, str], tuple[int, float]]) -> None:
+        if vm.cause not in _CLOSED:
+            return
+        kind = price_kind(vm.role, vm.accelerator)
+        own = (kind, vm.provisioning_model, vm.zone)
+        count, since = rows.get(own, (0, vm.requested_at))
+        if vm.requested_at >= since:
+            count += 1
+        rows[own] = count, vm.ended_at
+        until = vm.ended_at + _wait(_CLOSED[vm.cause], count, vm.zone)
+        closed, terms = [vm.zone], (vm.provisioning_model,)
+        if vm.cause == QUOTA:
+            closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]
+        if vm.cause == QUOTA_EVERYWHERE:
+            closed, terms = [*closed, *self._spec.all_zones], _TERMS
+        for zone, model in itertools.product(closed, terms):
+            key = (kind, model, zone)
+            self._open_at[key] = max(until, self._open_at.get(key, until))
+        if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
+            self._hints[kind] = vm.hints
+
+    def _falls_back(self, trail: list[VmState], gpu: str) -> bool:
+        if gpu and accelerator(gpu).spot_only:
+            return False
+        since = next((vm.requested_at for vm in trail if vm.cause in _CLOSED), None)
+        seconds = self._spec.fallback_seconds
+        return seconds is not None and since is not None and self._now - since >= seconds
+
+
+def _answered_at(vm: VmState) -> float:
+    """When its request taught something: of two that were made together, the later answer is the newer knowledge."""
+    return vm.running_at or vm.ended_at
+
+
+def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
+    first, longest = bounds
+    spread = 0.75 + 0.5 * zlib.crc32(name.encode()) / 2**32
+    return min(first * 2 ** min(count - 1, 30), longest) * spread

@@ -1,0 +1,239 @@
+"""What to do next, as a pure function: the cluster's state and the moment go in, decisions come out.
+
+Nothing here does I/O or remembers anything, so a controller that was killed decides the same from the journal as one
+that was not, and every decision can be replayed from the journal in a test. The rules, in order:
+
+- a cluster that is being deleted gets rid of every VM, once its runs are over;
+- limits on hours and cost end it, idleness sends the workers home and then everything;
+- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
+  the controller's own among them where it is to run on one;
+- but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
+  has booted: they would be paid for nothing;
+- VMs in places that are no longer declared are deleted, and those that will never answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...catalog import region
+from ...journal import ClusterState, VmState, bill, boot_key
+from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration
+from .capacity import Capacity
+
+SAVE_AHEAD_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision depends on. `now` in seconds since 1970."""
+
+    now: float
+    state: ClusterState
+    saved_ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestVm:
+    """Ask Compute Engine for a VM."""
+
+    vm: str
+    role: str
+    slot: int
+    accelerator: str
+    zone: str
+    provisioning_model: str
+    replaces: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVm:
+    """End a VM; `reason` is a clause."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDeletion:
+    """End the whole cluster; `reason` is a clause."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAhead:
+    """Have the chief save and ship now, because the end is near."""
+
+    seconds_left: float
+
+
+Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One VM that the declaration asks for."""
+
+    role: str
+    slot: int
+    accelerator: str
+    zones: tuple[str, ...]
+    """Where it may be, best first."""
+    fixed: bool = False
+    """Whether the user has said where, so that one elsewhere is not what is wanted."""
+
+    def fits(self, vm: VmState) -> bool:
+        """Whether this is what was asked for here."""
+        return vm.accelerator == self.accelerator and (not self.fixed or vm.zone in self.zones)
+
+
+def decide(situation: Situation) -> list[Decision]:
+    """The decisions of this moment. Calling it again before they are carried out gives the same ones again."""
+    state = situation.state
+    if state.spec is None or state.over:
+        return []
+    if state.phase == "deleting":
+        if any(not run.over for run in state.runs.values()):
+            return []  # their last checkpoint comes home first
+        # The VM on which the controller runs goes last: nobody would delete the others.
+        others = [vm for vm in state.living if vm.name != state.seat]
+        return [DeleteVm(vm.name, state.reason) for vm in others or state.living]
+    if reason := _reason_to_end(situation, state.spec):
+        return [BeginDeletion(reason)]
+    decisions: list[Decision] = []
+    left = state.seconds_left(situation.now)
+    if left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4) and state.active_run and not situation.saved_ahead:
+        decisions.append(SaveAhead(left))
+    places = list(wanted(situation))
+    decisions += _surplus(state, places, situation)
+    decisions += _missing(situation, state.spec, places)
+    return decisions
+
+
+def wanted(situation: Situation) -> Iterator[Place]:
+    """The places that should hold a VM now."""
+    spec = situation.state.spec
+    assert spec is not None
+    near = tuple(
+        sorted(spec.all_zones, key=lambda zone: (zone != spec.home_zone, region(zone) != region(spec.home_zone)))
+    )
+    if spec.controller_vm:
+        yield Place(CONTROLLER, 0, "", near)
+    for slot in range(spec.parameter_servers):
+        yield Place(PARAMETER_SERVER, slot, "", near)
+    if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
+        return
+    yield from _kept(situation.state, list(_workers(spec)))
+
+
+def _workers(spec: ClusterSpec) -> Iterator[Place]:
+    slots = itertools.count()
+    for group in spec.groups:
+        zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
+        for _ in range(group.count):
+            yield Place(WORKER, next(slots), group.accelerator, zones, fixed=bool(group.zone))
+
+
+def _kept(state: ClusterState, places: list[Place]) -> list[Place]:
+    """The same places under the numbers of VMs that fit them: a resize keeps the VMs that are still wanted.
+
+    They stay as they are where every VM fits the place of its number, as it does until a mixed cluster is resized.
+    """
+    present = [vm for vm in state.vms.values() if vm.living and vm.role == WORKER]
+    declared = {place.slot: place for place in places}
+    if all(vm.slot in declared and declared[vm.slot].fits(vm) for vm in present):
+        return places
+    by_slot = {vm.slot: vm for vm in sorted(present, key=lambda vm: vm.state != "leaving")}
+    lost = {(vm.slot, vm.accelerator) for vm in state.vms.values() if vm.role == WORKER and vm.state == "revoked"}
+    kept: dict[int, int] = {}  # by the place's own number
+    for place in sorted(places, key=lambda each: not each.fixed):
+        fitting = [slot for slot, vm in by_slot.items() if slot not in kept.values() and place.fits(vm)]
+        if fitting:
+            kept[place.slot] = min(fitting, key=lambda slot: (slot != place.slot, slot))
+    for place in places:
+        if place.slot not in kept:
+            free = (slot for slot in itertools.count() if slot not in kept.values())
+            some = list(itertools.islice(free, len(places)))
+            kept[place.slot] = min(some, key=lambda slot: ((slot, place.accelerator) not in lost, slot))
+    return [replace(place, slot=kept[place.slot]) for place in places]
+
+
+def idle_seconds(situation: Situation) -> float:
+    """How long the cluster has been ready without a run, in seconds."""
+    since = situation.state.idle_since
+    return situation.now - since if since else 0.0
+
+
+def _sent_home(state: ClusterState) -> bool:
+    run = state.run
+    return bool(run and run.over and run.spec.when_done == "workers")
+
+
+def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
+    state, now = situation.state, situation.now
+    if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
+        return f"the limit of {render_duration(spec.max_seconds)} is reached"
+    if spec.max_cost is not None and (state.seconds_left(now) <= 0 or bill(state, now).total >= spec.max_cost):
+        return f"the limit of ${spec.max_cost:.2f} is reached"
+    if idle_seconds(situation) >= 2 * spec.idle_seconds:
+        return f"no run for {render_duration(2 * spec.idle_seconds)}"
+    run = state.run
+    if run and run.over and run.spec.when_done == "cluster":
+        return f"{run.name} is over"
+    return ""
+
+
+def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> Iterator[DeleteVm]:
+    declared = {(place.role, place.slot): place for place in places}
+    spec = state.spec
+    assert spec is not None
+    for vm in state.living:
+        place = declared.get((vm.role, vm.slot))
+        if place is None:
+            idle = idle_seconds(situation) >= spec.idle_seconds
+            yield DeleteVm(vm.name, f"no run for {render_duration(spec.idle_seconds)}" if idle else "no longer needed")
+        elif vm.role == WORKER and not place.fits(vm):
+            yield DeleteVm(vm.name, "no longer declared")
+        elif vm.failure:
+            yield DeleteVm(vm.name, vm.failure)
+
+
+def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
+    state = situation.state
+    numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER)}
+    left = state.seconds_left(situation.now)
+    capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
+    for place in places:
+        before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
+        fits = [vm for vm in before if place.fits(vm)]
+        if any(vm.living and vm.state != "leaving" for vm in fits):
+            continue
+        if left < boot_times.least(spec, place.accelerator):
+            continue
+        if boot_key(place.role, place.accelerator) in state.given_up:
+            continue
+        lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
+        if lost and place.role == WORKER and not spec.replace:
+            continue
+        model = spec.provisioning_model if place.role == WORKER else "standard"
+        offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
+        if offer is None:
+            continue
+        yield RequestVm(
+            vm=f"{place.role}-{numbers[place.role]}",
+            role=place.role,
+            slot=place.slot,
+            accelerator=place.accelerator,
+            zone=offer.zone,
+            provisioning_model=offer.provisioning_model,
+            replaces=lost.name if lost else None,
+        )
+        numbers[place.role] += 1
+
+
+def _next_number(state: ClusterState, role: str) -> int:
+    numbers = [vm.name.rpartition("-")[2] for vm in state.vms.values() if vm.role == role]
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1

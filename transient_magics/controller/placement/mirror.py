@@ -1,0 +1,400 @@
+"""The local end of a cluster whose controller runs on a VM of its own: its journal followed, its commands passed on.
+
+Everything that reads the local journal or writes to the local socket finds here what it finds beside a controller. A
+mirror decides nothing about VMs, and its death costs nobody anything. Of the journal it keeps an exact copy from the
+first byte on; nobody but the controller in charge adds to it. Where the VM has lost the end of its journal, what it
+writes now replaces ours from there on, and ours is kept beside it. There is one exception: when Compute Engine says
+that the controller's VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import tempfile
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from ...errors import (
+    ConnectionLostError,
+    ControllerError,
+    GoneError,
+    JournalError,
+    RemoteError,
+    TransientError,
+    granted,
+)
+from ...journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
+from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
+from ...remote import Connection, follow_across
+from ...runtime.files.manifest import split
+from ...spec import ClusterSpec, cluster_store
+from ..commands import serve
+from ..place import JOURNAL, command_socket
+from ..runs.results import thin_metrics
+from ..runs.training import MOST_METRICS, waiting_runs
+from ..tasks import Tasks
+from ..vms.access import Access
+from ..vms.machines import instance_name, labels
+from .attaching import copy, find, fitting, the_seat
+from .seat import Seat
+
+log = logging.getLogger(__name__)
+
+LOST = "journal.lost.jsonl"
+"""The end of a journal that only this machine had."""
+TO_END = "to-end"
+"""Why the cluster is to end, where its controller could not be told: this machine has said that it will."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+_GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
+_MOST_JOURNAL = 256 * 2**20  # bytes
+_NOT_FROM_A_VM = (events.ControllerMoved, events.ClusterDeleted)
+"""Who is in charge and that nothing is left, the machine writes that asked Compute Engine: a controller does not
+outlive its own VM."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
+_LOOK_SECONDS = 10.0
+_PATIENCE = 120.0
+_ANSWER_SECONDS = 20.0
+
+
+class Mirror:
+    """Follows the cluster in `directory`, whose lock the caller holds."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._journal = directory / JOURNAL
+        history = read(self._journal)
+        self._state: ClusterState = replay(history)
+        self._spec = agreed(directory, history)  # whatever the journal says of it since it was written elsewhere
+        self._vm = self._state.vms[self._state.seat]
+        self._access = Access(self._spec)
+        self._there: tuple[Connection, Seat] | None = None
+        self._connected = asyncio.Event()
+        self._to_end = _read(directory / TO_END)
+        self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
+        self._parted = ""
+        """That the VM has lost the end of its journal, in one sentence."""
+        self._tasks: Tasks
+
+    async def run(self) -> None:
+        """Follow until the controller's VM is gone; the journal says then that the cluster is this machine's again."""
+        async with serve(command_socket(self._directory), self._command), self._access:
+            pause = _FIRST_PAUSE
+            while self._directory.exists():
+                began = time.monotonic()
+                try:
+                    await self._access.reopen()
+                    if not await self._is_vacant():
+                        await self._follow()
+                    elif await self._go_on():
+                        return
+                except* (TransientError, OSError) as group:
+                    self._trouble = self._explained(group.exceptions[0])
+                    self._silent_since = self._silent_since or time.monotonic()
+                    log.warning("%s", self._trouble)
+                pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+
+    def _explained(self, error: Exception) -> str:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return f"The journal cannot be copied to this machine: {error.strerror}"
+        return f"The controller on {self._vm.name} cannot be reached: {error}"
+
+    @property
+    def _known_trouble(self) -> str:
+        return self._trouble or self._trouble_there or self._state.trouble or self._parted
+
+    # When nobody is there
+
+    async def _is_vacant(self) -> bool:
+        """Whether nobody is in charge: Compute Engine has to say that the VM is gone, silence alone means nothing."""
+        name = instance_name(self._spec, self._vm.name)
+        vm = await self._access.engine.get(self._vm.zone, name)
+        if vm is None or vm.id != self._vm.vm_id or vm.status in _GONE:
+            return True
+        silent = time.monotonic() - self._silent_since if self._silent_since else 0.0
+        if self._to_end and silent > _PATIENCE:  # the end does not wait for a controller that does not hear of it
+            await self._access.engine.delete(self._vm.zone, name, labels(self._spec))
+            return True
+        if vm.status == "STOPPING":
+            raise ConnectionLostError(f"{self._vm.name} is about to go")
+        return False
+
+    async def _go_on(self) -> bool:
+        """Have somebody in charge again, and say whether that is this machine.
+
+        ControllerError where it is up to another machine and has not happened yet.
+
+        Where no VM of the cluster is left it was ended, whatever our copy of the journal says: a controller deletes its
+        own VM last. Else the machine that declared the cluster takes it back, and only that: there are never two.
+        """
+        await self._complete_journal()
+        gone = instance_name(self._spec, self._vm.name)
+        left = [vm for vm in await self._access.engine.list(labels(self._spec)) if vm.name != gone]
+        if left and (self._directory / ATTACHED).exists():
+            await self._follow_another()
+            return False
+        reason = self._to_end or ("" if left else f"{self._vm.name}, on which its controller ran, was its last VM")
+        with Journal(self._journal) as journal:
+            journal.append(events.ControllerMoved(vm=""))
+            if reason and self._state.phase != "deleting":
+                journal.append(events.ClusterDeleting(reason=reason))
+            journal.sync()
+        return True
+
+    async def _follow_another(self) -> None:
+        """Follow the controller on the VM that has taken the place of the one that is gone."""
+        name, project = self._spec.name, self._spec.project
+        found = await find(self._access, name)
+        if not found or found[-1].name == instance_name(self._spec, self._vm.name):
+            what = "It is gone, and the machine that declared the cluster has to take it back"
+            raise ControllerError(what, fix="To end the cluster from here: `transient cluster sweep --all-machines`.")
+        seat = await the_seat(self._access, name, project)
+        with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
+            await copy(self._access, seat, self._directory / "key", Path(fresh))
+            fitting(Path(fresh), seat, name, project)
+            state = replay(read(Path(fresh) / JOURNAL))
+            if state.seat not in state.vms:
+                raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
+            (Path(fresh) / JOURNAL).replace(self._journal)
+        self._state, self._vm = state, state.vms[state.seat]
+
+    async def _complete_journal(self) -> None:
+        """What the controller wrote while nobody followed it, from the cluster's bucket."""
+        store = cluster_store(self._spec)
+        if not store or not self._access.storage:
+            return
+        self._cut_torn_line()
+        bucket, path = split(store)
+        name, whole = f"{path}{JOURNAL}", self._journal.with_name(f".{JOURNAL}.whole")
+        try:
+            there = await self._access.storage.list(bucket, name, most=1)
+            if not there or there[0].name != name or there[0].size > _MOST_JOURNAL:
+                return
+            await self._access.storage.download(bucket, name, whole, generation=there[0].generation)
+        except GoneError:
+            return
+        ours, theirs = self._journal.read_bytes(), whole.read_bytes()
+        if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
+            whole.replace(self._journal)
+            self._state = replay(read(self._journal))
+        whole.unlink(missing_ok=True)
+
+    # When somebody is
+
+    async def _follow(self) -> None:
+        """As long as one connection to the controller's VM lasts."""
+        async with await self._access.connect(
+            self._vm, self._directory / "key", timeout=_CONNECT_SECONDS
+        ) as connection:
+            seat = Seat(connection, self._spec, self._vm.name)
+            await seat.furnish(self._directory)
+            self._there, self._trouble, self._silent_since = (connection, seat), "", 0.0
+            self._connected.set()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    self._tasks = Tasks(group, lambda: None, lambda key, what: log.warning("%s: %s", key, what))
+                    self._tasks.do("controller", lambda: self._look_after(seat))
+                    following = group.create_task(self._follow_journal(connection))
+                    for run in self._state.runs.values():
+                        self._have_run(run.name)
+                        if run.phase == "running":
+                            self._follow_metrics(run.name)
+                    await connection.closed.wait()
+                    following.cancel()
+                    self._tasks.cancel_all()
+            finally:
+                self._connected.clear()
+
+    async def _look_after(self, seat: Seat) -> None:
+        """See that somebody is in charge there, and knows what is wanted. Until cancelled."""
+        while True:
+            try:
+                self._trouble_there = await seat.start()
+                if self._to_end:
+                    granted(await seat.ask({"do": "delete", "reason": self._to_end}))
+                for name in waiting_runs(self._directory, self._state):
+                    await seat.bring_run(self._directory, name)
+                    granted(await seat.ask({"do": "train", "run": name}))
+            except (TransientError, OSError) as error:
+                log.warning("%s", error)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _live(self) -> Connection:
+        """The live connection, waiting for it."""
+        await self._connected.wait()
+        assert self._there
+        return self._there[0]
+
+    async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("do") == "ping":
+            return {"pid": os.getpid(), "trouble": self._known_trouble}
+        new = self._spec
+        if request.get("do") == "resize":  # what is passed on is nothing that this machine would not take back
+            new = resized(self._spec, ClusterSpec.from_dict(request["spec"]), self._state, now())
+            request = {**request, "spec": new.to_dict()}
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                answer = await self._pass_on(request)
+        except TimeoutError:
+            if request.get("do") == "delete":
+                self._to_end = str(request.get("reason") or "asked by the user")
+                (self._directory / TO_END).write_text(self._to_end)  # whoever follows after us knows it, too
+                return {}
+            what = f"{self._vm.name}, on which the controller runs, does not answer now"
+            raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
+        answer = granted(answer)
+        if request.get("do") == "resize":
+            self._spec = new
+            agree(self._directory, self._spec)
+        return answer
+
+    async def _pass_on(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The controller's answer. It may be starting at this moment."""
+        while True:
+            await self._live()
+            assert self._there
+            try:
+                if request.get("do") == "train":
+                    await self._there[1].bring_run(self._directory, str(request["run"]))
+                return await self._there[1].ask(request)
+            except RemoteError as error:
+                log.info("%s", error)
+                await asyncio.sleep(_FIRST_PAUSE)
+
+    # What it writes
+
+    async def _follow_journal(self, connection: Connection) -> None:
+        """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
+        self._cut_torn_line()
+        there = f"{Seat.folder(self._state.name)}/{JOURNAL}"
+        content = self._journal.read_bytes()
+        start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
+        while True:
+            whole = start == 0
+            async with aclosing(connection.follow(there, start, most=_MOST_JOURNAL)) as lines:
+                async for offset, line in lines:
+                    whole = whole or offset == len(line) + 1  # a shorter file is read from its first line on
+                    if not whole and self._differs(offset, line):
+                        break
+                    self._copy(offset, line)
+            start = 0
+
+    def _differs(self, offset: int, line: bytes) -> bool:
+        """Whether our copy has something else where this line is."""
+        begin = offset - len(line) - 1
+        with self._journal.open("rb") as file:
+            file.seek(begin)
+            ours = file.read(len(line) + 1)
+        # This machine's own lines, which the VM was given, are forged only where another machine writes them.
+        return bool(ours) and ours not in (line + b"\n", _as_copied(line) + b"\n")
+
+    def _part(self, begin: int) -> None:
+        """Go on from byte `begin`, up to where our copy and the VM's journal are the same. Ours is kept beside it."""
+        content = self._journal.read_bytes()
+        state = replay(decode_lines(content[:begin])[0])
+        if state.seat != self._vm.name:  # what this machine wrote before it gave the cluster away, no VM replaces
+            raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(begin))
+        kept, common = self._journal.with_name(LOST), self._journal.with_name(f".{JOURNAL}.common")
+        for path, lines in ((kept, content[begin:]), (common, content[:begin])):
+            path.unlink(missing_ok=True)
+            metrics.append(path, lines)
+        common.replace(self._journal)  # another file: whoever follows it begins anew
+        self._state = state
+        self._parted = (
+            f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what is left: "
+            f"what only this machine has of it is in {kept}"
+        )
+        log.warning("%s", self._parted)
+
+    def _copy(self, offset: int, line: bytes) -> None:
+        begin, size = offset - len(line) - 1, self._journal.stat().st_size
+        if begin < size:
+            if not self._differs(offset, line):
+                return
+            self._part(begin)
+        elif begin > size:  # a line that is too long to be one: here it is as long, and says nothing
+            os.truncate(self._journal, begin - 1)
+            metrics.append(self._journal, b"\n")
+        if _is_forged(line):
+            log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
+            line = _as_copied(line)
+        metrics.append(self._journal, line + b"\n")
+        try:
+            event = decode(line)
+            self._state = fold(self._state, event)
+        except JournalError as error:  # as one that a crash tore apart; everybody who reads it passes it over
+            log.warning("%s", error)
+            return
+        self._react(event)
+
+    def _react(self, event: Event) -> None:
+        match event:
+            case events.TrainDeclared():
+                self._have_run(event.run)
+            case events.TrainStarted():
+                self._follow_metrics(event.run)
+            case events.TrainFinished() | events.TrainFailed():
+                self._tasks.cancel(f"metrics {event.run}")
+                self._tasks.do(f"results {event.run}", lambda: self._bring_results(event.run))
+
+    def _have_run(self, run: str) -> None:
+        """The folder of a run that another machine declared."""
+        folder = run_folder(self._directory, run)
+
+        async def bring() -> None:
+            note_brought(self._directory, run)
+            await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/runs/{run}", folder)
+
+        if not (folder / "run.json").exists():
+            self._tasks.do(f"run {run}", bring)
+
+    def _follow_metrics(self, run: str) -> None:
+        path = run_folder(self._directory, run) / "metrics.jsonl"
+
+        async def follow() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            size = path.stat().st_size if path.exists() else 0
+            there = f"{Seat.folder(self._state.name)}/runs/{run}/{path.name}"
+            async for offset, line in follow_across(self._live, there, size, most=MOST_METRICS):
+                if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
+                    metrics.append(path, line + b"\n")
+                    size = offset
+
+        self._tasks.do(f"metrics {run}", follow)
+
+    async def _bring_results(self, run: str) -> None:
+        """The run's own files as they are at its end; its checkpoints are in the bucket."""
+        connection, there = await self._live(), f"{Seat.folder(self._state.name)}/runs/{run}"
+        for name in ("metrics.jsonl", "events.jsonl"):
+            if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
+                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
+        await thin_metrics(run_folder(self._directory, run))
+
+    def _cut_torn_line(self) -> None:
+        """An earlier mirror may have been killed while it wrote."""
+        content = self._journal.read_bytes()
+        os.truncate(self._journal, content.rfind(b"\n") + 1)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _as_copied(line: bytes) -> bytes:
+    """As our copy has it: blanks for what is forged."""
+    return b" " * len(line) if _is_forged(line) else line
+
+
+def _is_forged(line: bytes) -> bool:
+    """Whether it is a line that no controller on a VM writes."""
+    try:
+        return isinstance(decode(line), _NOT_FROM_A_VM)
+    except JournalError:
+        return False

@@ -1,0 +1,123 @@
+"""The VM on which a cluster's controller runs: what it is brought, how it is started there, how it is spoken to.
+
+It is the same program as on the user's machine, with the same folder, below a home of its own on the VM. systemd there
+(a shell where there is none) starts it again whenever it does not end by itself. The journal comes last, and only where
+there is none: from its first line on a journal on the VM is ahead of every copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConnectionLostError, RemoteError
+from ...journal.declared import run_folder
+from ...journal.lock import LOCK
+from ...protocol.checks import parsed_object
+from ...remote import Connection, push_bundle
+from ...spec import ClusterSpec
+from ..place import HERE, JOURNAL
+from ..vms.owner import OWNER, user
+from ..vms.startup import controller_unit
+
+_HOME = "transient/controller"
+_USER_WITH_SYSTEMD = "if test -d /run/systemd/system && sudo -n true 2>/dev/null; then id -un; fi"
+_INSTALL_UNIT = (
+    "sudo -n tee /etc/systemd/system/transient-{name}.service >/dev/null && "
+    "sudo -n systemctl daemon-reload && sudo -n systemctl enable --now transient-{name}"
+)
+_CHECK_SECONDS = 120.0
+_HANG_SECONDS = 30.0
+
+
+class Seat:
+    """A cluster's controller on the VM `vm`, at the other end of a connection. All of it may raise RemoteError."""
+
+    def __init__(self, connection: Connection, spec: ClusterSpec, vm: str) -> None:
+        self._connection, self._spec, self._vm = connection, spec, vm
+        self._folder = self.folder(spec.name)
+
+    @staticmethod
+    def folder(cluster: str) -> str:
+        """The path of the cluster's folder on the VM."""
+        return f"{_HOME}/clusters/{cluster}"
+
+    async def check(self) -> None:
+        """See that the VM can run the controller. CommandError says why not."""
+        settings = [f"{name}={value}" for name, value in (await self._settings()).items()]
+        program = ["env", *settings, "transient-python", "-m", "transient_magics.controller.programs.self_check"]
+        await self._connection.run(program, timeout=_CHECK_SECONDS, input=json.dumps(self._spec.to_dict()).encode())
+
+    async def furnish(self, directory: Path) -> None:
+        """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
+        if await self._connection.exists(f"{self._folder}/{JOURNAL}"):
+            return
+        for run in sorted(path.parent.name for path in (directory / "runs").glob("*/run.json")):
+            await self.bring_run(directory, run)
+        for name in filter(lambda name: (directory / name).exists(), ("spec.json", OWNER, "key", JOURNAL)):
+            await self._connection.put_files({name: directory / name}, below=self._folder)
+
+    async def bring_run(self, directory: Path, run: str) -> None:
+        """Bring a run's folder; its run.json, by which it is known, comes last."""
+        folder, there = run_folder(directory, run), f"{self._folder}/runs/{run}"
+        if await self._connection.exists(f"{there}/run.json"):
+            return
+        files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        declaration = {"run.json": files.pop("run.json")}
+        await self._connection.put_files(files, below=there)
+        await self._connection.put_files(declaration, below=there)
+
+    async def start(self) -> str:
+        """Start the controller where none answers. Of two that are started, one ends by itself.
+
+        Returns what trouble the one that answers has, in one sentence, or nothing.
+        """
+        try:
+            async with asyncio.timeout(_HANG_SECONDS):
+                return str((await self.ask({"do": "ping"})).get("trouble", ""))
+        except TimeoutError:
+            await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
+        except RemoteError:
+            await self._supervise(await self._settings())
+        return ""
+
+    async def _supervise(self, settings: Mapping[str, str]) -> None:
+        """Have the controller started, and started again whenever it fails."""
+        name, log = self._spec.name, f"{self._folder}/controller.log"
+        # What an emulated VM sees of systemd is that of the machine which it is emulated on.
+        user = "" if self._spec.emulated else (await self._connection.run(_USER_WITH_SYSTEMD)).strip()
+        if user:
+            unit = controller_unit(name, user, settings, f"{await self._connection.home()}/{log}")
+            await self._connection.run(_INSTALL_UNIT.format(name=name), input=unit.encode())
+        else:
+            command = f"until transient-python -m transient_magics.controller {name}; do sleep 2; done"
+            await self._connection.start_detached(command, log, environment=settings)
+
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The controller's answer to a command, yet to be `granted`."""
+        reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
+        try:
+            writer.write(json.dumps(dict(request)).encode() + b"\n")
+            await writer.drain()
+            line = await reader.readline()
+        finally:
+            writer.close()
+        if not line.endswith(b"\n"):
+            raise ConnectionLostError(f"The controller on {self._vm} ended before it answered")
+        try:
+            return parsed_object(line)
+        except ValueError as error:
+            raise RemoteError(f"The controller on {self._vm} does not make sense: {error}") from error
+
+    async def _settings(self) -> dict[str, str]:
+        """The environment of the controller. It makes VMs in the name of the user who declared the cluster."""
+        home, sha = await self._connection.home(), await push_bundle(self._connection, whole=True)
+        return {
+            "PYTHONPATH": f"{home}/transient/code/{sha}",
+            "TRANSIENT_MAGICS_HOME": f"{home}/{_HOME}",
+            HERE: self._vm,
+            "LOGNAME": user(),
+        }

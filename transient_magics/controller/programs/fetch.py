@@ -1,0 +1,117 @@
+"""`python -m ...programs.fetch < request`: bring a run's checkpoints (and results) from its bucket.
+
+The request is one JSON object: `store` (gs://bucket/path), `project` (null: the emulator's), `folder`, and `results`
+(false: checkpoints alone). Prints one: `{"steps": [N, ...], "refused": [sentence, ...]}` or `{"error": sentence}`. A
+checkpoint whose files are not what the manifest says is left out.
+
+Others may write to the bucket, the VMs of the run among them: what is taken has the name of a file that a run has, and
+the size that it is to have, before any of it is downloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ...cloud import CloudStorage, Stored
+from ...errors import ChangedError, GoneError, TrainingError
+from ...runtime.files import manifest
+from ...runtime.files.checkpoints import Checkpoints
+from ...spec import EMULATED_PROJECT
+from ..answer import answer
+from ..runs.results import NAMES
+
+_MOST_OBJECTS = 100_000
+_MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
+
+
+async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: bool = True) -> dict[str, Any]:
+    """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no checkpoint is good."""
+    bucket, path = manifest.split(store)
+    there = {each.name: each for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)}
+    target = folder / "checkpoints"
+    target.mkdir(parents=True, exist_ok=True)
+    known = await _manifest(storage, bucket, path, there, target)
+    steps, refused = [], []
+    for checkpoint in known.checkpoints:
+        try:
+            await _fetch_one(storage, bucket, path, checkpoint, there, target)
+        except (GoneError, ChangedError, TrainingError) as error:  # dropped for newer ones just now, or damaged
+            refused.append(f"step {checkpoint.step}: {error}")
+        else:
+            steps.append(checkpoint.step)
+    if refused and not steps:
+        raise TrainingError("no checkpoint of the run is as its manifest says", where="; ".join(refused))
+    if here := Checkpoints(target).steps():
+        (target / "checkpoint").write_text(manifest.state_file(reversed(here)))
+    if results:
+        for name in sorted(NAMES):
+            for each in await storage.list(bucket, path + name, most=1):
+                if each.name == path + name and each.size <= _MOST_BYTES:
+                    await storage.download(bucket, each.name, folder / name, generation=each.generation)
+    return {"steps": steps, "refused": refused}
+
+
+async def _manifest(
+    storage: CloudStorage, bucket: str, path: str, there: dict[str, Stored], target: Path
+) -> manifest.Manifest:
+    """What counts in the place; where the manifest is lost or damaged, what lies there whole."""
+    name, damage = path + manifest.NAME, None
+    if found := there.get(name):
+        with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
+            try:
+                if found.size > manifest.MOST_BYTES:
+                    raise TrainingError("the manifest of the checkpoints is too large to be one")
+                await storage.download(bucket, name, copy := Path(temporary) / "manifest.json")
+                return manifest.Manifest.read(copy.read_bytes())
+            except TrainingError as error:
+                damage = TrainingError(error.what, where=f"gs://{bucket}/{name}")
+    oldest_first = sorted(there.values(), key=lambda each: each.generation)
+    whole = manifest.Manifest.lying_there(
+        (each.name.removeprefix(path), each.size, each.crc32c) for each in oldest_first
+    )
+    if damage and not whole.newest:
+        raise damage
+    return whole
+
+
+async def _fetch_one(
+    storage: CloudStorage, bucket: str, path: str, checkpoint: manifest.Checkpoint, there: dict[str, Stored],
+    target: Path,
+) -> None:  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
+        for file in checkpoint.files:
+            place, name = Path(temporary) / file.name, f"{path}{checkpoint.folder}/{file.name}"
+            if name not in there:
+                raise TrainingError(f"{file.name} is missing")
+            if (there[name].size, there[name].crc32c) != (file.size, file.crc32c):
+                raise TrainingError(f"{file.name} is not what the manifest says")
+            await storage.download(bucket, name, place, generation=there[name].generation)
+            if manifest.described(place) != file:
+                raise TrainingError(f"{file.name} is not what the manifest says")
+        for file in sorted(checkpoint.files, key=lambda file: file.name.endswith(".index")):
+            shutil.move(Path(temporary) / file.name, target / file.name)
+
+
+async def _fetch(request: dict[str, Any]) -> dict[str, Any]:
+    endpoint = None
+    if request["project"] is None:
+        from ... import emulator
+
+        endpoint = await asyncio.to_thread(emulator.ensure)
+    async with CloudStorage(request["project"] or EMULATED_PROJECT, endpoint) as storage:
+        return await fetch(storage, request["store"], Path(request["folder"]), results=request["results"])
+
+
+def main() -> int:
+    """Exit code 0, or 1 with the reason in the output."""
+    return answer(_fetch(json.load(sys.stdin)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

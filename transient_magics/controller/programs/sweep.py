@@ -1,0 +1,188 @@
+"""`python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`: what nothing here knows any more.
+
+Those are VMs of this user's that were made from this machine, of clusters that are over or have no folder here, and of
+images that are built no more. With `--all-machines` they are all of this user's, also from other machines, and what an
+earlier version made in his login name; then what is younger than an hour is spared. A cluster whose controller runs on
+a VM is looked after, wherever it was declared. Only with `--yes` they are deleted, with the firewall rules of their
+clusters. Rules whose cluster has no VM any more are found and deleted like VMs; those of other machines after a day,
+because a cluster that waits for its first VM has rules already.
+
+Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool, "unreadable":
+[sentence]}` or `{"error": sentence}`. Without a project it is about the emulator. `unreadable` has a sentence for each
+cluster's folder that cannot be read (its VMs are told and swept too, unless its controller is at work), and for rules
+that may not be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ... import places
+from ...cloud import Vm
+from ...cloud.firewall import same_owner
+from ...errors import AccessError
+from ...journal import read, replay
+from ...journal.declared import ATTACHED, unreadable
+from ...journal.lock import held
+from ...protocol import checks
+from ..answer import answer
+from ..vms.access import Access, to_project
+from ..vms.machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description, ruled_by
+from ..vms.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
+from .baking import BUILD_LABEL
+
+_YOUNG, _YOUNG_RULE = timedelta(hours=1), timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this machine knows of clusters by their folders: those that it looks after, follows, or cannot read."""
+
+    over: Mapping[str, bool] = field(default_factory=dict)
+    """By id (by name where an earlier version gave none): whether it is over."""
+    followed: Collection[str] = ()
+    """Ids of those that go on somewhere else, as far as is known, and are shown here."""
+    broken: Mapping[str, bool] = field(default_factory=dict)
+    """By name: whether a controller is at work on it."""
+
+
+async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[str, Any]:
+    """What is swept (or would be, without `yes`), and why. Raises CloudError."""
+    async with to_project(project) as access:
+        await access.reopen()
+        mine = await whose(access.engine)
+        keys = (OWNER_LABEL,) if all_machines else (OWNER_LABEL, MACHINE_LABEL)
+        found = await access.engine.list({key: mine[key] for key in keys})
+        if all_machines:
+            found += await access.engine.list({OWNER_LABEL: user()})  # whom an earlier version took for the owner
+        ruled, told = await _rules(access, {key: mine[key] for key in keys})
+        here = clusters_here()
+        governed = {_identity(vm) for vm in found if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()}
+        reasons = [(vm, _why(vm, mine[MACHINE_LABEL], here, governed)) for vm in found]
+        orphans = sorted(((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name))
+        stray = [(rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], here))]
+        if yes:
+            await _delete(access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why})
+            await access.engine.firewall.remove([rule for rule, _ in stray])
+    return {
+        "orphans": [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans],
+        "rules": [{"name": rule["name"], "why": why} for rule, why in stray],
+        "deleted": yes,
+        "unreadable": [*(unreadable(places.cluster(name)) for name in here.broken), *told],
+    }
+
+
+async def _rules(access: Access, whose: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The firewall rules with an owner like this whose clusters have no VM, and why they may not be looked at."""
+    try:
+        found = await access.engine.firewall.find(lambda said: whose.items() <= ruled_by(said).items())
+    except AccessError as error:  # with rules of his own a user needs no right to these
+        return [], [f"Firewall rules were not looked for: {error}"]
+    clusters = sorted({ruled_by(rule["description"])[ID_LABEL] for rule in found})
+    vms = await asyncio.gather(*(access.engine.list({ID_LABEL: identity}) for identity in clusters))
+    empty = {identity for identity, left in zip(clusters, vms, strict=True) if not left}
+    return [rule for rule in found if ruled_by(rule["description"])[ID_LABEL] in empty], []
+
+
+def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
+    """Why nobody needs the rule, whose cluster has no VM (a clause), or nothing."""
+    marks, created = ruled_by(rule["description"]), rule["created"]
+    from_here = marks[MACHINE_LABEL] == machine
+    if not from_here and (not created or datetime.now(UTC) - created < _YOUNG_RULE):
+        return ""
+    return _why_cluster(marks[LABEL], marks[ID_LABEL], from_here, here)
+
+
+def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
+    """Why nobody looks after the VM (a clause), or nothing. `governed`: ids of clusters with a controller on a VM."""
+    image, cluster, identity = vm.labels.get(BUILD_LABEL), vm.labels.get(LABEL), _identity(vm)
+    from_here = vm.labels.get(MACHINE_LABEL) == machine
+    if not from_here and vm.created and datetime.now(UTC) - vm.created < _YOUNG:
+        return ""
+    if image:
+        under_way = from_here and _building(image, identity)
+        return "" if under_way else f"the image {image} is built no more"
+    if not cluster or (identity in governed and identity not in here.over):
+        return ""
+    return _why_cluster(cluster, identity, from_here, here)
+
+
+def _why_cluster(cluster: str, identity: str, from_here: bool, here: Here) -> str:
+    """Why this machine thinks that nobody looks after the cluster (a clause), or nothing."""
+    if here.over.get(identity) is False:
+        return ""
+    if identity in here.over:
+        return f"its cluster {cluster} is over"
+    if identity in here.followed:
+        return f"its cluster {cluster} is only followed from here, and has no controller on a VM any more"
+    if from_here and cluster in here.broken:
+        return "" if here.broken[cluster] else f"the folder of its cluster {cluster} on this machine cannot be read"
+    where = "this machine" if from_here else "this one of your machines, nor a controller on a VM"
+    return f"its cluster {cluster} has no folder on {where}"
+
+
+def _identity(vm: Vm) -> str:
+    """The id of the VM's cluster; its name, where an earlier version made it."""
+    return vm.labels.get(ID_LABEL) or vm.labels.get(LABEL, "")
+
+
+def clusters_here() -> Here:
+    """What is known of the clusters that have a folder here."""
+    known, followed, broken = {}, set(), {}
+    for folder in sorted(path.parent for path in places.clusters().glob("[a-z]*/spec.json")):
+        if unreadable(folder):
+            broken[folder.name] = held(folder)
+        else:
+            identity = json.loads((folder / "spec.json").read_text()).get("id") or folder.name
+            over = replay(read(folder / "journal.jsonl")).over
+            if over or not (folder / ATTACHED).exists():
+                known[identity] = over
+            else:
+                followed.add(identity)
+    return Here(known, followed, broken)
+
+
+def _building(image: str, identity: str) -> bool:
+    """Whether that very build of the image is under way on this machine."""
+    folder = places.build(image)
+    if not held(folder):
+        return False
+    try:
+        return checks.parsed_object((folder / "spec.json").read_bytes()).get("id", "") == identity
+    except (OSError, ValueError):
+        return True  # nobody can say which build it is that is at work
+
+
+async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[str]) -> None:
+    """Delete all that can be, and the rules of clusters none of whose VMs is `spared`. Raises the first CloudError."""
+    deletions = [access.engine.delete(vm.zone, vm.name, vm.labels) for vm in orphans]
+    for outcome in await asyncio.gather(*deletions, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+    closed = [vm for vm in orphans if LABEL in vm.labels and _identity(vm) not in spared]
+    clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in closed}
+    for name, identity in sorted(clusters):
+        description = rule_description(name, identity)
+        found = await access.engine.firewall.find(lambda said, whole=description: same_owner(said, whole))
+        await access.engine.firewall.remove(found)
+
+
+def main() -> int:
+    """Exit code 0, or 1 with the reason in the output."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--yes", action="store_true")
+    parser.add_argument("--all-machines", action="store_true")
+    parser.add_argument("project", nargs="?")
+    asked = parser.parse_args()
+    return answer(sweep(asked.project, yes=asked.yes, all_machines=asked.all_machines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

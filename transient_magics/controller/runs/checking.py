@@ -1,0 +1,100 @@
+"""Whether one step of a run's graph can be built, which runs the user's code: never beside a controller on a VM.
+
+On the user's own machine it is built in a subprocess, where TensorFlow is there; else on the first parameter server's
+VM, which has all that the run will need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...remote import push_bundle
+from ..place import here
+from ..vms.link import Link
+
+log = logging.getLogger(__name__)
+
+_SECONDS = 300.0
+_MODULE = "transient_magics.runtime.programs.check"
+_MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the sentence in it
+_LARGEST = 2.0**63  # of what is counted
+_TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
+_THERE = (
+    'PYTHONPATH="$HOME/transient/code/{code}" TF_CPP_MIN_LOG_LEVEL=2 timeout -k 5 {seconds:.0f} transient-python '
+    "-m {module} --run transient/runs/{run} 2>transient/runs/{run}/check.log >transient/runs/{run}/check.json; "
+    "ended=$?; tail -c {most} transient/runs/{run}/check.json; echo; "
+    '[ $ended -lt 124 ] || echo \'{{"ok": false, "late": true}}\'; tail -n 1 transient/runs/{run}/check.log'
+)
+
+
+def possible_here() -> bool:
+    """Whether this machine is the user's own, and has TensorFlow and Tensor2Tensor."""
+    return not here() and all(map(find_spec, ("tensorflow", "tensor2tensor")))
+
+
+async def check(folder: Path) -> str:
+    """Build it in a subprocess on this machine: the reason why it cannot be, or nothing. Raises OSError.
+
+    What it counts of the model is written into the run's folder, as `model.json`.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", _MODULE, "--run", str(folder),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        return _TOO_LONG
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    tail = errors.decode(errors="replace").strip().splitlines()
+    return _reason(folder, output.decode(errors="replace"), tail[-1] if tail else f"exit code {process.returncode}")
+
+
+async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str, bytes | Path]]) -> str:
+    """The same on the VM of `link`, where the run's `files` are brought first. Raises RemoteError or OSError."""
+    run = folder.name
+    connection = await link.bring(run, files)
+    code = await push_bundle(connection)
+    command = _THERE.format(code=code, seconds=_SECONDS, module=_MODULE, run=run, most=_MOST_BYTES)
+    output = await connection.run(command, timeout=_SECONDS + 60)
+    *_, last = output.strip().splitlines() or ["it says nothing"]
+    return _reason(folder, output, last)
+
+
+def _reason(folder: Path, output: str, last_words: str) -> str:
+    """What the process said: a line of JSON among whatever else."""
+    for line in reversed(output.splitlines()):
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(answer, dict) or "ok" not in answer:
+            continue
+        if answer.get("late"):
+            return _TOO_LONG
+        if model := _numbers(answer.get("model")):  # what plans reckon with
+            (folder / "model.json").write_text(json.dumps(model))
+        return "" if answer["ok"] is True else str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
+    return f"The check ended without an answer: {last_words[:_MOST_CHARACTERS]}"
+
+
+def _numbers(model: object) -> dict[str, float]:
+    """Of what was counted, what is a number."""
+    found = model.items() if isinstance(model, dict) else ()
+    return {
+        str(name): value
+        for name, value in found
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+    }

@@ -1,0 +1,54 @@
+"""What is left of a run in its bucket beside the checkpoints: how it ended, its metrics, events, cell and declaration.
+
+Written by the controller when the run is over, because the controller has all of it, however the run ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ...cloud import CloudStorage
+from ...journal import Event, metrics
+from ...runtime.files.manifest import split
+
+log = logging.getLogger(__name__)
+
+_FILES = ("cell.py", "events.jsonl", "metrics.jsonl")
+NAMES = frozenset({*_FILES, "run.json", "result.json"})
+"""All that a run has there."""
+
+
+async def thin_metrics(folder: Path) -> None:
+    """Down-sample the metrics in the folder of a run that is over, where there are many."""
+    try:
+        await asyncio.to_thread(metrics.compact, folder / "metrics.jsonl")
+    except OSError as error:  # nothing is lost: the file is as it was
+        log.warning("%s: its metrics stay as large as they are: %s", folder.name, error)
+
+
+class Results:
+    """The results of one run; `store` is its place in a bucket (`gs://bucket/path`), None if it has none."""
+
+    def __init__(self, store: str | None, storage: Callable[[], CloudStorage | None]) -> None:
+        self.store = store
+        self.metrics: Mapping[str, float] = {}
+        self._storage = storage
+
+    async def keep(self, folder: Path, last: Event) -> None:
+        """Upload them from `folder`; `last` is how the run ended. Does nothing without a place. Raises CloudError."""
+        storage = self._storage()
+        if not self.store or storage is None:
+            return
+        bucket, path = split(self.store)
+        for name in _FILES:
+            if (folder / name).exists():
+                await storage.upload(bucket, path + name, folder / name)
+        declared = json.loads((folder / "run.json").read_text())
+        declared.pop("token", None)
+        await storage.write_json(bucket, f"{path}run.json", declared)
+        ended = {key: value for key, value in last.to_dict().items() if key not in ("seq", "time")}
+        await storage.write_json(bucket, f"{path}result.json", {**ended, "metrics": dict(self.metrics)})

@@ -1,0 +1,202 @@
+"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM by SSH.
+
+A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through Identity-Aware Proxy where
+they have no external address. One without uses this user's emulator, started here if nobody has yet, and dials through
+the emulator's relay. A controller that runs on a VM of the cluster dials the others by their internal addresses.
+Nothing above this module knows the difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from ...catalog import region
+from ...cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
+from ...errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
+from ...journal import Clock, VmState
+from ...remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
+from ...spec import EMULATED_PROJECT, ClusterSpec, cluster_store, own_bucket
+from ..place import here
+from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance_name
+
+_ANEW_SECONDS = 2.0
+_CONNECT_SECONDS = 120.0
+_PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
+_TOKEN_PATIENCE = 15.0  # there is another attempt soon
+# Given all at once, it asks neither its own configuration nor Compute Engine before it dials.
+_IAP = (
+    "gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet",
+)  # fmt: skip
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as Google's clients for the emulator
+ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
+
+
+def to_project(project: str | None) -> Access:
+    """The door to a project (None: the emulator) for what is done without a cluster."""
+    return Access(ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project))
+
+
+class Access:
+    """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and after an outage."""
+
+    def __init__(self, spec: ClusterSpec, *, makes_vms: bool = False) -> None:
+        self._spec, self._makes_vms = spec, makes_vms
+        self._stack = AsyncExitStack()
+        self.engine: ComputeEngine
+        self.storage: CloudStorage | None = None
+        self._dialler: Dialler | None = None  # to internal addresses, if there is a way
+        self.isolated = True
+        self._opening = asyncio.Lock()
+        self._opened_at = -_ANEW_SECONDS
+
+    async def __aenter__(self) -> Self:
+        preload()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+    async def reopen(self) -> None:
+        """Find Compute Engine (an emulator that was restarted may answer elsewhere). Raises CloudError."""
+        async with self._opening:
+            if time.monotonic() - self._opened_at < _ANEW_SECONDS:
+                return  # several calls failed at once; one of them opened it again
+            await self._open()
+            self._opened_at = time.monotonic()
+
+    async def renew(self) -> None:
+        """Find credentials anew, as after a login. Raises CloudError."""
+        await self.engine.renew()
+        if self.storage:
+            await self.storage.renew()
+
+    async def clock(self) -> Clock:
+        """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator."""
+        if not self._spec.emulated:
+            return Clock()
+        weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
+        return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"]))
+
+    async def protect(self, whose: Mapping[str, str]) -> None:
+        """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other, before there are any.
+
+        Raises CloudError.
+        """
+        if self._spec.firewall:
+            await self.engine.firewall.ensure(firewall_rules(self._spec, whose))
+
+    async def unprotect(self) -> None:
+        """Take the rules away, after the last VM."""
+        if self._opened_at > 0:
+            await self.engine.firewall.remove(firewall_rules(self._spec))
+
+    async def ensure_bucket(self) -> str:
+        """See that the cluster's bucket is there, made in its region if need be, and that VMs can be let into it.
+
+        Returns what is not as it should be there, in one sentence, or nothing. Raises CloudError.
+        """
+        spec, warning = self._spec, ""
+        if spec.bucket and self.storage:
+            name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
+            own = spec.project is not None and name == own_bucket(spec.project, location)
+            warning = await self.storage.ensure_bucket(name, location, own=own)
+        await self.try_token()
+        return warning
+
+    async def try_token(self) -> None:
+        """See that VMs can be given tokens for the cluster's place in its bucket, if it has one. Raises CloudError."""
+        if store := cluster_store(self._spec):
+            await self.bounded_token([Reach(f"{store}/", "objectUser")])
+
+    async def bounded_token(self, reaches: Sequence[Reach]) -> BoundedToken:
+        """A token for these places in buckets, for a VM that runs a user's code. Raises CloudError."""
+        endpoint = self.engine.endpoint
+        patience = _EMULATED_PATIENCE if endpoint else _TOKEN_PATIENCE
+        return await bounded_token(reaches, self.engine.project, endpoint, patience=patience)
+
+    async def connect(self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS) -> Connection:
+        """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""
+        spec = self._spec
+        outside = "" if spec.through_proxy else vm.external_address
+        try:
+            return await self._enter(
+                vm.zone, instance_name(spec, vm.name), vm.name, vm.role, (vm.address, outside), key, timeout
+            )
+        except ConnectionLostError as error:
+            if self._dialler or spec.through_proxy or not (spec.firewall and spec.ssh_from):
+                raise
+            fix = (
+                f"SSH may come from {', '.join(spec.ssh_from)} alone (--ssh-from): if this machine's address is new, "
+                "declare the next cluster with that, or with none, to be reached through Identity-Aware Proxy."
+            )
+            raise ConnectionLostError(error.what, where=error.where, fix=fix) from error
+
+    async def enter(self, vm: Vm, key: Path) -> Connection:
+        """The same for a VM of which nothing but that is known."""
+        role, outside = vm.labels.get(ROLE_LABEL, ""), vm.external_address
+        addresses = vm.address, "" if PROXY_LABEL.items() <= vm.labels.items() else outside
+        return await self._enter(vm.zone, vm.name, vm.name, role, addresses, key, _CONNECT_SECONDS)
+
+    async def _enter(
+        self, zone: str, instance: str, name: str, role: str, addresses: tuple[str, str], key: Path, timeout: float
+    ) -> Connection:
+        inside, outside = addresses
+        try:
+            keys = await self.engine.host_keys(zone, instance)
+        except CloudError as error:
+            raise RemoteError(f"The host key of {instance} is not known yet: {error}") from error
+        dialler, address = self._dialler, inside
+        if dialler is None and outside:
+            dialler, address = Direct(), outside
+        elif dialler is None:
+            where = f"--zone={zone}", f"--project={self._spec.project}"
+            dialler, address = ProxyCommand((*_IAP, *where)), instance
+        return await connect(dialler, address, user=account(role), key=key, host_keys=keys, name=name, timeout=timeout)
+
+    @property
+    def training_refused(self) -> str:
+        """Why no training may run on these VMs, or nothing."""
+        if self.isolated or os.environ.get(ALLOW_OPEN_PORTS) == "1":
+            return ""
+        return (
+            "The emulated VMs have no network of their own here, so TensorFlow would listen on every interface of this "
+            f"machine; set {ALLOW_OPEN_PORTS}=1 before the cluster is declared to allow it"
+        )
+
+    async def _open(self) -> None:
+        endpoint = None
+        if here():
+            # Google's client finds the VM's own credentials, and the emulator is where VMs find it.
+            self._dialler = Direct()
+            endpoint = f"http://{os.environ['GCE_METADATA_HOST']}" if self._spec.emulated else None
+        elif self._spec.emulated:
+            from ... import emulator
+
+            endpoint = await asyncio.to_thread(emulator.ensure, expecting=self._makes_vms)
+            about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
+            self._dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
+        if self._opened_at > 0 and endpoint == self.engine.endpoint:
+            return
+        # The one before stays open to the end: calls that are under way in it fail by themselves.
+        project = self._spec.project or EMULATED_PROJECT
+        self.engine = await self._stack.enter_async_context(
+            ComputeEngine(project, endpoint, patience=_EMULATED_PATIENCE if endpoint else _PATIENCE)
+        )
+        if self._spec.bucket:
+            self.storage = await self._stack.enter_async_context(CloudStorage(project, endpoint))
+
+
+def _ask(url: str) -> dict[str, Any]:
+    try:
+        with _WITHOUT_PROXY.open(url, timeout=10) as answer:
+            return json.load(answer)
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"The emulator does not answer: {error}", where=url) from error

@@ -1,0 +1,51 @@
+"""Asking for advice on Spot capacity, and keeping it: what is asked, when, and what follows is `ranking`'s."""
+
+from __future__ import annotations
+
+from ...catalog import accelerator
+from ...cloud import Finding, Shape
+from ...journal import events
+from ...spec import ClusterSpec
+from ..decisions.ranking import due, phrase, questions, ranked
+from ..record import Recorder
+from .access import Access
+
+
+async def ask(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:
+    """The advice on a GPU of the cluster, if there is any. Never raises CloudError."""
+    gpu, zones = accelerator(kind), questions(spec)[kind]
+    shape = Shape(spec.price(kind, zones[0]).machine_type, "" if gpu.bundled else gpu.compute_engine_name)
+    count = sum(group.count for group in spec.groups if group.accelerator == kind and not group.zone)
+    found = await access.engine.advice.spot(shape, zones, count)
+    chances = {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()}
+    preempted = {zone: chance.preempted for zone, chance in found.items() if chance.preempted is not None}
+    return events.ClusterAdvised(accelerator=kind, zones=chances, preempted=preempted) if chances else None
+
+
+async def findings(access: Access, spec: ClusterSpec) -> list[Finding]:
+    """Which zone the advice prefers, by GPU; nothing where there is no advice."""
+    found: list[Finding] = []
+    for kind, zones in questions(spec).items():
+        if given := await ask(access, spec, kind):
+            found.append(Finding(f"advice on {kind}", True, phrase(given, ranked(spec, kind, zones, given, given.at))))
+    return found
+
+
+class Adviser:
+    """Asks when a question is due, and records the answers."""
+
+    def __init__(self, recorder: Recorder, access: Access) -> None:
+        self._recorder, self._access = recorder, access
+        self._asked: dict[str, float] = {}
+
+    async def keep_asking(self, now: float) -> None:
+        """Ask what is due at `now` and return with the answers; nothing is due most of the time."""
+        spec = self._recorder.state.spec
+        for kind in due(self._recorder.state, self._asked, now):
+            self._asked[kind] = now  # also where there is no answer: it is as little there a moment later
+            if spec and (given := await ask(self._access, spec, kind)):
+                self._recorder.record(given)
+
+    def due(self, now: float) -> bool:
+        """Whether something is to be asked."""
+        return bool(due(self._recorder.state, self._asked, now))

@@ -1,0 +1,119 @@
+"""What start-up scripts tell of VMs that do not answer yet, and the end of those whose script failed.
+
+A script says in a guest attribute how far it is (templates/tell.sh.j2), because nothing else can be asked while a VM
+installs what it needs. What it says is foreign: clipped, printable, and believed only until the VM answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import NamedTuple
+
+from ...cloud import ComputeEngine
+from ...errors import CloudError
+from ...journal import MOST_FAILED_BOOTS, VmState, events
+from ...spec.boot_times import patience
+from ..record import Recorder
+from ..tasks import Tasks
+from .access import Access
+from .machines import instance_name
+from .startup import NAMESPACE
+
+log = logging.getLogger(__name__)
+
+BOOT, IMAGE = "boot", "image"
+"""What the words are told as: those of a VM that is to train, and of one that an image is made from."""
+_EVERY = 10.0
+_LINES, _WORDS, _LINE = 5, 200, 300
+
+
+class Told(NamedTuple):
+    """The latest word of a start-up script. `kind`: step, ready, failed, or nothing; `words`: a clause."""
+
+    kind: str = ""
+    words: str = ""
+
+
+async def told(engine: ComputeEngine, zone: str, instance: str, told_as: str) -> Told:
+    """What the start-up script says now. Raises CloudError."""
+    said = (await engine.guest_attributes(zone, instance, NAMESPACE)).get(told_as, "")
+    kind, _, words = said.partition(": ")
+    return Told(kind, _plain(words, _WORDS)) if kind in ("step", "ready", "failed") else Told()
+
+
+async def last_lines(engine: ComputeEngine, zone: str, instance: str) -> str:
+    """The end of what the VM wrote to its serial port, in some lines, or why it cannot be read."""
+    try:
+        lines = (await engine.console(zone, instance)).strip().splitlines()
+    except CloudError as error:
+        return f"What it wrote cannot be read: {error}"
+    return "Its last lines:\n" + "\n".join(_plain(line, _LINE) for line in lines[-_LINES:])
+
+
+class Boots:
+    """Follows the start-up scripts of a cluster's VMs."""
+
+    def __init__(self, recorder: Recorder, access: Access, tasks: Tasks) -> None:
+        self._recorder, self._access, self._tasks = recorder, access, tasks
+
+    def follow(self, vm: VmState) -> None:
+        """Until the VM answers, or its boot failed, which is recorded."""
+        if vm.state == "booting" and not vm.failure:
+            self._tasks.do(f"boot {vm.name}", partial(self._follow, vm.name))
+
+    def leave(self, vm: str) -> None:
+        """It is gone."""
+        self._tasks.cancel(f"boot {vm}")
+
+    @property
+    def trouble(self) -> str:
+        """Which VMs are not asked for any more, in one sentence, or nothing."""
+        state = self._recorder.state
+        given_up = state.given_up
+        if not given_up:
+            return ""
+        last = next(
+            (vm for vm in reversed(state.vms.values()) if vm.failure and vm.boots_as in given_up),
+            None,
+        )
+        what = "were of no use" if last and last.ready_at else "did not boot"
+        return (
+            f"{' and '.join(sorted(given_up))}: {MOST_FAILED_BOOTS} VMs in a row {what}"
+            f"{f', the last one: {last.failure}' if last else ''}; no more are asked for until the cluster is resized"
+        )
+
+    async def _follow(self, name: str) -> None:
+        # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
+        gpu = self._recorder.state.vms[name].accelerator
+        heard, longest = time.monotonic(), patience(self._recorder.spec, gpu)
+        while True:
+            await asyncio.sleep(_EVERY)
+            vm = self._recorder.state.vms[name]
+            if vm.state != "booting":
+                return
+            try:
+                word = await told(self._access.engine, vm.zone, instance_name(self._recorder.spec, name), BOOT)
+            except CloudError as error:
+                log.warning("boot of %s: %s", name, error)
+                continue  # also Compute Engine's silence says nothing about the VM
+            if word.kind == "failed":
+                await self._failed(vm, f"failed at: {word.words}")
+                return
+            if word.kind and word.words != vm.step:
+                heard = time.monotonic()
+                self._recorder.record(events.VmBootStep(vm=name, what=word.words))
+            elif time.monotonic() - heard > longest:
+                at = f" after: {vm.step}" if vm.step else ""
+                await self._failed(vm, f"no answer within {longest / 60:.0f} min{at}")
+                return
+
+    async def _failed(self, vm: VmState, reason: str) -> None:
+        lines = await last_lines(self._access.engine, vm.zone, instance_name(self._recorder.spec, vm.name))
+        self._recorder.record(events.VmBootFailed(vm=vm.name, reason=reason, lines=lines))
+
+
+def _plain(text: str, most: int) -> str:
+    return "".join(each for each in text if each.isprintable())[:most]

@@ -1,0 +1,142 @@
+"""From a decision to a request: the machine, image, labels and time limit of each VM of a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from ...catalog import CONTROLLER_DISK_GB, DISK_GB, accelerator
+from ...cloud import VmRequest, request_id, rules
+from ...journal import events
+from ...spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
+from ...spec.boot_times import has_gpu, image_of
+from ..decisions.core import RequestVm
+from .owner import MACHINE_LABEL, OWNER_LABEL, user
+from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script
+
+LABEL, ID_LABEL = "transient-magics-cluster", "transient-magics-id"
+"""On every VM and disk: the name of its cluster, and the cluster's id, by which it is found."""
+SEAT_LABEL = {"transient-magics-seat": "true"}
+"""On the VM that a cluster's controller runs on."""
+PROXY_LABEL = {"transient-magics-ssh": "proxy"}
+"""On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
+ROLE_LABEL = "transient-magics-role"
+_DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
+
+
+def labels(spec: ClusterSpec) -> dict[str, str]:
+    """The labels by which the VMs of this cluster, and no others, are found."""
+    return {ID_LABEL: spec.id} if spec.id else {LABEL: spec.name, OWNER_LABEL: user()}
+
+
+def tag(spec: ClusterSpec) -> str:
+    """The network tag of this cluster's VMs, by which the firewall knows them."""
+    return f"transient-magics-{spec.id or spec.name}"
+
+
+def controller_tag(spec: ClusterSpec) -> str:
+    """The network tag of the VM that the controller has for itself, which is no member; empty where it has none."""
+    return f"{tag(spec)}-seat" if spec.controller_vm else ""
+
+
+def account(role: str) -> str:
+    """The account by which VMs of this role are entered."""
+    return CONTROLLER_USER if role == CONTROLLER else USER
+
+
+def firewall_rules(spec: ClusterSpec, whose: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """The rules that close this cluster to everyone but its members and SSH; `whose`: the labels of its VMs' owner."""
+    # Without one an earlier version declared it: the rules that it was made with stay.
+    ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
+    description = rule_description(spec.name, spec.id)
+    if OWNER_LABEL in whose and MACHINE_LABEL in whose:
+        description += f"; owner {whose[OWNER_LABEL]}, machine {whose[MACHINE_LABEL]}"
+    return rules(tag(spec), spec.network or "", ssh_from, description, controller_tag(spec))
+
+
+def rule_description(cluster: str, identity: str) -> str:
+    """What marks a firewall rule as this cluster's."""
+    return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {user()}'}"
+
+
+def ruled_by(description: str) -> dict[str, str]:
+    """What a firewall rule's description says of the cluster that it is of, as the labels of that one's VMs would.
+
+    Nothing of one that is not ours, or whose owner it does not say.
+    """
+    found = _DESCRIBED.fullmatch(description)
+    return dict(zip((LABEL, ID_LABEL, OWNER_LABEL, MACHINE_LABEL), found.groups(), strict=True)) if found else {}
+
+
+def instance_name(spec: ClusterSpec, vm: str) -> str:
+    """The VM's name at Compute Engine: `k80x4-worker-0` for `worker-0`."""
+    return f"{spec.name}-{vm}"
+
+
+def vm_name(spec: ClusterSpec, instance: str) -> str:
+    """The VM's name in the cluster: `worker-0` for `k80x4-worker-0`."""
+    return instance.removeprefix(f"{spec.name}-")
+
+
+def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
+    """The event that records the decision, with the prices that its cost will follow from."""
+    line = spec.price(price_kind(decision.role, decision.accelerator), decision.zone)
+    standard = decision.provisioning_model == "standard"
+    return events.VmRequested(
+        **asdict(decision),
+        machine_type=line.machine_type,
+        hourly=line.on_demand_hourly if standard else line.hourly,
+        on_demand_hourly=line.on_demand_hourly,
+    )
+
+
+def vm_request(
+    spec: ClusterSpec, event: events.VmRequested, public_key: str, whose: Mapping[str, str] = MappingProxyType({})
+) -> VmRequest:
+    """What Compute Engine is asked for. The same event always makes the same request, with the same identity."""
+    model = event.provisioning_model
+    assert model in ("spot", "preemptible", "standard")
+    gpu = accelerator(event.accelerator) if event.accelerator else None
+    with_gpu, image = has_gpu(event.accelerator), image_of(spec, event.accelerator)
+    attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
+    seat = event.role == CONTROLLER
+    return VmRequest(
+        name=instance_name(spec, event.vm),
+        zone=event.zone,
+        machine_type=event.machine_type,
+        accelerator=attached,
+        accelerator_count=1 if attached else 0,
+        provisioning_model=model,
+        labels={
+            LABEL: spec.name,
+            **whose,
+            **labels(spec),  # last of these: without an id they say otherwise who the owner is
+            ROLE_LABEL: event.role,
+            **(SEAT_LABEL if seat else {}),
+            **(PROXY_LABEL if spec.through_proxy else {}),
+        },
+        ssh_public_key=public_key,
+        user=account(event.role),
+        tags=(controller_tag(spec) if seat else tag(spec),),
+        metadata=_metadata(spec, event.role, with_gpu, image),
+        termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
+        image=image,
+        disk_gb=0 if image else CONTROLLER_DISK_GB if seat else DISK_GB,
+        network=spec.network or "",
+        subnet=spec.subnet or "",
+        external_ip=spec.external_ip,
+        service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
+        request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
+    )
+
+
+def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:
+    if spec.emulated:
+        return {}  # such VMs have what they need, and nobody there is an administrator
+    if role == CONTROLLER:
+        return {"startup-script": controller_script()}
+    return {"startup-script": account_script(with_gpu=with_gpu) if image else startup_script(with_gpu=with_gpu)}

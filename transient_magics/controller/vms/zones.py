@@ -1,0 +1,72 @@
+"""Which zones have a cluster's GPUs, as Compute Engine lists them now; the catalog's table is of a certain day.
+
+Asked once, before the first VM, about GPUs whose zones the user left to us. The answer is an event of the journal, so
+that all controllers of the cluster go by the same zones. Zones that the catalog does not know have the catalog's price
+of the nearest region, unless Google's of today are known (`live_prices`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from ...catalog import accelerator, continent, price_list, region
+from ...cloud import ComputeEngine, Shape
+from ...errors import AccessError, CredentialsError
+from ...journal import events
+from ...spec import ClusterSpec
+from ...spec.pricing import with_home, worker_prices
+
+log = logging.getLogger(__name__)
+
+
+async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
+    """Where the GPUs are, if that differs from the declaration. Who may not list them goes by the catalog; else a
+    failure is a CloudError."""
+    found: dict[str, frozenset[str]] = {}
+    for kind, zones in open_zones(spec).items():
+        gpu = accelerator(kind)
+        shape = Shape(spec.price(kind, zones[0]).machine_type, "" if gpu.bundled else gpu.compute_engine_name)
+        try:
+            found[kind] = await engine.zones_with(shape)
+        except CredentialsError:
+            raise  # says nothing about the zones
+        except AccessError as error:
+            log.info("the zones of %s are the catalog's: %s", kind, error)
+    changed = adapted(spec, found)
+    if changed is None:
+        return None
+    return events.ClusterZonesFound(zones=dict(changed.candidates), spec=changed.to_dict())
+
+
+def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
+    """The GPUs that may be in any zone of their continent, and those of the catalog."""
+    kinds = dict.fromkeys(group.accelerator for group in spec.groups if not group.zone)
+    return {
+        kind: zones
+        for kind in kinds
+        if accelerator(kind).compute_engine_name and not set(zones := spec.zones_for(kind)) <= set(spec.zones)
+    }
+
+
+def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterSpec | None:
+    """`spec` with the zones that were found (by GPU), in the order of the declaration; None where they are the same.
+
+    Zones that are new come after the known ones of their region or continent, and a GPU that was found in no zone of
+    the continent keeps those of the catalog.
+    """
+    home, candidates = spec.zones[0], dict(spec.candidates)
+    for kind, offered in found.items():
+        # Zones with names of another form are for other purposes (`us-central1-ai1a`).
+        near = {zone for zone in offered if region(zone) != zone and continent(zone) == continent(home)}
+        order = [zone for zone in candidates[kind] if zone in near]
+        order += sorted(near.difference(order))
+        if order:
+            own = sorted(order, key=lambda zone: (zone != home, region(zone) != region(home)))
+            candidates[kind] = tuple(own)
+    if candidates == spec.candidates:
+        return None
+    lines = price_list(spec.prices, external_ip=spec.external_ip)
+    prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
+    return with_home(replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines).with_end()

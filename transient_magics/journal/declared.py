@@ -1,0 +1,199 @@
+"""What this machine's user asked for, apart from what a journal says of it.
+
+A journal that a controller on a VM went on writing, or that comes out of a bucket, is a stranger's word there: user
+code runs beside it. So what is rented, in which project, with which image and account and within which limits, and what
+a run is, follows from files of this machine alone: `spec.json` or, since the cluster was handed over, `agreed.json`
+(what this machine's own controller and commands made of it), and each run's `run.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from .. import places
+from ..catalog import transfer_price
+from ..errors import AgreementError, ClusterError, DeclarationError
+from ..protocol import checks
+from ..protocol.names import checked_name
+from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
+from . import events
+from .cost import at_the_end
+from .events import Event
+from .state import ClusterState, RunState, fold
+
+AGREED = "agreed.json"
+ATTACHED = "attached"
+"""A file in the folders of clusters that another machine declared: what this machine follows, in a sentence."""
+_BROUGHT = "brought"
+_SPEC = "spec.json"
+
+
+def run_folder(directory: Path, run: str) -> Path:
+    """The folder of a run in the folder of its cluster. Raises ClusterError where `run` is no name."""
+    try:
+        return directory / "runs" / checked_name(run)
+    except ValueError as error:
+        raise ClusterError(f"There is no such run: {error}") from None
+
+
+# The cluster
+
+
+def agree(directory: Path, spec: ClusterSpec) -> None:
+    """Note what the cluster is by this machine's own decisions and its user's commands."""
+    fresh = directory / f".{AGREED}.{os.getpid()}"
+    fresh.write_text(json.dumps(spec.to_dict(), indent=1))
+    fresh.replace(directory / AGREED)
+
+
+def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
+    """What the cluster is as far as this machine knows by itself.
+
+    Without a note (an earlier version handed the cluster over) by what `history` says before the first hand-over.
+    Raises DeclarationError where the declaration cannot be read.
+    """
+    try:
+        for name in (AGREED, _SPEC):
+            if (path := directory / name).exists():
+                spec = ClusterSpec.from_dict(checks.parsed_object(path.read_bytes()))
+                own = name == AGREED or (directory / ATTACHED).exists()
+                return spec if own else _before_the_first_hand_over(spec, history)
+    except (OSError, ValueError) as error:
+        raise DeclarationError(f"The cluster's declaration cannot be read: {error}", where=str(directory)) from error
+    raise DeclarationError("The cluster's declaration is gone", where=str(directory))
+
+
+def unreadable(directory: Path) -> str:
+    """Why nobody can say what the cluster in this folder is, in one sentence, or nothing."""
+    try:
+        ClusterSpec.from_dict(checks.parsed_object((directory / _SPEC).read_bytes()))
+        with suppress(FileNotFoundError), (directory / "journal.jsonl").open("rb"):
+            pass
+    except (OSError, ValueError, DeclarationError) as error:
+        why = error.what if isinstance(error, DeclarationError) else str(error)
+        return f"The folder of {directory.name} on this machine cannot be read: {why.rstrip('.')} ({directory})."
+    return ""
+
+
+def _before_the_first_hand_over(spec: ClusterSpec, history: Iterable[Event]) -> ClusterSpec:
+    state = ClusterState()
+    for event in history:
+        if isinstance(event, events.ControllerMoved) and event.vm:
+            return state.spec or spec
+        state = fold(state, event)
+    return spec
+
+
+def was_elsewhere(history: Iterable[Event]) -> bool:
+    """Whether another machine was ever in charge: then what the journal says since is not this machine's."""
+    return any(isinstance(event, events.ControllerMoved) and event.vm for event in history)
+
+
+def differences(told: ClusterSpec | None, known: ClusterSpec) -> list[str]:
+    """What a journal says of a cluster otherwise than this machine knows it: the fields, in order."""
+    other = asdict(told) if told else {}
+    return [name for name, value in asdict(known).items() if other.get(name) != value]
+
+
+def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: float) -> ClusterSpec:
+    """`known` with the workers that this machine's user asks for.
+
+    Raises ClusterError where they are too many, or the money would not last for them until the VMs end by themselves:
+    Compute Engine changes the time limit of VMs that are stopped, not of those that run (instances.setScheduling).
+    Of what is `wanted` only the groups are taken, with their prices and zones, which were reckoned from `known`.
+    Traffic has the price of the zone in which the parameter servers are, wherever most workers are from now on.
+    """
+    if wanted.worker_count > known.max_workers:
+        what = f"{wanted.worker_count} workers are more than the {known.max_workers} that {known.name} may have"
+        raise ClusterError(what, fix="Declare the cluster with --max-workers.")
+    # What was declared before there was such a price has VMs with the end that follows from what it cost until now.
+    end_hourly = known.end_hourly or known.most_hourly
+    new = replace(
+        known, groups=wanted.groups, prices=wanted.prices, candidates=wanted.candidates, end_hourly=end_hourly
+    )
+    servers = (vm.zone for vm in state.living if vm.role == PARAMETER_SERVER)
+    home = next(servers, new.home_zone)
+    traffic = {zone: transfer_price(zone, home).dollars_per_gib for zone in new.all_zones}
+    traffic = {**known.transfer_prices, **traffic}  # what was exchanged with zones that are left stays on the bill
+    new = replace(new, transfer_prices={zone: price for zone, price in traffic.items() if price})
+    cost = at_the_end(state, new, now)
+    if known.max_cost is not None and cost > known.max_cost * (1 + 1e-9) and new.most_hourly > known.most_hourly:
+        left = render_duration(state.seconds_left(now))
+        what = f"{new.spec} could come to {render_money(cost)} until the VMs of {known.name} end in {left}"
+        raise ClusterError(
+            f"{what}, its limit is {render_money(known.max_cost)}, and Compute Engine moves no end of a VM that runs",
+            fix="Take fewer workers. A cluster that is declared with --max-workers N ends as early as N workers need.",
+        )
+    return new
+
+
+# Its runs
+
+
+def declared_run(directory: Path, run: RunState) -> RunState:
+    """The run with what its `run.json` on this machine says of it. Raises ClusterError where there is none."""
+    path = run_folder(directory, run.name) / "run.json"
+    try:
+        values = checks.parsed_object(path.read_bytes())
+        spec = RunSpec.from_dict({**values, "name": run.name, "token": ""})
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"The declaration of {run.name} cannot be read: {error}", where=str(path)) from error
+    return replace(run, spec=spec)
+
+
+def note_brought(directory: Path, run: str) -> None:
+    """Note that the code of a run is another machine's, before it comes."""
+    places.private(directory / _BROUGHT)
+    (directory / _BROUGHT / checked_name(run)).touch()
+
+
+def is_brought(directory: Path, run: str) -> bool:
+    """Whether the code of the run came from a VM: another machine's user declared it."""
+    return (directory / _BROUGHT / run).exists()
+
+
+def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
+    """See that this machine's user agrees to run the code of a run here, if it is not his own from here.
+
+    With `trust` he does, to the code as it is now. Raises AgreementError where he has not.
+    """
+    if not is_brought(directory, run):
+        return
+    folder, note = run_folder(directory, run), directory / _BROUGHT / run
+    digest = fingerprint(folder)
+    if trust:
+        note.write_text(digest)
+    elif note.read_text() != digest:
+        what = f"The code of {run} came from a VM of {directory.name}, and would run on this machine"
+        raise AgreementError(
+            f"{what}: {folder / 'cell.py'}, SHA-256 of all of it {digest}",
+            fix="Look at it; trust=True (on the command line --trust) agrees to it as it is.",
+        )
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 of all of a run that can run: its declaration, cell, packages and what it includes."""
+    found = [folder / "run.json", folder / "cell.py"]
+    found += [path for name in ("include", "pip", "wheels") for path in (folder / name).rglob("*")]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in found if path.is_file()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def shown(spec: ClusterSpec, seat: Mapping[str, Any]) -> str:
+    """What a machine that attaches would follow, in one sentence. `seat`: the controller's VM."""
+    where = f"project {spec.project}" if spec.project else "the emulator"
+    limits = f"{spec.max_seconds / 3600:g} h" + (f" and ${spec.max_cost:.2f}" if spec.max_cost is not None else "")
+    return (
+        f"{spec.name} in {where}: {spec.spec}, limits {limits}; its controller runs on {seat['name']} "
+        f"(id {seat['id']}, {seat['zone']}, owner {seat['owner']})"
+    )
