@@ -33,7 +33,7 @@ from _guard import elsewhere
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.emulator.machine import OPERATION_THREADS
+from transient_magics.emulator.vms.machine import OPERATION_THREADS
 from transient_magics.journal import metrics
 
 TURN = 1.0

@@ -17,7 +17,7 @@ from transient_magics.client import commands, programs
 from transient_magics.client import weather as faces
 from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import granted, serve
-from transient_magics.emulator import wire
+from transient_magics.emulator.rest import wire
 from transient_magics.errors import ClusterError, DeclarationError, TransientError, told
 
 

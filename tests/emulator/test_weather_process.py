@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from transient_magics.catalog import published
-from transient_magics.emulator import tables
+from transient_magics.emulator.rest import tables
 from transient_magics.emulator.weather import files, startup
 from transient_magics.emulator.weather.revocations import (
     Due,

@@ -1,8 +1,8 @@
 """Whoever looks on: what the user declared and what Compute Engine was asked and has, never what the controller thinks.
 
 Its rules are written down here once more, from what README and `controller/decisions/capacity.py` promise, and not
-shared with the code under test. Simulated sequences report each call to it as it happens, emulated ones from what the emulator
-lists and the times in the journal. What is not as it must be is in `broken`, with the promise that it breaks.
+shared with the code under test. Simulated sequences report each call to it as it happens, emulated ones from what the
+emulator lists and the times in the journal. What is not as it must be is in `broken`, with the promise that it breaks.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from typing import Any
 
 from .. import places
 from ..errors import TransientError, UnreachableError
-from . import isolation
-from .isolation import Isolation
+from .network import isolation
+from .network.isolation import Isolation
 from .settings import Settings, find
 
 _PREDECESSOR_SECONDS = 10

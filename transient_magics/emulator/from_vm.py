@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from . import wire
-from .guard import FROM_A_VM
 from .instances import Record
-from .metadata_server import RequestFactory
+from .network.guard import FROM_A_VM
+from .rest import wire
 from .storage import Endpoint, rights, tokens
+from .vms.metadata_server import RequestFactory
 from .weather import api as weather
 
 _COMPUTE = "/compute/"

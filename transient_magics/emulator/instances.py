@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import catalog
 from ..journal.clock import Clock
-from . import tables, wire
+from .rest import tables, wire
 
 DAY = 86_400.0
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")

@@ -19,22 +19,22 @@ from typing import Any
 from aiohttp import web
 
 from ..version import VERSION
-from . import isolation, netlink
-from .api import Api, errors
-from .fleet import Fleet
+from .compute.api import Api, errors
 from .from_vm import FromVm
-from .guard import Guard
-from .isolation import Isolation
-from .machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX, hardware_address
-from .operations import Operations
+from .network import isolation, netlink
+from .network.guard import Guard
+from .network.isolation import Isolation
+from .network.relay import Relay
 from .project.api import ProjectApi
 from .project.permissions import Door
 from .project.state import BUCKETS, Project
-from .relay import Relay
-from .rest import LARGEST_BODY
+from .rest.calls import LARGEST_BODY
+from .rest.operations import Operations
+from .rest.store import Store, write_atomically
 from .settings import Settings
 from .storage import Endpoint, rights, tokens
-from .store import Store, write_atomically
+from .vms.fleet import Fleet
+from .vms.machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX, hardware_address
 from .weather.api import WeatherApi
 from .weather.faults import Faults
 from .weather.weather import Weather

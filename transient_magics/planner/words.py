@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..spec import render_duration, render_table
 from ..spec import render_money as money
-from .forecast import Forecast
-from .plan import Plan
-from .search import Search
+
+if TYPE_CHECKING:
+    from .forecast import Forecast
+    from .plan import Plan
+    from .search import Search
 
 MOST_ROWS = 8
 _MINUTES = 300.0  # an interval that is shorter is told by the second

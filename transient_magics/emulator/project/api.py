@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 
 from ...errors import DeclarationError, told
-from .. import wire
-from ..rest import answering, body
+from ..rest import wire
+from ..rest.calls import answering, body
 from . import permissions, policies, state
 from .state import Project
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import wire
-from ..guard import FROM_A_VM
+from ..network.guard import FROM_A_VM
+from ..rest import wire
 from . import state
 from .state import Project
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import catalog
-from .. import wire
+from ..rest import wire
 from .state import POLICIES, Project
 
 _PAGE = "https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from .. import tables, wire
+from ..rest import tables, wire
 from .state import QUOTAS, Project
 
 

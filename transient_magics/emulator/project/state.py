@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
-from ..store import write_atomically
+from ..rest.store import write_atomically
 
 _LOG = logging.getLogger(__name__)
 

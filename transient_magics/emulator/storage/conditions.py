@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import wire
+from ..rest import wire
 
 
 class NotModified(Exception):

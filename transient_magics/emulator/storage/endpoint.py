@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from aiohttp import web
 
-from .. import batches, wire
 from ..project import policies
 from ..project.state import Project
+from ..rest import batches, wire
 from . import downloads, in_parts, rights, tokens
 from .in_parts import PartUploads
 from .rights import Rights

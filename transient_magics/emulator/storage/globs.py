@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from .. import wire
+from ..rest import wire
 
 _TOKEN = re.compile(r"\*\*|\*|\?|\[!?[^]]+\]|\{|\}|,|.", re.DOTALL)
 

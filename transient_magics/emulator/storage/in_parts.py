@@ -19,8 +19,8 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from ... import places
-from .. import wire
-from ..store import write_atomically
+from ..rest import wire
+from ..rest.store import write_atomically
 from .conditions import Conditions
 from .digests import of_file
 from .incoming import Incoming

@@ -13,7 +13,7 @@ from email.message import Message
 from email.parser import HeaderParser
 from typing import Any
 
-from .. import wire
+from ..rest import wire
 
 _BOUNDARY = re.compile(r"""boundary=("[^"]*"|'[^']*'|[^;\s]+)""", re.IGNORECASE)
 _MOST = 1 << 20  # bytes of headers and JSON

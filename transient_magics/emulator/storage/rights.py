@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from .. import wire
+from ..rest import wire
 
 _READ = frozenset({"storage.objects.get", "storage.objects.list"})
 _USE = _READ | {"storage.objects.create", "storage.objects.update", "storage.objects.delete"}

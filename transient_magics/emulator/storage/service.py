@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import partial, wire
+from ..rest import partial, wire
 from . import globs, rights
 from .conditions import Conditions, NotModified, number
 from .digests import CHUNK, Digest

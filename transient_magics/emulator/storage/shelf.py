@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ... import places
-from .. import wire
+from ..rest import wire
 from . import rights
 from .conditions import Conditions
 from .digests import Digest

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from ..store import write_atomically
+from ..rest.store import write_atomically
 from . import rights
 
 PATH = "/v1/token"

@@ -19,8 +19,8 @@ from typing import Any
 from aiohttp import web
 
 from ... import places
-from .. import wire
-from ..store import write_atomically
+from ..rest import wire
+from ..rest.store import write_atomically
 from . import digests
 from .conditions import Conditions
 from .digests import Digest

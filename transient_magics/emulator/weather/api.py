@@ -12,9 +12,9 @@ from collections.abc import Callable
 from aiohttp import web
 
 from ...errors import DeclarationError, told
-from .. import wire
 from ..instances import Record
-from ..rest import answering, body
+from ..rest import wire
+from ..rest.calls import answering, body
 from .weather import Weather
 
 PATH = "/emulator/v1/weather"

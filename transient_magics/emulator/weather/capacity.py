@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import catalog
-from .. import tables, wire
+from ..rest import tables, wire
 from .settings import Quota, Stockout
 
 _HELP = "https://cloud.google.com/compute/docs/resource-error"

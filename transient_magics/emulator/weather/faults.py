@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import wire
+from ..rest import wire
 from . import chance
 from .settings import Latency, Settings
 

@@ -7,8 +7,8 @@ import logging
 import time
 from typing import Protocol
 
-from .. import wire
 from ..instances import Record
+from ..rest import wire
 from .revocations import Transient
 from .weather import Weather, gpu_of
 

@@ -16,7 +16,7 @@ from ... import catalog
 from ...catalog import published
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
-from .. import tables, wire
+from ..rest import tables, wire
 from . import files, reading
 from .files import Rows
 

@@ -19,9 +19,9 @@ from ... import catalog
 from ...catalog import published
 from ...errors import DeclarationError
 from ...journal.clock import Clock, rate_of
-from .. import wire
 from ..instances import Record
-from ..store import write_atomically
+from ..rest import wire
+from ..rest.store import write_atomically
 from . import capacity, chance, startup
 from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow

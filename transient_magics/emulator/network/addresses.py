@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from . import wire
+from ..rest import wire
 
 _FIRST, _COUNT = 2, 4000
 _MOST_VMS = 1000  # as many cables as a bridge of Linux takes

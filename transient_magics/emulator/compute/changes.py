@@ -6,11 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from . import instances, rest, wire
+from .. import instances
+from ..instances import Record
+from ..rest import calls, wire
+from ..rest.operations import Operations
+from ..vms.fleet import Fleet
 from .disks import Disks
-from .fleet import Fleet
-from .instances import Record
-from .operations import Operations
 from .resources import in_use
 
 _MOST_DISKS = 128
@@ -24,19 +25,19 @@ class Changes:
     def __init__(self, fleet: Fleet, operations: Operations, disks: Disks) -> None:
         self._fleet, self._operations, self._disks = fleet, operations, disks
 
-    def routes(self) -> list[rest.Route]:
+    def routes(self) -> list[calls.Route]:
         """What clients can ask for."""
-        instance = f"{rest.BASE}/zones/{{zone}}/instances/{{instance}}"
+        instance = f"{calls.BASE}/zones/{{zone}}/instances/{{instance}}"
         changes = {
             "setTags": self._set_tags, "setScheduling": self._set_scheduling, "setMachineType": self._set_machine_type,
             "setDeletionProtection": self._protect, "setDiskAutoDelete": self._set_auto_delete,
             "attachDisk": self._attach, "detachDisk": self._detach,
         }  # fmt: skip
 
-        def changing(kind: str) -> rest.Handler:
-            async def change(request: web.Request) -> rest.Answer:
-                body, asked = await rest.body(request), rest.request_id(request)
-                if known := self._operations.repeated(rest.project(request), asked):
+        def changing(kind: str) -> calls.Handler:
+            async def change(request: web.Request) -> calls.Answer:
+                body, asked = await calls.body(request), calls.request_id(request)
+                if known := self._operations.repeated(calls.project(request), asked):
                     return known
                 record = self._record(request)
                 return self._fleet.change(record, kind, changes[kind](record, body, request), asked)
@@ -51,16 +52,16 @@ class Changes:
         ]
 
     def _record(self, request: web.Request) -> Record:
-        rest.scope(request)
-        return self._fleet.get(rest.project(request), request.match_info["zone"], request.match_info["instance"])
+        calls.scope(request)
+        return self._fleet.get(calls.project(request), request.match_info["zone"], request.match_info["instance"])
 
-    def _reset(self, request: web.Request) -> rest.Answer:
-        asked = rest.request_id(request)
-        if known := self._operations.repeated(rest.project(request), asked):
+    def _reset(self, request: web.Request) -> calls.Answer:
+        asked = calls.request_id(request)
+        if known := self._operations.repeated(calls.project(request), asked):
             return known
         return self._fleet.reset(self._record(request), asked)
 
-    def _suspend(self, request: web.Request) -> rest.Answer:
+    def _suspend(self, request: web.Request) -> calls.Answer:
         # As for machines with GPUs on Compute Engine: memory that processes of this machine hold is not written away.
         record = self._record(request)
         kind = wire.last(record.resource["machineType"])
@@ -68,13 +69,13 @@ class Changes:
             400, "unsupportedOperation", f"Suspending instances of machine type {kind} is not supported."
         )
 
-    def _resume(self, request: web.Request) -> rest.Answer:
+    def _resume(self, request: web.Request) -> calls.Answer:
         record = self._record(request)
         why = f"Instance is in state {record.status}; only a SUSPENDED instance can be resumed."
         raise wire.invalid("instance", wire.path_of(record.resource["selfLink"]), why)
 
     def _set_tags(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:
-        rest.check_fingerprint(body.get("fingerprint"), record.resource["tags"]["fingerprint"], "tags")
+        calls.check_fingerprint(body.get("fingerprint"), record.resource["tags"]["fingerprint"], "tags")
         return {"tags": instances.checked_tags(body)}
 
     def _set_scheduling(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:

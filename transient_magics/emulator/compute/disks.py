@@ -13,13 +13,13 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import places
-from . import rest, tables, wire
+from ... import places
+from ..instances import Record
+from ..rest import calls, tables, wire
+from ..rest.operations import Operations
+from ..vms.fleet import Fleet
 from .contents import Filled
-from .fleet import Fleet
 from .images import Images
-from .instances import Record
-from .operations import Operations
 from .resources import Resource
 
 _LOG = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class Disks(Filled):
         self._fleet, self._images, self._vms = fleet, images, state / "vms"
         images.disk = self._source
 
-    def routes(self) -> list[rest.Route]:
-        return [*super().routes(), ("POST", f"{rest.BASE}/zones/{{zone}}/disks/{{name}}/resize", self._resize)]
+    def routes(self) -> list[calls.Route]:
+        return [*super().routes(), ("POST", f"{calls.BASE}/zones/{{zone}}/disks/{{name}}/resize", self._resize)]
 
     def new(self, project: str, scope: str, body: dict[str, Any]) -> Resource:
         zone = scope.partition("/")[2]
@@ -142,8 +142,8 @@ class Disks(Filled):
                 return disk, self._vms / record.folder / "home", user
         return disk, self.contents(disk), ""
 
-    async def _resize(self, request: web.Request) -> rest.Answer:
-        body = await rest.body(request)
+    async def _resize(self, request: web.Request) -> calls.Answer:
+        body = await calls.body(request)
         if known := self.repeated(request):
             return known
         project, scope, disk = self.own(request)
@@ -152,7 +152,7 @@ class Disks(Filled):
             why = f"New disk size '{size}' must be larger than existing size '{disk['sizeGb']}'."
             raise wire.invalid("sizeGb", size, why)
         self.keep(project, scope, disk | {"sizeGb": size})
-        return self.done(project, scope, "resizeDisk", disk, rest.request_id(request))
+        return self.done(project, scope, "resizeDisk", disk, calls.request_id(request))
 
 
 def holder(instance: str, auto_delete: bool) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import places
-from .operations import Operations
+from ... import places
+from ..rest.operations import Operations
+from ..rest.store import remove_folder
 from .resources import Resource, Resources
-from .store import remove_folder
 
 _LOG = logging.getLogger(__name__)
 

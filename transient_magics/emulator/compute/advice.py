@@ -16,9 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
-from .. import catalog
-from . import rest, tables, wire
-from .weather.weather import Weather, gpu_called
+from ... import catalog
+from ..rest import calls, tables, wire
+from ..weather.weather import Weather, gpu_called
 
 _LONGEST_HOURS = 24.0
 _SOLD_OUT = 0.02  # the obtainability of what every request for is refused
@@ -35,15 +35,15 @@ class Advice:
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
 
-    def routes(self) -> list[rest.Route]:
+    def routes(self) -> list[calls.Route]:
         """What clients can ask for."""
-        bases = [f"{base}/regions/{{region}}/advice" for base in (rest.BASE, rest.BASE.replace("/v1/", "/beta/"))]
+        bases = [f"{base}/regions/{{region}}/advice" for base in (calls.BASE, calls.BASE.replace("/v1/", "/beta/"))]
         asked = {"capacity": self._capacity, "capacityHistory": self._history}
         return [("POST", f"{base}/{what}", answer) for base in bases for what, answer in asked.items()]
 
-    async def _capacity(self, request: web.Request) -> rest.Answer:
-        region, body = rest.scope(request).partition("/")[2], await rest.body(request)
-        project, size = rest.project(request), body.get("size") or 1
+    async def _capacity(self, request: web.Request) -> calls.Answer:
+        region, body = calls.scope(request).partition("/")[2], await calls.body(request)
+        project, size = calls.project(request), body.get("size") or 1
         if not isinstance(size, int) or not 1 <= size <= 1000:
             raise wire.invalid("size", size, "Must be between 1 and 1000.")
         model = ((body.get("instanceProperties") or {}).get("scheduling") or {}).get("provisioningModel") or "STANDARD"
@@ -103,9 +103,9 @@ class Advice:
         lifetime = self._weather.lifetime(gpu, region)
         return _LONGEST_HOURS * (1 - scarcity) * 3600 if lifetime is None else lifetime
 
-    async def _history(self, request: web.Request) -> rest.Answer:
-        region, body = rest.scope(request).partition("/")[2], await rest.body(request)
-        project, properties = rest.project(request), body.get("instanceProperties") or {}
+    async def _history(self, request: web.Request) -> calls.Answer:
+        region, body = calls.scope(request).partition("/")[2], await calls.body(request)
+        project, properties = calls.project(request), body.get("instanceProperties") or {}
         model = (properties.get("scheduling") or {}).get("provisioningModel")
         if model != "SPOT":
             raise wire.invalid(_MODEL, model, "Must be SPOT.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import wire
-from ..instances import Record
-from ..weather.capacity import Refusal
-from . import quotas, state
-from .state import Project
+from ...instances import Record
+from ...project import quotas, state
+from ...project.state import Project
+from ...rest import wire
+from ...weather.capacity import Refusal
 
 
 def of(project: Project) -> Callable[[Record, list[Record]], Refusal | None]:

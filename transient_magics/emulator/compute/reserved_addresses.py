@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from . import wire
+from ..rest import wire
 from .resources import Resource, Resources
 
 _EXTERNAL = [ipaddress.IPv4Network(each) for each in ("203.0.113.0/24", "198.51.100.0/24", "192.0.2.0/24")]

@@ -12,15 +12,16 @@ from typing import Any
 
 from aiohttp import web
 
-from . import instances, lists, rest, wire
-from .operations import Operations
-from .store import Store
+from .. import instances
+from ..rest import calls, lists, wire
+from ..rest.operations import Operations
+from ..rest.store import Store
 
 Resource = dict[str, Any]
 _PATTERNS = {
-    "zones": f"{rest.BASE}/zones/{{zone}}",
-    "regions": f"{rest.BASE}/regions/{{region}}",
-    "global": f"{rest.BASE}/{{global:global}}",
+    "zones": f"{calls.BASE}/zones/{{zone}}",
+    "regions": f"{calls.BASE}/regions/{{region}}",
+    "global": f"{calls.BASE}/{{global:global}}",
 }
 
 
@@ -187,9 +188,9 @@ class Resources:
 
     # Requests.
 
-    def routes(self) -> list[rest.Route]:
+    def routes(self) -> list[calls.Route]:
         """What clients can ask for."""
-        routes: list[rest.Route] = []
+        routes: list[calls.Route] = []
         for scope in self.scopes:
             every, single = f"{_PATTERNS[scope]}/{self.collection}", f"{_PATTERNS[scope]}/{self.collection}/{{name}}"
             routes += [
@@ -205,12 +206,12 @@ class Resources:
             if self.labels:
                 routes.append(("POST", f"{single}/setLabels", self._set_labels))
         if self.scopes != ("global",):
-            routes.append(("GET", f"{rest.BASE}/aggregated/{self.collection}", self._aggregate))
+            routes.append(("GET", f"{calls.BASE}/aggregated/{self.collection}", self._aggregate))
         return routes
 
     def asked(self, request: web.Request) -> tuple[str, str, Resource]:
         """Project, scope and the resource that a request is about. ApiError 404 where there is none."""
-        project, scope = rest.project(request), rest.scope(request)
+        project, scope = calls.project(request), calls.scope(request)
         return project, scope, self.find(project, scope, request.match_info["name"])
 
     def own(self, request: web.Request) -> tuple[str, str, Resource]:
@@ -221,59 +222,59 @@ class Resources:
             raise wire.ApiError(403, "forbidden", f"Permission to change '{path}' is denied")
         return project, scope, resource
 
-    def repeated(self, request: web.Request) -> rest.Answer:
+    def repeated(self, request: web.Request) -> calls.Answer:
         """The operation that this very request started before, if any."""
-        return self.operations.repeated(rest.project(request), rest.request_id(request))
+        return self.operations.repeated(calls.project(request), calls.request_id(request))
 
-    def _list(self, request: web.Request) -> rest.Answer:
-        project, scope = rest.project(request), rest.scope(request)
+    def _list(self, request: web.Request) -> calls.Answer:
+        project, scope = calls.project(request), calls.scope(request)
         found = [self.shown(project, each) for each in self.within(project, scope)]
         return lists.page(request, f"{self.kind}List", found, wire.link(project, scope, self.collection))
 
-    def _aggregate(self, request: web.Request) -> rest.Answer:
-        project = rest.project(request)
+    def _aggregate(self, request: web.Request) -> calls.Answer:
+        project = calls.project(request)
         scopes = [
-            *(rest.all_zones() if "zones" in self.scopes else ()),
-            *(rest.all_regions() if "regions" in self.scopes else ()),
+            *(calls.all_zones() if "zones" in self.scopes else ()),
+            *(calls.all_regions() if "regions" in self.scopes else ()),
             *(("global",) if "global" in self.scopes else ()),
         ]
         found = [(scope, self.shown(project, each)) for scope in scopes for each in self.within(project, scope)]
         own = wire.link(project, "aggregated", self.collection)
         return lists.aggregated(request, f"{self.kind}AggregatedList", self.collection, found, scopes, own)
 
-    def _get(self, request: web.Request) -> rest.Answer:
+    def _get(self, request: web.Request) -> calls.Answer:
         project, _, resource = self.asked(request)
         return self.shown(project, resource)
 
-    async def _insert(self, request: web.Request) -> rest.Answer:
-        project, scope, body = rest.project(request), rest.scope(request), await rest.body(request)
+    async def _insert(self, request: web.Request) -> calls.Answer:
+        project, scope, body = calls.project(request), calls.scope(request), await calls.body(request)
         if known := self.repeated(request):
             return known
         given = {name: value for name, value in body.items() if not name.startswith("_")}
         resource = self.add(project, scope, {**given, "_query": dict(request.query)})
-        return self.inserted(project, scope, resource, rest.request_id(request))
+        return self.inserted(project, scope, resource, calls.request_id(request))
 
     def inserted(self, project: str, scope: str, resource: Resource, request: str | None) -> dict[str, Any]:
         """The operation of an insert."""
         return self.done(project, scope, "insert", resource, request)
 
-    def _delete(self, request: web.Request) -> rest.Answer:
+    def _delete(self, request: web.Request) -> calls.Answer:
         if known := self.repeated(request):
             return known
         project, scope, resource = self.own(request)
         if users := self.users(project, resource):
             raise in_use(self.noun, resource["selfLink"], users[0])
-        operation = self.done(project, scope, "delete", resource, rest.request_id(request))
+        operation = self.done(project, scope, "delete", resource, calls.request_id(request))
         self.remove(project, scope, resource)
         return operation
 
-    async def _patch(self, request: web.Request) -> rest.Answer:
-        body = await rest.body(request)
+    async def _patch(self, request: web.Request) -> calls.Answer:
+        body = await calls.body(request)
         if known := self.repeated(request):
             return known
         project, scope, resource = self.own(request)
         if "fingerprint" in resource:
-            rest.check_fingerprint(body.get("fingerprint"), resource["fingerprint"], self.noun)
+            calls.check_fingerprint(body.get("fingerprint"), resource["fingerprint"], self.noun)
         given = {name: value for name, value in body.items() if name in self.mutable}
         if request.method == "PATCH":
             wanted = {**resource, **given}
@@ -283,17 +284,17 @@ class Resources:
         wanted = {name: value for name, value in wanted.items() if value is not None}
         self.keep(project, scope, self.changed(project, scope, wanted))
         kind = "patch" if request.method == "PATCH" else "update"
-        return self.done(project, scope, kind, resource, rest.request_id(request))
+        return self.done(project, scope, kind, resource, calls.request_id(request))
 
-    async def _set_labels(self, request: web.Request) -> rest.Answer:
-        body = await rest.body(request)
+    async def _set_labels(self, request: web.Request) -> calls.Answer:
+        body = await calls.body(request)
         if known := self.repeated(request):
             return known
         project, scope, resource = self.own(request)
-        rest.check_fingerprint(body.get("labelFingerprint"), resource["labelFingerprint"], "label")
+        calls.check_fingerprint(body.get("labelFingerprint"), resource["labelFingerprint"], "label")
         fields = instances.labelled(body.get("labels") or {})
         self.keep(project, scope, {**{k: v for k, v in resource.items() if k != "labels"}, **fields})
-        return self.done(project, scope, "setLabels", resource, rest.request_id(request))
+        return self.done(project, scope, "setLabels", resource, calls.request_id(request))
 
 
 def in_use(noun: str, link: str, user: str) -> wire.ApiError:

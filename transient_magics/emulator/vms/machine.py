@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import places
-from . import isolation, netlink
+from ... import places
+from ..network import isolation, netlink
+from ..network.isolation import Isolation
 from .descriptors import readable
-from .isolation import Isolation
 
 BRIDGE, BRIDGE_ADDRESS, PREFIX = "transient0", "10.128.0.1", 20
 METADATA_ADDRESS = "169.254.169.254"

@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from . import wire
-from .disks import Disks, holder
-from .fleet import Fleet
-from .images import Images
-from .instances import new_record
-from .networks import Networks
-from .project import policies
-from .project.state import Project
-from .resources import Resource, in_use
+from ...instances import new_record
+from ...project import policies
+from ...project.state import Project
+from ...rest import wire
+from ...vms.fleet import Fleet
+from ..disks import Disks, holder
+from ..images import Images
+from ..networks import Networks
+from ..resources import Resource, in_use
 
 _DEFAULT_GB = 10
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from aiohttp import web
 
-from . import lists, tables, usage, wire
+from ..project import quotas
+from ..project.state import Project
+from ..rest import lists, tables, wire
+from ..rest.calls import BASE, Answer, Route, all_regions, all_zones
+from ..vms.fleet import Fleet
+from . import usage
 from .disks import Disks
-from .fleet import Fleet
 from .images import Images
 from .networks import Networks
-from .project import quotas
-from .project.state import Project
 from .reserved_addresses import Addresses
-from .rest import BASE, Answer, Route, all_regions, all_zones
 
 _Table = Callable[[str, str], list[dict[str, Any]]]
 

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..instances import Record
 from . import packet_filter
-from .instances import Record
 from .packet_filter import Rule
 
 _LOG = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .. import catalog
-from ..errors import DeclarationError
+from ... import catalog
+from ...errors import DeclarationError
 from . import wire
 
 _WRITTEN = "2026-01-15T00:00:00.000-08:00"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import places
+from ... import places
 
 _LOG = logging.getLogger(__name__)
 

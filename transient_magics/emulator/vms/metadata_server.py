@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from . import guard
+from ..network import guard
 
 Tree = dict[str, Any]
 RequestFactory = Callable[..., web.BaseRequest]

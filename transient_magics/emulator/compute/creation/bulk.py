@@ -18,11 +18,11 @@ from typing import Any
 
 from aiohttp import web
 
-from . import rest, tables, wire
-from .creation import Creation
-from .fleet import Fleet
-from .operations import Operations
-from .store import Store
+from ...rest import calls, tables, wire
+from ...rest.operations import Operations
+from ...rest.store import Store
+from ...vms.fleet import Fleet
+from .single import Creation
 
 _LOG = logging.getLogger(__name__)
 _MOST = 1000
@@ -81,11 +81,11 @@ class Bulk:
         self._operations, self._fleet, self._creation = operations, fleet, creation
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def routes(self) -> list[rest.Route]:
+    def routes(self) -> list[calls.Route]:
         """What clients can ask for."""
         return [
-            ("POST", f"{rest.BASE}/zones/{{zone}}/instances/bulkInsert", self._insert),
-            ("POST", f"{rest.BASE}/regions/{{region}}/instances/bulkInsert", self._insert),
+            ("POST", f"{calls.BASE}/zones/{{zone}}/instances/bulkInsert", self._insert),
+            ("POST", f"{calls.BASE}/regions/{{region}}/instances/bulkInsert", self._insert),
         ]
 
     def awaited(self) -> set[str]:
@@ -97,9 +97,9 @@ class Bulk:
         for entry in self._store:
             self._start(Job(**entry))
 
-    async def _insert(self, request: web.Request) -> rest.Answer:
-        project, scope, body = rest.project(request), rest.scope(request), await rest.body(request)
-        asked = rest.request_id(request)
+    async def _insert(self, request: web.Request) -> calls.Answer:
+        project, scope, body = calls.project(request), calls.scope(request), await calls.body(request)
+        asked = calls.request_id(request)
         if known := self._operations.repeated(project, asked):
             return known
         names = _names(body, [each.name for each in self._fleet.records(project)])

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from . import tables, wire
-from .operations import Operations
-from .project import state as lacking
-from .project.state import Project
+from ..project import state as lacking
+from ..project.state import Project
+from ..rest import tables, wire
+from ..rest.operations import Operations
 from .resources import Resource, Resources
 
 _RANGE, _GATEWAY = "10.128.0.0/20", "10.128.0.1"

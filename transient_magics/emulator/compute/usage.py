@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from . import tables, wire
+from ..rest import tables, wire
 
 Used = dict[str, float]
 _LIMIT = 5000.0

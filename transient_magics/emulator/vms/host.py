@@ -14,10 +14,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from .. import catalog
-from . import wire
-from .instances import Record
-from .isolation import Isolation, alive
+from ... import catalog
+from ..instances import Record
+from ..network.isolation import Isolation, alive
+from ..rest import wire
 from .machine import Machine, Plan
 from .metadata_server import Beside, MetadataServer, Tree
 from .secure_shell import SecureShell

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from . import rest, tables, wire
+from ..rest import calls, tables, wire
 from .contents import Filled
 from .resources import Resource, in_use
 
@@ -32,12 +32,12 @@ class Images(Filled):
     def standing(self, project: str, scope: str) -> Iterable[Resource]:
         return tables.images(project)
 
-    def routes(self) -> list[rest.Route]:
-        single = f"{rest.BASE}/{{global:global}}/images"
+    def routes(self) -> list[calls.Route]:
+        single = f"{calls.BASE}/{{global:global}}/images"
         return [
             *super().routes(),
             ("GET", f"{single}/family/{{family}}", self._get_family),
-            ("GET", f"{rest.BASE}/zones/{{in_zone}}/imageFamilyViews/{{family}}", self._get_view),
+            ("GET", f"{calls.BASE}/zones/{{in_zone}}/imageFamilyViews/{{family}}", self._get_view),
             ("POST", f"{single}/{{name}}/deprecate", self._deprecate),
         ]
 
@@ -79,16 +79,16 @@ class Images(Filled):
     def changed(self, project: str, scope: str, resource: Resource) -> Resource:
         return resource | _family(resource)
 
-    async def _get_family(self, request: web.Request) -> rest.Answer:
-        project = rest.project(request)
+    async def _get_family(self, request: web.Request) -> calls.Answer:
+        project = calls.project(request)
         return self.shown(project, self.newest(project, request.match_info["family"]))
 
-    async def _get_view(self, request: web.Request) -> rest.Answer:
+    async def _get_view(self, request: web.Request) -> calls.Answer:
         # The zone may be `-`; every zone has the same images.
         return {"image": await self._get_family(request)}
 
-    async def _deprecate(self, request: web.Request) -> rest.Answer:
-        body = await rest.body(request)
+    async def _deprecate(self, request: web.Request) -> calls.Answer:
+        body = await calls.body(request)
         if known := self.repeated(request):
             return known
         project, scope, resource = self.own(request)
@@ -99,7 +99,7 @@ class Images(Filled):
                   body.get(name)}  # fmt: skip
         rest_of = {name: value for name, value in resource.items() if name != "deprecated"}
         self.keep(project, scope, rest_of | ({} if state == "ACTIVE" else {"deprecated": {"state": state, **fields}}))
-        return self.done(project, scope, "deprecate", resource, rest.request_id(request))
+        return self.done(project, scope, "deprecate", resource, calls.request_id(request))
 
 
 def _family(body: dict[str, Any]) -> Resource:

@@ -14,18 +14,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from . import isolation, wire
-from .addresses import address, free_number
+from ..instances import Record, new_record
+from ..network import isolation
+from ..network.addresses import address, free_number
+from ..network.isolation import Isolation
+from ..rest import wire
+from ..rest.operations import Operations
+from ..rest.store import Store, remove_folder
+from ..weather.capacity import Refusal
+from ..weather.revoker import Revoker
+from ..weather.weather import Weather
 from .host import Host, PeerCheck, Surroundings
-from .instances import Record, new_record
-from .isolation import Isolation
+from .links import Links
 from .metadata_server import Beside
-from .operations import Operations
-from .store import Store, remove_folder
-from .weather.capacity import Refusal
-from .weather.links import Links
-from .weather.revoker import Revoker
-from .weather.weather import Weather
 
 _LOG = logging.getLogger(__name__)
 

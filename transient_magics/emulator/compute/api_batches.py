@@ -8,7 +8,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from . import batches
+from ..rest import batches
 
 _MOST = 1000
 

@@ -14,23 +14,26 @@ from typing import Any
 
 from aiohttp import web
 
-from . import api_batches, instances, lists, rest, tables, wire
+from .. import instances
+from ..instances import Record
+from ..network.firewall import Firewall
+from ..project import policies
+from ..project.state import Project
+from ..rest import calls, lists, tables, wire
+from ..rest.calls import BASE, Answer, Route, answering, body
+from ..rest.operations import Operations
+from ..vms.fleet import Fleet
+from . import api_batches
 from .advice import Advice
 from .api_tables import TablesApi
-from .bulk import Bulk
 from .changes import Changes
-from .creation import Creation
+from .creation import refusals
+from .creation.bulk import Bulk
+from .creation.single import Creation
 from .disks import Disks
-from .firewall import Firewall
-from .fleet import Fleet
 from .images import Images
-from .instances import Record
 from .networks import Networks
-from .operations import Operations
-from .project import policies, refusals
-from .project.state import Project
 from .reserved_addresses import Addresses
-from .rest import BASE, Answer, Route, answering, body
 from .routers import Routers
 
 _LOG = logging.getLogger(__name__)
@@ -151,7 +154,7 @@ class Api:
     async def _insert(self, request: web.Request) -> Answer:
         project, zone = request.match_info["project"], request.match_info["zone"]
         tables.zone(project, zone)
-        asked, wanted = rest.request_id(request), await body(request)
+        asked, wanted = calls.request_id(request), await body(request)
         if known := self._operations.repeated(project, asked):
             return known
         return self._creation.insert(project, zone, wanted, asked)
@@ -167,26 +170,26 @@ class Api:
         return self._act(request, delete)
 
     def _act(self, request: web.Request, action: Callable[[Record, str | None], dict[str, Any]]) -> Answer:
-        asked = rest.request_id(request)
+        asked = calls.request_id(request)
         if known := self._operations.repeated(request.match_info["project"], asked):
             return known
         return action(self._record(request), asked)
 
     async def _set_labels(self, request: web.Request) -> Answer:
         record, given = self._record(request), await body(request)
-        if known := self._operations.repeated(record.project, rest.request_id(request)):
+        if known := self._operations.repeated(record.project, calls.request_id(request)):
             return known
-        rest.check_fingerprint(given.get("labelFingerprint"), record.resource["labelFingerprint"], "label")
+        calls.check_fingerprint(given.get("labelFingerprint"), record.resource["labelFingerprint"], "label")
         fields = {"labels": {}, **instances.labelled(given.get("labels") or {})}
-        return self._fleet.change(record, "setLabels", fields, rest.request_id(request))
+        return self._fleet.change(record, "setLabels", fields, calls.request_id(request))
 
     async def _set_metadata(self, request: web.Request) -> Answer:
         record, given = self._record(request), await body(request)
-        if known := self._operations.repeated(record.project, rest.request_id(request)):
+        if known := self._operations.repeated(record.project, calls.request_id(request)):
             return known
-        rest.check_fingerprint(given.get("fingerprint"), record.resource["metadata"]["fingerprint"])
+        calls.check_fingerprint(given.get("fingerprint"), record.resource["metadata"]["fingerprint"])
         fields = {"metadata": instances.checked_metadata(given)}
-        return self._fleet.change(record, "setMetadata", fields, rest.request_id(request))
+        return self._fleet.change(record, "setMetadata", fields, calls.request_id(request))
 
     def _guest_attributes(self, request: web.Request) -> Answer:
         record = self._record(request)
@@ -227,7 +230,7 @@ class Api:
         project = request.match_info["project"]
         found = [(f"zones/{each.zone}", each.resource) for each in self._fleet.records(project)]
         own = wire.link(project, "aggregated", "instances")
-        return lists.aggregated(request, "compute#instanceAggregatedList", "instances", found, rest.all_zones(), own)
+        return lists.aggregated(request, "compute#instanceAggregatedList", "instances", found, calls.all_zones(), own)
 
     # Operations.
 
@@ -241,7 +244,7 @@ class Api:
         project = request.match_info["project"]
         own = wire.link(project, "aggregated", "operations")
         found = self._operations.select(project)
-        scopes = ["global", *rest.all_regions(), *rest.all_zones()]
+        scopes = ["global", *calls.all_regions(), *calls.all_zones()]
         return lists.aggregated(request, "compute#operationAggregatedList", "operations", found, scopes, own)
 
     def _delete_operation(self, request: web.Request) -> Answer:
@@ -251,4 +254,4 @@ class Api:
 
 def _operation(request: web.Request) -> tuple[str, str, str]:
     parts = request.match_info
-    return parts["project"], rest.scope(request), parts.get("operation", "")
+    return parts["project"], calls.scope(request), parts.get("operation", "")

@@ -18,7 +18,7 @@ import asyncssh
 from asyncssh.channel import SSHChannel
 from asyncssh.forward import SSHForwarder
 
-from . import isolation
+from ..network import isolation
 from .machine import Machine
 from .shell_session import Files, ShellSession
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import wire
+from ..project import state
+from ..rest import wire
+from ..rest.operations import Operations
 from .networks import Networks
-from .operations import Operations
-from .project import state
 from .resources import Resource, Resources
 
 _WRITTEN = "2026-01-15T00:00:00.000-08:00"

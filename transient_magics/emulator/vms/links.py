@@ -1,0 +1,61 @@
+"""How fast the VMs' network is: each VM's link both ways, and between regions.
+
+What a VM sends is shaped at its own end of the cable (by the region of the receiver, where the weather says so), what
+it receives at the bridge's end. Only Linux's network namespaces allow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from ... import catalog
+from ..weather.weather import Weather
+from .host import Host
+
+_LOG = logging.getLogger(__name__)
+_Shape = tuple[float | None, float | None, frozenset[str]]
+_UNSHAPED: _Shape = (None, None, frozenset())
+
+
+class Links:
+    """Keeps the links of all VMs that run as the weather says. `stir` makes it look again."""
+
+    def __init__(self, weather: Weather, hosts: Callable[[], Mapping[str, Host]]) -> None:
+        self._weather, self._hosts = weather, hosts
+        self._stirred = asyncio.Event()
+        self._shaped: dict[str, _Shape] = {}
+        weather.on_change(self.stir)
+
+    def stir(self) -> None:
+        """A VM has come or gone."""
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            hosts = dict(self._hosts())
+            self._shaped = {identity: shape for identity, shape in self._shaped.items() if identity in hosts}
+            for identity, host in hosts.items():
+                wanted = self._wanted(host, hosts)
+                if wanted != self._shaped.get(identity, _UNSHAPED):
+                    try:
+                        await asyncio.to_thread(host.machine.shape, *wanted)
+                    except OSError:
+                        # It is going at this moment, or has just come and is looked at again.
+                        _LOG.warning("the link of VM %s cannot be shaped", host.record.name, exc_info=True)
+                    else:
+                        self._shaped[identity] = wanted
+
+    def _wanted(self, host: Host, hosts: Mapping[str, Host]) -> _Shape:
+        link = self._weather.settings.link
+        if link is None:
+            return _UNSHAPED
+        if link.far is None:
+            return link.rate, None, frozenset()
+        own = catalog.region(host.record.zone)
+        far = (each.record.address for each in hosts.values() if catalog.region(each.record.zone) != own)
+        return link.rate, link.far, frozenset(far)
