@@ -42,7 +42,6 @@ from hypothesis import HealthCheck, Phase, given, settings, target
 from hypothesis import strategies as some
 
 from transient_magics import errors
-from transient_magics.controller import commands
 from transient_magics.controller.runs import training
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
@@ -77,7 +76,7 @@ READERS: tuple[Any, ...] = (
     training._safe,
     training._newest,
     transfer.Transfer._checked,
-    commands.granted,
+    errors.granted,
     errors.named,
     messages.decode,
     messages.named,
@@ -154,7 +153,7 @@ def of_an_assignment(message: Any) -> None:
 
 def of_an_answer(answer: dict[str, Any]) -> None:
     with contextlib.suppress(TransientError):
-        commands.granted(dict(answer))
+        errors.granted(dict(answer))
 
 
 def of_a_listing(line: str) -> None:

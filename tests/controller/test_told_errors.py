@@ -16,9 +16,9 @@ from transient_magics import errors
 from transient_magics.client import commands, programs
 from transient_magics.client import weather as faces
 from transient_magics.controller.answer import answer
-from transient_magics.controller.commands import granted, serve
+from transient_magics.controller.commands import serve
 from transient_magics.emulator.rest import wire
-from transient_magics.errors import ClusterError, DeclarationError, TransientError, told
+from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
 
 
 def below(cls: type[TransientError]) -> list[type[TransientError]]:

@@ -21,7 +21,7 @@ import contextlib, json, pathlib, sys, tempfile
 from transient_magics.runtime.tf.graph_mode import everything
 everything()
 import keras
-from transient_magics.runtime import check
+from transient_magics.runtime.programs import check
 from transient_magics.runtime.folder import RunFolder
 
 answers = []

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.training
 # A table far larger than all the rest, as a vocabulary's is, besides layers of several sizes and one without any rows.
 PROGRAM = """
 import json, sys
-from transient_magics.runtime import placement
+from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
 
 tf = tensorflow()

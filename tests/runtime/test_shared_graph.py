@@ -37,7 +37,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from transient_magics.errors import TrainingError
-from transient_magics.runtime import placement
+from transient_magics.runtime.tf import placement
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.file import GraphFile, written
 from transient_magics.runtime.training.graph.worker import build

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.training
 CROSSING = """
 import json, sys
 from pathlib import Path
-from transient_magics.runtime import placement
+from transient_magics.runtime.tf import placement
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.training import training_graph
 from transient_magics.runtime.training.graph.wire import cross_once
