@@ -107,7 +107,9 @@ WARM = {"do": "warm", "run": "run-1", "role": "worker", "name": "worker-1"}
 
 def servers(room: MachineRoom) -> list[int]:
     """The fork servers of the machine, without what they have just forked."""
-    found = [pid for pid, line in processes.bearing(str(room.root("vm"))).items() if "runtime.fork_server" in line]
+    found = [
+        pid for pid, line in processes.bearing(str(room.root("vm"))).items() if "runtime.agent.fork_server" in line
+    ]
     return [pid for pid in found if parent(pid) not in found]
 
 
