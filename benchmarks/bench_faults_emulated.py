@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.simulation.observer import Observer, Slot, Wanted
 from transient_magics import emulator, places
 from transient_magics.client import Cluster, Declaration, commands
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.errors import TransientError
 from transient_magics.journal import ClusterState, Event, VmState, events, fold, read
 from transient_magics.spec import WORKER, ClusterSpec, price_kind

@@ -12,7 +12,7 @@ from typing import Any
 from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import Cluster, Declaration
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.controller.cluster import Controller
 from transient_magics.journal import ClusterState
 

@@ -21,7 +21,7 @@ import transient_magics as tm
 from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import arguments
-from transient_magics.client.clusters import Declaration, specify
+from transient_magics.client.declaring import Declaration, specify
 from transient_magics.client.doctor import estimate
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates

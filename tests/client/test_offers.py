@@ -11,7 +11,7 @@ import pytest
 from tests.money.catalog_prices import catalog_prices
 from transient_magics.catalog import ACCELERATORS, price_list
 from transient_magics.client import Declaration, catalog, preview
-from transient_magics.client.clusters import resized, specify
+from transient_magics.client.declaring import resized, specify
 from transient_magics.errors import DeclarationError
 
 LISTED = catalog_prices()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from transient_magics.client import Declaration, text
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.journal import bill, events, replay
 

@@ -12,7 +12,7 @@ from scripted_api import Api, refusal
 from tests.emulator.discovery import faults
 from transient_magics import catalog
 from transient_magics.client import Declaration
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.skus import price_rows
 from transient_magics.controller.vms.live_prices import find, refresh, repriced

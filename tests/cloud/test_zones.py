@@ -12,7 +12,7 @@ from scripted_api import Api, refusal
 from tests.conftest import Emulate
 from transient_magics import catalog
 from transient_magics.client import Declaration
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.cloud import ComputeEngine, Shape
 from transient_magics.controller.vms.zones import adapted, find, open_zones
 from transient_magics.journal import events, replay

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transient_magics.client import Declaration
-from transient_magics.client.clusters import resized as meant
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import resized as meant
+from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import DeleteVm, RequestVm, Situation, decide
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError

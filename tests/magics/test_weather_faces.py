@@ -18,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from transient_magics import Declaration, emulator, places
 from transient_magics.client import Cluster
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Journal, events
 from transient_magics.magics.completion import candidates

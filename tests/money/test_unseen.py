@@ -16,7 +16,7 @@ import pytest
 
 from tests.steered import steered, swift_emulator, weather
 from transient_magics.client import Declaration
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.cloud import ComputeEngine
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks

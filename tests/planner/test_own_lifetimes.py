@@ -10,7 +10,7 @@ import pytest
 
 from transient_magics import places
 from transient_magics.client import Declaration, lifetimes
-from transient_magics.client.clusters import specify
+from transient_magics.client.declaring import specify
 from transient_magics.errors import PlanError
 from transient_magics.journal import Event, Journal, events
 from transient_magics.panels import lifetimes_html

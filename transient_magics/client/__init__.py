@@ -4,16 +4,18 @@ A handle reads the cluster's journal and sends commands to its controller; it ne
 here imports a cloud client, SSH or TensorFlow, so that the first cell answers at once.
 """
 
-from .clusters import Declaration, Preview, attach, cluster, clusters, declare, preview, specify, unreadable
+from .clusters import attach, cluster, clusters, declare
+from .declaring import Declaration, Preview, preview, specify
 from .deletion import deleted
 from .doctor import Diagnosis, doctor
+from .folders import unreadable
 from .follower import Follower, follower
 from .handles import Cluster, Result, Run
 from .images import Build, ImageList, build_image, delete_image, images
 from .lifetimes import Lifetimes, lifetimes
 from .offers import Offers, catalog
 from .orphans import Orphan, OrphanRule, Sweep, sweep
-from .planning import plan
+from .planning.plans import plan
 from .runs import run, runs, train
 from .weather import Weather
 

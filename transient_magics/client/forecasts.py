@@ -91,7 +91,7 @@ def ending(cluster: str, run: str) -> str:
 
 def _words(cluster: str, run: str) -> str:
     from .clusters import cluster as find
-    from .planning import forecast
+    from .planning.forecasts import forecast
 
     try:
         from ..planner.words import ending_words

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
 from ..runtime.files.checkpoints import Checkpoints
-from .programs import ask_model
+from .programs import ask_model, fetch
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -99,8 +99,6 @@ def _with_checkpoint(run: Run, temporary: Path) -> Path:
     if not state.shipped:
         when = "" if state.over else " yet"
         raise TrainingError(f"{run.name} has no checkpoint{when}", where=run.cluster.name)
-    from .clusters import fetch
-
     folder = temporary / "run"
     folder.mkdir()
     for name in ("run.json", "cell.py", "include", "wheels"):

@@ -171,7 +171,7 @@ def _list(command: Command) -> None:
 
 def _status(command: Command) -> None:
     from . import cluster
-    from .planning import forecast_line
+    from .planning.forecasts import forecast_line
 
     chosen, now = cluster(command.values.get("name")), time.time()
     state = chosen.state

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from .. import errors
@@ -23,6 +24,12 @@ def ask(name: str, what: str, *arguments: str, stdin: str = "", timeout: float =
     CloudError with its reason, or that `what` failed.
     """
     return _answer(f"controller.programs.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout)
+
+
+def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:
+    """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`. Raises CloudError."""
+    request = {"store": store, "project": project, "folder": str(folder.absolute()), "results": results}
+    ask("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
 
 
 def ask_model(what: str, *arguments: str, timeout: float = 3600.0) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, run_
 from . import commands
 from .cell import files_of, packages
 from .clusters import cluster as find_cluster
-from .clusters import clusters, fetch
+from .clusters import clusters
 from .handles import Cluster, Run
+from .programs import fetch
 
 
 def train(

@@ -17,7 +17,7 @@ from IPython.display import clear_output
 from .. import client, panels
 from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
 from ..client.arguments import Command
-from ..client.planning import forecast_line
+from ..client.planning.forecasts import forecast_line
 from ..client.watch import watch
 from ..errors import CellError, ClusterError, DeclarationError
 from .answers import Listing, Snapshot

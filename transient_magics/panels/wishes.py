@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..client import text
-from ..client.clusters import resized
+from ..client.declaring import resized
 from ..errors import ClusterError, TransientError
 from ..journal import ClusterState, declared
 

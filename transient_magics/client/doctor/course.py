@@ -25,7 +25,8 @@ from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, events
 from ...spec import ClusterSpec, render_money
 from .. import text
-from ..clusters import Declaration, declare
+from ..clusters import declare
+from ..declaring import Declaration
 from ..handles import Cluster, Run
 from ..images import Build, build_image
 from ..orphans import sweep

@@ -1,49 +1,29 @@
-"""Handles: a cluster and a run, as one holds them in a cell or a script.
-
-A handle owns nothing. It reads the journal for what is, and sends commands to the controller for what should be, so any
-number of them, in any number of processes, say the same. How a handle is displayed is set by `set_display`.
-"""
+"""The handle of a run."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import queue
 import shutil
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from .. import places
-from ..errors import ClusterError, DeclarationError, TrainingError, TransientError
-from ..journal import (
-    Bill,
-    ClusterState,
-    Event,
-    RunState,
-    bill,
-    cost_between,
-    events,
-    kept,
-    metrics,
-    now,
-    read,
-    replay,
-    unknown_run,
-)
-from ..journal.declared import ATTACHED, agree_to_code, agreed, declared_run, is_brought, run_folder, was_elsewhere
-from ..protocol.names import is_path
-from . import commands
-from .follower import follower
+from ...errors import TrainingError, TransientError
+from ...journal import ClusterState, RunState, cost_between, metrics, unknown_run
+from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
+from ...protocol.names import is_path
+from .. import commands
+from ..programs import fetch
+from .shown import Log, displayed
 
 if TYPE_CHECKING:
     import pandas
     from numpy import ndarray
 
-    from ..planner.forecast import Forecast
-    from .weather import Weather
+    from ...planner.forecast import Forecast
+    from .cluster import Cluster
 
 _EVALUATION_SECONDS = 960.0  # the chief gives it 900
 _SERVER = "ps-0"
@@ -51,19 +31,6 @@ _LOG = f"Its log: run.logs({_SERVER!r})"
 _OF_A_RUN = frozenset(
     ("run.json", "cell.py", "model.json", "events.jsonl", "metrics.jsonl", "include", "wheels", "checkpoints")
 )
-_DISPLAY: list[Callable[[Any], Any]] = []
-
-
-def set_display(function: Callable[[Any], Any]) -> None:
-    """Have `function(handle)` show handles in IPython (it returns a MIME bundle)."""
-    _DISPLAY[:] = [function]
-
-
-class Log(str):
-    """What a VM wrote, which a notebook shows line by line."""
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 @dataclass(frozen=True)
@@ -78,163 +45,6 @@ class Result:
     checkpoint: Path | str | None
     """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path."""
     metrics: dict[str, float]
-
-
-class Cluster:
-    """One cluster, by its name. As a context manager it is deleted at the end of the block, whatever happened there."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Delete the cluster and wait until it is gone. Raises as `delete` does."""
-        self.delete()
-
-    @property
-    def directory(self) -> Path:
-        """The folder with the cluster's journal, runs and logs."""
-        return places.cluster(self.name)
-
-    @property
-    def followed(self) -> str:
-        """Of a cluster that another machine declared: what this machine follows, in a sentence; else nothing."""
-        try:
-            return (self.directory / ATTACHED).read_text()
-        except FileNotFoundError:
-            return ""
-
-    @property
-    def state(self) -> ClusterState:
-        """What the journal says now; what was declared, until its first line is written."""
-        state = kept(self.directory / "journal.jsonl").read()
-        return state if state.seq else replay(self._declared())
-
-    def _declared(self) -> list[Event]:
-        try:
-            spec = agreed(self.directory)
-        except DeclarationError:
-            return []
-        return [events.ClusterDeclared(spec=spec.to_dict(), time=int(1e9 * spec.declared_at))]
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
-        every = read(self.directory / "journal.jsonl")
-        return [event for event in every if kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")]
-
-    def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
-        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be any more.
-
-        Interrupting the wait changes nothing: the cluster goes on.
-        """
-
-        def reached(state: ClusterState) -> bool:
-            if until == "ready" and state.phase in ("deleting", "deleted"):
-                what = "is deleted" if state.over else "is being deleted"
-                raise ClusterError(f"{self.name} {what}: {state.reason or 'asked by the user'}")
-            return state.phase == until or state.over
-
-        state = self.follow(reached, timeout)
-        if state is None:
-            now = self.state
-            waiting = ", ".join(f"{vm.name} {vm.state}" for vm in now.living if vm.state != "ready")
-            what = f"{self.name} is not {until} after {timeout:.0f} s"
-            raise ClusterError(f"{what} ({waiting})" if waiting else what, fix=now.trouble)
-        return state
-
-    def follow(self, reached: Callable[[ClusterState], bool], timeout: float | None = None) -> ClusterState | None:
-        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is raised here."""
-        states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
-        end = follower().subscribe(self.name, lambda state, _: states.put(state))
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            while True:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                try:
-                    state = states.get(timeout=min(left or 0.5, 0.5))  # wakes often, so that Ctrl-C is heard
-                except queue.Empty:
-                    continue
-                if reached(state):
-                    return state
-        finally:
-            end()
-
-    def revoke(self, worker: str, seconds: float = 0.0) -> None:
-        """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
-        commands.send(self.directory, {"do": "revoke", "vm": worker, "seconds": seconds})
-
-    def weather(self, **settings: Any) -> Weather:
-        """What the emulator that the cluster lives in does to VMs; sets what is given first.
-
-        Settings are called as the options of `%transient_weather`: `revocations="published"`, `hours_per_minute=60`,
-        `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather, `reset=True` makes all of it fair. Raises
-        DeclarationError, and ClusterError for a cluster in a project, where the weather is Google's.
-        """
-        from .weather import weather
-
-        return weather(self, settings)
-
-    def resize(self, spec: str) -> None:
-        """Have the workers of `spec` instead. Raises DeclarationError."""
-        from .clusters import resized
-
-        history = self.events()
-        current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
-        if current is None:
-            raise ClusterError(f"{self.name} is not declared yet")
-        commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})
-
-    def logs(self, worker: str, lines: int = 200) -> Log:
-        """The last lines that `worker` (a VM's name) wrote in the latest run."""
-        return Log(commands.send(self.directory, {"do": "logs", "vm": worker, "lines": lines})["text"])
-
-    def delete(self, timeout: float | None = 300.0, *, by_name: bool = False) -> None:
-        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake.
-
-        What was declared before clusters had an id is known in its project by names only: ClusterError says which VMs
-        would go, and `by_name` deletes them.
-        """
-        state = self.state
-        if state.over:
-            return
-        if state.spec and not state.spec.id and state.spec.project and not by_name:
-            names = ", ".join(f"{self.name}-{vm.name} in {vm.zone}" for vm in state.living) or "none that is known here"
-            what = (
-                f"{self.name} was declared by an earlier version: its VMs are known by name and owner alone ({names})"
-            )
-            fix = (
-                f"If they are yours: %transient_cluster delete {self.name} --by-name (in Python delete(by_name=True))."
-            )
-            raise ClusterError(what, where=f"project {state.spec.project}", fix=fix)
-        try:
-            commands.send(self.directory, {"do": "delete", "reason": "asked by the user"})
-        except ClusterError:
-            if not self.state.over:  # somebody else's deletion may have come first
-                raise
-        if timeout:
-            self.wait(timeout, until="deleted")
-
-    def cost(self) -> Bill:
-        """What it has cost so far, costs per hour, and would have cost on demand."""
-        return bill(self.state, now())
-
-    def run(self, name: str | None = None) -> Run:
-        """The run called `name`, else the latest one. Raises ClusterError where there is none."""
-        runs = self.state.runs
-        chosen = name or next(reversed(runs), None)
-        if chosen is None or (name and name not in runs and not (self.directory / "runs" / name / "run.json").exists()):
-            raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}")
-        return Run(chosen, self)
-
-    def __repr__(self) -> str:
-        return f"<Cluster {self.name}: {self.state.phase}>"
-
-    def _repr_mimebundle_(self, **_: Any) -> Any:
-        return _DISPLAY[0](self) if _DISPLAY else {"text/plain": repr(self)}
 
 
 class Run:
@@ -310,7 +120,7 @@ class Run:
         `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and `published` on
         Compute Engine. Raises PlanError where it is over, or too young to tell.
         """
-        from .planning import forecast
+        from ..planning.forecasts import forecast
 
         return forecast(self, revocations)
 
@@ -351,7 +161,7 @@ class Run:
 
         Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one folder.
         """
-        from .tensorboard import write
+        from ..tensorboard import write
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
@@ -393,7 +203,7 @@ class Run:
         for many at once. `trust` agrees to run the code of a run that another machine declared. Raises TrainingError,
         CellError or AgreementError.
         """
-        from .models import predict
+        from ..models import predict
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return predict(self, inputs, data_dir)
@@ -420,7 +230,7 @@ class Run:
         4 and 0.6, and so many times the time). `average`: use the mean of the last so many checkpoints, as
         t2t_avg_all makes it; the run must have kept them (`--keep`). Raises TrainingError or CellError.
         """
-        from .models import decode
+        from ..models import decode
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return decode(self, texts, data_dir, beam_size, alpha, average)
@@ -431,7 +241,7 @@ class Run:
         Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
         `tf.saved_model.load` and TensorFlow Serving read it. Raises TrainingError or CellError.
         """
-        from .models import export
+        from ..models import export
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return export(self, Path(folder).expanduser(), data_dir)
@@ -454,8 +264,6 @@ class Run:
             why = getattr(error, "strerror", None) or error
             raise TrainingError(f"The results of {self.name} cannot be written: {why}", where=str(target)) from error
         if place := self.place:
-            from .clusters import fetch
-
             fetch(*place, target, results=self.state.over)
         return target
 
@@ -502,7 +310,7 @@ class Run:
         return f"<Run {self.name} on {self.cluster.name}: {run.phase}, step {run.step} of {run.train_steps}>"
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
-        return _DISPLAY[0](self) if _DISPLAY else {"text/plain": repr(self)}
+        return displayed(self)
 
 
 def _is_here(checkpoint: Path | None) -> bool:

@@ -1,0 +1,21 @@
+"""What the user declares, and the frozen ClusterSpec that it becomes: nothing is made here.
+
+`specify` fills in what the catalog knows (zones, machine types, prices), after `refusals` has looked for what cannot
+be; `preview` shows what would be created, and what Google says about it.
+"""
+
+from .declaration import MODELS, Declaration
+from .dry_run import Preview, preview
+from .refusals import refuse_on_demand, refuse_unreachable
+from .specification import resized, specify
+
+__all__ = [
+    "MODELS",
+    "Declaration",
+    "Preview",
+    "preview",
+    "refuse_on_demand",
+    "refuse_unreachable",
+    "resized",
+    "specify",
+]

@@ -1,0 +1,141 @@
+"""What a declaration would create, for how much, and what Google says about it: `--dry-run`. Nothing is created."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ... import emulator
+from ...catalog import check_zone, never_on_demand, transfer_price
+from ...emulator.project.program import ask as ask_project
+from ...errors import DeclarationError, UnreachableError
+from ...spec import CONTROLLER, ClusterSpec, PriceLine, render_duration
+from .. import text
+from ..programs import ask
+from .declaration import Declaration
+from .refusals import WAYS_IN, unreachable_by_ssh
+from .specification import specify
+
+_NO_END = (
+    "Compute Engine takes no end for preemptible VMs (the model before Spot): should nobody be in charge, workers go "
+    "on past --max-hours and --max-cost, for 24 h at most; then they are stopped, not deleted; their disks cost on. "
+    "--provisioning-model spot costs the same and is deleted in time."
+)
+_STAYS = (
+    "The controller would stay on this machine, which replaces lost workers only while it is awake; "
+    "--service-account NAME gives it a VM of its own."
+)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was created.
+
+    `findings`: what Google said about it, as (subject, good, sentence); the emulator while its project lacks something.
+    """
+
+    spec: ClusterSpec
+    findings: tuple[tuple[str, bool, str], ...] = ()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, (on_demand_)hourly, source."""
+        spec = self.spec
+        server = spec.prices["parameter-server"]
+        rows = [_row(spec.parameter_servers, "parameter server", spec.home_zone, "", "standard", server)]
+        if spec.controller_vm:
+            line = spec.price(CONTROLLER, spec.home_zone)
+            rows.insert(0, _row(1, "controller", spec.home_zone, "", "standard", line))
+        for group in spec.groups:
+            zone = group.zone or spec.zones_for(group.accelerator)[0]
+            line = spec.price(group.accelerator, zone)
+            rows.append(_row(group.count, "worker", zone, group.accelerator, spec.provisioning_model, line))
+        return rows
+
+    def __str__(self) -> str:
+        spec = self.spec
+        lines = [
+            f"{row['count']} x {row['role']:16}  {row['zone']:16} {row['machine_type']:16} "
+            f"{row['accelerator'] or '-':9} {text.RENTED[row['model']]:11} {text.money(row['hourly'])}/h each"
+            for row in self.rows
+        ]
+        where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
+        source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
+        total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
+        if extras := spec.extras_hourly:
+            what = "disks and external addresses" if spec.external_ip else "disks"
+            total += f" Of that {text.money(extras)} per hour are for {what}."
+        ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
+        heading = f"{spec.name} would be created {where}:"
+        answers = [_answered(*finding) for finding in self.findings]
+        kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
+        if spec.project and not spec.controller_vm:
+            kept.append(_STAYS)
+        return "\n".join([heading, *lines, total, *self.doubts, *answers, *kept, ends, "Nothing was created."])
+
+    @property
+    def doubts(self) -> list[str]:
+        """A sentence for each zone that does not have what is to run there, for prices that nobody pays, and for
+        traffic between zones."""
+        wanted = [(self.spec.home_zone, "cpu")]
+        for group in self.spec.groups:
+            wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
+        doubts = [f"{unreachable}. {WAYS_IN}"] if (unreachable := unreachable_by_ssh(self.spec)) else []
+        doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
+        if self.spec.project and self.spec.provisioning_model == "preemptible":
+            doubts.append(_NO_END)
+        for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
+            try:
+                check_zone(zone, kind)
+            except DeclarationError as error:
+                doubts.append(str(error))
+        away = dict.fromkeys(zone for zone, _ in wanted if zone != self.spec.home_zone)
+        for zone in away:
+            price = transfer_price(zone, self.spec.home_zone)
+            unsure = "" if price.confirmed else f" ({price.source})"
+            doubts.append(
+                f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs up to "
+                f"${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."
+            )
+        return doubts
+
+
+def preview(declaration: Declaration) -> Preview:
+    """What `declare` would create; with a project, Compute Engine is asked whether it could (some seconds).
+
+    So is the emulator while its own project lacks something, as a new one does.
+
+    Raises DeclarationError, and CloudError where the question itself failed.
+    """
+    spec = specify(declaration)
+    if spec.emulated and not _project_lacks():
+        return Preview(spec)
+    answer = ask("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
+    findings = tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"])
+    return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
+
+
+def _answered(subject: str, good: bool, said: str) -> str:
+    """A line of the dry run for one finding. What could not be told is neither good nor bad."""
+    unknown = said.removeprefix("not told: ")
+    if good and unknown != said:
+        return f"NOT TOLD: {subject}: {unknown}"
+    return f"{'good' if good else 'NOT GOOD'}: {subject}: {said}"
+
+
+def _project_lacks() -> bool:
+    """Whether this user's emulator runs, with a project that is not whole."""
+    url = emulator.running()
+    try:
+        return bool(url and ask_project(url)["lacks"])
+    except UnreachableError:
+        return False  # it has just ended
+
+
+def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:
+    return {
+        "count": count, "role": role, "zone": zone, "machine_type": line.machine_type, "accelerator": gpu,
+        "model": model, "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
+        "on_demand_hourly": line.on_demand_hourly, "source": line.source,
+    }  # fmt: skip

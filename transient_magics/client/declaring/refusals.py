@@ -1,0 +1,91 @@
+"""What a declaration cannot be: each refusal a DeclarationError that names the option and what to write instead."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+
+from ...catalog import ZONES, accelerator, living_alternative, stack_refusal
+from ...errors import DeclarationError
+from ...spec import MOST_SECONDS, ClusterSpec, boot_times, parse_groups, render_duration
+from .declaration import MODELS, Declaration
+
+WAYS_IN = (
+    "Install the Google Cloud CLI, or say from which addresses SSH may come in directly: --ssh-from RANGE "
+    "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
+)
+_OWN_DRIVER = "Name an image that has such a driver and the stack (--image), or take another GPU."
+
+
+def refuse(declaration: Declaration, kinds: list[str]) -> None:
+    """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs of its SPEC."""
+    if declaration.provisioning_model not in MODELS:
+        what = f"Unknown provisioning model '{declaration.provisioning_model}'"
+        raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+    for zone in declaration.zone:
+        parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
+    if not declaration.max_hours > 0:
+        raise DeclarationError("--max-hours must be above 0", fix="Write 24h, or hours as a number.")
+    if 3600 * declaration.max_hours > MOST_SECONDS:
+        what = f"Compute Engine ends VMs after {MOST_SECONDS / 86400:g} days at most"
+        raise DeclarationError(what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less.")
+    if declaration.ps < 1 or declaration.ps > 16:
+        raise DeclarationError("A cluster has 1 to 16 parameter servers", where="--ps")
+    if declaration.ps_cores not in (None, 1, 2, 4, 8, 16, 32):
+        raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
+    if declaration.ps_cores and declaration.ps_machine:
+        raise DeclarationError("--ps-machine says how many vCPUs each has", fix="Leave out --ps-cores.")
+    if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
+        raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
+    if declaration.project and not declaration.image:
+        refuse_driver(kinds)
+    refuse_on_demand(declaration.provisioning_model, declaration.fallback_seconds, kinds)
+    if declaration.controller == "cluster" and declaration.bucket == "none":
+        what = "Results that this machine may not be there to take need a bucket"
+        raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
+    if declaration.controller == "cluster" and declaration.project and not declaration.service_account:
+        what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"
+        fix = "Name it with --service-account; docs/accounts.md has the commands that make one."
+        raise DeclarationError(what, where="--controller cluster", fix=fix)
+
+
+def refuse_short(spec: ClusterSpec) -> None:
+    """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
+    seconds = spec.ends_at - spec.declared_at
+    needed = max(boot_times.least(spec, group.accelerator) for group in spec.groups)
+    if seconds < needed:
+        option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
+        raise DeclarationError(
+            f"This cluster would end after {render_duration(seconds)}, and its VMs take {render_duration(needed)} or "
+            "more to boot",
+            where=option, fix="Raise it, or bake an image (`%transient_image build`), from which they boot sooner.",
+        )  # fmt: skip
+
+
+def refuse_driver(kinds: Iterable[str]) -> None:
+    """Raise DeclarationError for a GPU whose driver is not in the stack that VMs are given."""
+    if refused := next(filter(None, map(stack_refusal, kinds)), ""):
+        raise DeclarationError(refused, fix=_OWN_DRIVER)
+
+
+def refuse_on_demand(model: str, fallback_seconds: float | None, kinds: Iterable[str]) -> None:
+    """Raise DeclarationError where that would rent a GPU on demand that is not sold so."""
+    for kind in kinds:
+        if accelerator(kind).spot_only and (model == "standard" or fallback_seconds is not None):
+            option = "--provisioning-model" if model == "standard" else "--fallback"
+            machine = accelerator(kind).machine_type
+            what = f"Compute Engine sells the machine of one {kind.upper()} ({machine}) as Spot only"
+            raise DeclarationError(what, where=option, fix="Leave it out.")
+
+
+def unreachable_by_ssh(spec: ClusterSpec) -> str:
+    """Why this machine could not reach the VMs (a clause), or nothing."""
+    if not spec.through_proxy or shutil.which("gcloud"):
+        return ""
+    return "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not on this machine"
+
+
+def refuse_unreachable(spec: ClusterSpec) -> None:
+    """Raise DeclarationError where this machine could not reach the VMs."""
+    if unreachable := unreachable_by_ssh(spec):
+        raise DeclarationError(unreachable, where="--ssh-from", fix=WAYS_IN)

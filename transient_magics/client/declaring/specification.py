@@ -1,0 +1,170 @@
+"""A Declaration becomes a ClusterSpec: names, zones, machine types and prices of the catalog, in milliseconds."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+
+from ... import places
+from ...catalog import (
+    ACCELERATORS,
+    ZONES,
+    continent,
+    default_zone,
+    has_gpu,
+    living_alternative,
+    price_list,
+    region,
+    server_machine,
+    zones_with,
+)
+from ...errors import DeclarationError
+from ...spec import (
+    EMULATED_PROJECT,
+    IAP_RANGE,
+    ClusterSpec,
+    WorkerGroup,
+    own_bucket,
+    parse_bucket,
+    parse_groups,
+    parse_name,
+)
+from ...spec.pricing import with_home, worker_prices
+from .declaration import Declaration
+from .refusals import refuse, refuse_driver, refuse_on_demand, refuse_short
+
+
+def specify(declaration: Declaration) -> ClusterSpec:
+    """The whole specification: names, zones, machine types and prices filled in. Raises DeclarationError."""
+    groups = parse_groups(declaration.spec, ACCELERATORS, ZONES)
+    kinds = [group.accelerator for group in groups]
+    refuse(declaration, kinds)
+    name = parse_name(declaration.name, "--name") if declaration.name else _free_name(groups)
+    workers = sum(group.count for group in groups)
+    most = declaration.max_workers if declaration.max_workers is not None else 2 * workers
+    if most < workers:
+        raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
+    zones = declaration.zone or (_default_zone(groups),)
+    candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
+    lines = price_list(kinds, external_ip=declaration.external_ip)
+    spec = ClusterSpec(
+        name=name,
+        groups=groups,
+        zones=zones,
+        candidates=candidates,
+        prices=worker_prices(lines, groups, candidates, declaration.provisioning_model),
+        id=secrets.token_hex(4),
+        declared_at=time.time(),
+        parameter_servers=declaration.ps,
+        parameter_server_cores=_server_cores(declaration),
+        parameter_server_machine=declaration.ps_machine or "",
+        provisioning_model=declaration.provisioning_model,
+        max_workers=most,
+        replace=declaration.replace,
+        fallback_seconds=declaration.fallback_seconds,
+        chief=declaration.chief,
+        max_seconds=3600 * declaration.max_hours,
+        max_cost=declaration.max_cost,
+        reserved_workers=declaration.max_workers or 0,
+        idle_seconds=declaration.idle,
+        project=declaration.project,
+        image=declaration.image,
+        service_account=_account(declaration),
+        network=declaration.network,
+        subnet=declaration.subnet,
+        external_ip=declaration.external_ip,
+        firewall=declaration.firewall,
+        ssh_from=declaration.ssh_from or ((IAP_RANGE,) if declaration.firewall else ()),
+        controller=declaration.controller or _default_controller(declaration),
+    )
+    spec = with_home(spec, lines).with_end()
+    refuse_short(spec)
+    # As whoever reads it will: a value of another type is refused here, not by the controller.
+    return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
+
+
+def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
+    """`spec` with the workers of the SPEC `text`. Raises DeclarationError."""
+    groups = parse_groups(text, ACCELERATORS, ZONES)
+    workers = sum(group.count for group in groups)
+    if workers > spec.max_workers:
+        what = f"{workers} workers are more than the {spec.max_workers} that {spec.name} may have"
+        raise DeclarationError(what, fix="Declare the cluster with --max-workers.")
+    kinds = [group.accelerator for group in groups]
+    if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
+        raise DeclarationError(refused)
+    if not spec.emulated:  # what it was declared with, an image of the user's has a driver for
+        refuse_driver(kind for kind in kinds if kind not in spec.prices)
+    refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
+    known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
+    lines = price_list(known, external_ip=spec.external_ip)
+    fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
+    candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
+    prices = worker_prices(lines, groups, candidates, spec.provisioning_model)
+    return with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
+
+
+def _server_cores(declaration: Declaration) -> int:
+    """vCPUs of each parameter server. Raises DeclarationError for a machine that none may have."""
+    if declaration.ps_machine:
+        return server_machine(declaration.ps_machine).vcpus
+    return declaration.ps_cores or 4
+
+
+def _default_controller(declaration: Declaration) -> str:
+    """With a project: on a VM, so that a closed laptop changes nothing, where there is an account for it and the
+    results have somewhere else to go than this machine."""
+    possible = declaration.project and declaration.service_account and declaration.bucket != "none"
+    return "cluster" if possible else "local"
+
+
+def _account(declaration: Declaration) -> str | None:
+    """The address of the service account: a plain name is one of the project's; Compute Engine's own is `default`."""
+    account, project = declaration.service_account, declaration.project
+    if not account or not project or "@" in account or account == "default":
+        return account
+    domain = ".".join(reversed(project.split(":")))  # of `example.com:project`, too
+    return f"{account}@{domain}.iam.gserviceaccount.com"
+
+
+def _bucket(declaration: Declaration, home_zone: str) -> str | None:
+    if declaration.bucket:
+        return None if declaration.bucket == "none" else parse_bucket(declaration.bucket, "--bucket")
+    if declaration.project or declaration.controller == "cluster":
+        return own_bucket(declaration.project or EMULATED_PROJECT, region(home_zone))
+    return None
+
+
+def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
+    """For the groups that name no zone: beside those that do, if their GPUs are there, else the catalog's best."""
+    kinds = [group.accelerator for group in groups if not group.zone]
+    named = [group.zone for group in groups if group.zone]
+    beside = (zone for zone in named if all(has_gpu(zone, kind) for kind in kinds))
+    return next(beside, None) or default_zone(kinds)
+
+
+def _candidates(
+    groups: tuple[WorkerGroup, ...], zones: tuple[str, ...], *, fixed: bool = False
+) -> dict[str, tuple[str, ...]]:
+    """By GPU: the zones in which groups without one may be. `fixed`: the user's own; else all of the continent.
+
+    The first zone is the cluster's, then come those of its region, whose traffic is cheapest, then the others by price.
+    """
+    home, found = zones[0], {}
+    for kind in dict.fromkeys(group.accelerator for group in groups if not group.zone):
+        if fixed:
+            found[kind] = tuple(zone for zone in zones if has_gpu(zone, kind)) or zones
+        else:
+            near = [zone for zone in zones_with(kind) if continent(zone) == continent(home)]
+            found[kind] = tuple(sorted(near, key=lambda zone: (zone != home, region(zone) != region(home)))) or zones
+    return found
+
+
+def _free_name(groups: tuple[WorkerGroup, ...]) -> str:
+    base = "-".join(f"{group.accelerator}{f'x{group.count}' if group.count > 1 else ''}" for group in groups)
+    base = base[:30].strip("-")
+    number = 1
+    while places.cluster(name := base if number == 1 else f"{base}-{number}").exists():
+        number += 1
+    return name

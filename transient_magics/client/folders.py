@@ -1,0 +1,66 @@
+"""The clusters' folders on this machine: which of them can be read, and which runs their journals tell of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import places
+from ..journal import ClusterState, Event, RunState, declared, kept, read
+from ..journal.declared import run_folder
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run as the journal in its cluster's folder told it when it was looked up."""
+
+    cluster: Path
+    state: RunState
+
+    @property
+    def identity(self) -> str:
+        """What no other run of this machine is called, whatever became of it."""
+        return f"{self.cluster.name}/{self.state.name}@{self.state.declared_at:.0f}"
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the run's cell, metrics and checkpoints."""
+        return run_folder(self.cluster, self.state.name)
+
+    def events(self) -> list[Event]:
+        """All events of its cluster."""
+        return read(self.cluster / "journal.jsonl")
+
+
+def readable() -> list[Path]:
+    """Of clusters whose declaration or journal can be read, deleted ones too, in the order of their declaration."""
+    return [folder for folder in _all() if not declared.unreadable(folder) or _told(folder)]
+
+
+def unreadable() -> list[str]:
+    """A sentence for each cluster's folder on this machine that cannot be read, unless its journal says it is over."""
+    found = {folder: declared.unreadable(folder) for folder in sorted(_all())}
+    return [why for folder, why in found.items() if why and not ((state := _told(folder)) and state.over)]
+
+
+def known_runs() -> list[KnownRun]:
+    """All runs of this machine's clusters, in the order in which clusters, and their runs, were declared."""
+    return [
+        KnownRun(folder, state)
+        for folder in readable()
+        for state in kept(folder / "journal.jsonl").read().runs.values()
+    ]
+
+
+def _all() -> list[Path]:
+    paths = places.clusters().glob("[a-z]*/spec.json")
+    return [path.parent for path in sorted(paths, key=lambda path: path.stat().st_mtime)]
+
+
+def _told(folder: Path) -> ClusterState | None:
+    """What the journal says of a cluster, if it says what that is."""
+    try:
+        state = kept(folder / "journal.jsonl").read()
+    except OSError:
+        return None
+    return state if state.spec else None

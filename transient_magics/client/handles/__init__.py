@@ -1,0 +1,11 @@
+"""Handles: a cluster and a run, as one holds them in a cell or a script.
+
+A handle owns nothing. It reads the journal for what is, and sends commands to the controller for what should be, so any
+number of them, in any number of processes, say the same. How a handle is displayed is set by `set_display`.
+"""
+
+from .cluster import Cluster
+from .run import Result, Run
+from .shown import set_display
+
+__all__ = ["Cluster", "Result", "Run", "set_display"]

@@ -1,0 +1,178 @@
+"""The handle of a cluster."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ... import places
+from ...errors import ClusterError, DeclarationError
+from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
+from ...journal.declared import ATTACHED, agreed, was_elsewhere
+from .. import commands
+from ..follower import follower
+from .run import Run
+from .shown import Log, displayed
+
+if TYPE_CHECKING:
+    from ..weather import Weather
+
+
+class Cluster:
+    """One cluster, by its name. As a context manager it is deleted at the end of the block, whatever happened there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Delete the cluster and wait until it is gone. Raises as `delete` does."""
+        self.delete()
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the cluster's journal, runs and logs."""
+        return places.cluster(self.name)
+
+    @property
+    def followed(self) -> str:
+        """Of a cluster that another machine declared: what this machine follows, in a sentence; else nothing."""
+        try:
+            return (self.directory / ATTACHED).read_text()
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def state(self) -> ClusterState:
+        """What the journal says now; what was declared, until its first line is written."""
+        state = kept(self.directory / "journal.jsonl").read()
+        return state if state.seq else replay(self._declared())
+
+    def _declared(self) -> list[Event]:
+        try:
+            spec = agreed(self.directory)
+        except DeclarationError:
+            return []
+        return [events.ClusterDeclared(spec=spec.to_dict(), time=int(1e9 * spec.declared_at))]
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
+        every = read(self.directory / "journal.jsonl")
+        return [event for event in every if kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")]
+
+    def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
+        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be any more.
+
+        Interrupting the wait changes nothing: the cluster goes on.
+        """
+
+        def reached(state: ClusterState) -> bool:
+            if until == "ready" and state.phase in ("deleting", "deleted"):
+                what = "is deleted" if state.over else "is being deleted"
+                raise ClusterError(f"{self.name} {what}: {state.reason or 'asked by the user'}")
+            return state.phase == until or state.over
+
+        state = self.follow(reached, timeout)
+        if state is None:
+            now = self.state
+            waiting = ", ".join(f"{vm.name} {vm.state}" for vm in now.living if vm.state != "ready")
+            what = f"{self.name} is not {until} after {timeout:.0f} s"
+            raise ClusterError(f"{what} ({waiting})" if waiting else what, fix=now.trouble)
+        return state
+
+    def follow(self, reached: Callable[[ClusterState], bool], timeout: float | None = None) -> ClusterState | None:
+        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is raised here."""
+        states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
+        end = follower().subscribe(self.name, lambda state, _: states.put(state))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while True:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                try:
+                    state = states.get(timeout=min(left or 0.5, 0.5))  # wakes often, so that Ctrl-C is heard
+                except queue.Empty:
+                    continue
+                if reached(state):
+                    return state
+        finally:
+            end()
+
+    def revoke(self, worker: str, seconds: float = 0.0) -> None:
+        """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
+        commands.send(self.directory, {"do": "revoke", "vm": worker, "seconds": seconds})
+
+    def weather(self, **settings: Any) -> Weather:
+        """What the emulator that the cluster lives in does to VMs; sets what is given first.
+
+        Settings are called as the options of `%transient_weather`: `revocations="published"`, `hours_per_minute=60`,
+        `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather, `reset=True` makes all of it fair. Raises
+        DeclarationError, and ClusterError for a cluster in a project, where the weather is Google's.
+        """
+        from ..weather import weather
+
+        return weather(self, settings)
+
+    def resize(self, spec: str) -> None:
+        """Have the workers of `spec` instead. Raises DeclarationError."""
+        from ..declaring import resized
+
+        history = self.events()
+        current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
+        if current is None:
+            raise ClusterError(f"{self.name} is not declared yet")
+        commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})
+
+    def logs(self, worker: str, lines: int = 200) -> Log:
+        """The last lines that `worker` (a VM's name) wrote in the latest run."""
+        return Log(commands.send(self.directory, {"do": "logs", "vm": worker, "lines": lines})["text"])
+
+    def delete(self, timeout: float | None = 300.0, *, by_name: bool = False) -> None:
+        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake.
+
+        What was declared before clusters had an id is known in its project by names only: ClusterError says which VMs
+        would go, and `by_name` deletes them.
+        """
+        state = self.state
+        if state.over:
+            return
+        if state.spec and not state.spec.id and state.spec.project and not by_name:
+            names = ", ".join(f"{self.name}-{vm.name} in {vm.zone}" for vm in state.living) or "none that is known here"
+            what = (
+                f"{self.name} was declared by an earlier version: its VMs are known by name and owner alone ({names})"
+            )
+            fix = (
+                f"If they are yours: %transient_cluster delete {self.name} --by-name (in Python delete(by_name=True))."
+            )
+            raise ClusterError(what, where=f"project {state.spec.project}", fix=fix)
+        try:
+            commands.send(self.directory, {"do": "delete", "reason": "asked by the user"})
+        except ClusterError:
+            if not self.state.over:  # somebody else's deletion may have come first
+                raise
+        if timeout:
+            self.wait(timeout, until="deleted")
+
+    def cost(self) -> Bill:
+        """What it has cost so far, costs per hour, and would have cost on demand."""
+        return bill(self.state, now())
+
+    def run(self, name: str | None = None) -> Run:
+        """The run called `name`, else the latest one. Raises ClusterError where there is none."""
+        runs = self.state.runs
+        chosen = name or next(reversed(runs), None)
+        if chosen is None or (name and name not in runs and not (self.directory / "runs" / name / "run.json").exists()):
+            raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}")
+        return Run(chosen, self)
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}: {self.state.phase}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        return displayed(self)

@@ -1,0 +1,63 @@
+"""What runs of this machine tell of their model: how fast its workers are, how it learns; kept for plans to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...journal import metrics
+from ..folders import KnownRun
+
+if TYPE_CHECKING:
+    from ...planner.measured import Record
+    from ...planner.store import ModelStore
+
+
+def store_of(run: KnownRun) -> ModelStore:
+    """Where what is learnt of the run's model is kept; of a cell's own model, by the cell's text."""
+    from ...planner.store import ModelStore
+
+    spec = run.state.spec
+    if spec.model:
+        return ModelStore(spec.model, spec.problem, spec.hparams_set)
+    import hashlib
+
+    cell = (run.directory / "cell.py").read_bytes()
+    return ModelStore(f"cell-{hashlib.sha256(cell).hexdigest()[:12]}", "")
+
+
+def alike(runs: Iterable[KnownRun], key: dict[str, str]) -> list[KnownRun]:
+    """Those of `runs` that tell of the model of a store's `key`."""
+
+    def fits(run: KnownRun) -> bool:
+        spec = run.state.spec
+        return not is_synchronous(run) and all(getattr(spec, name) == value for name, value in key.items())
+
+    return [run for run in runs if fits(run)]
+
+
+def is_synchronous(run: KnownRun) -> bool:
+    """Whether its steps are taken together: then their number per second does not grow with the workers."""
+    return run.state.spec.mode == "sync"
+
+
+def learn(store: ModelStore, run: KnownRun) -> None:
+    """Keep what the run tells, unless it is known to its end."""
+    known = store.records().get(run.identity)
+    if known is None or not known.over:
+        found = record(run)
+        if found.observations or found.evaluations:
+            store.learn(run.identity, found)
+
+
+def record(run: KnownRun) -> Record:
+    """What the run was measured at, until now."""
+    from ...planner import measured
+
+    try:
+        counted = json.loads((run.directory / "model.json").read_text())
+    except (OSError, ValueError):
+        counted = None
+    rows = metrics.sample(run.directory / "metrics.jsonl")
+    return measured.record(run.events(), rows, run.state.name, counted)
