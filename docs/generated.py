@@ -13,8 +13,8 @@ from pathlib import Path
 
 import transient_magics
 from transient_magics import errors
-from transient_magics.client import options
-from transient_magics.client.option import Option
+from transient_magics.cli import options
+from transient_magics.cli.option import Option
 from transient_magics.journal import events as of_controller
 from transient_magics.protocol import vm_events as of_vms
 from transient_magics.protocol.events import KINDS

@@ -14,8 +14,8 @@ import pytest
 
 from tests.notebooks import notebook_of, runner_of
 from transient_magics import client
-from transient_magics.client import arguments
-from transient_magics.client.options import declared
+from transient_magics.cli import arguments
+from transient_magics.cli.options import declared
 from transient_magics.emulator.weather.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -25,7 +25,7 @@ README, TOUR, PLANNING, EMULATOR = (
 )
 GOOGLE = DOCS / "google-cloud.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
-PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
 
 def blocks(language: str, text: str) -> list[str]:

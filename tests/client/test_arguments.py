@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics import client
-from transient_magics.client import Declaration, arguments, options
-from transient_magics.client.arguments import parse, split
+from transient_magics.cli import arguments, options
+from transient_magics.cli.arguments import parse, split
+from transient_magics.client import Declaration
 from transient_magics.client.declaring import Preview, resized, specify
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested

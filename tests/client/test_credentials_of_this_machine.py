@@ -19,7 +19,7 @@ from tests.client.google_here import ACCOUNT, TOKEN, google
 
 pytestmark = pytest.mark.story
 
-PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
 
 def sku(description: str, dollars: float, usage: str) -> dict[str, Any]:

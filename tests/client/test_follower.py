@@ -10,7 +10,7 @@ PROGRAMS = 12
 FOLLOW_AND_END = f"""
 import os, pathlib, sys, threading, time
 import asyncinotify
-from transient_magics.client.follower import follower
+from transient_magics.client.following.follower import follower
 
 path = pathlib.Path(sys.argv[1])
 going_on = set()

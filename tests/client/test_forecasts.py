@@ -18,8 +18,8 @@ from tests import homes
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
 from transient_magics import client, places
-from transient_magics.client import program
-from transient_magics.client.forecasts import Forecaster
+from transient_magics.cli import program
+from transient_magics.client.forecaster import Forecaster
 from transient_magics.journal import Journal
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"

@@ -20,12 +20,12 @@ import transient_magics as tm
 from tests.ends import ends
 from tests.homes import own_home
 from transient_magics import emulator, places
-from transient_magics.client import arguments
+from transient_magics.cli import arguments
 from transient_magics.errors import CloudError, ClusterError, DeclarationError
 from transient_magics.journal import events
 from transient_magics.magics.completion import candidates
 
-PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 WHOLE = "/compute/v1/projects/emulated-project"
 
 

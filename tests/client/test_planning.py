@@ -14,7 +14,7 @@ import transient_magics as tm
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
 from transient_magics import places
-from transient_magics.client import arguments
+from transient_magics.cli import arguments
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Journal
 from transient_magics.planner.plan import Plan
@@ -143,7 +143,7 @@ def test_options_are_read_as_the_client_takes_them() -> None:
 
 
 def test_the_program_prints_the_plan() -> None:
-    program = [sys.executable, "-m", "transient_magics.client.program", "plan"]
+    program = [sys.executable, "-m", "transient_magics.cli.program", "plan"]
     words = ["k80x4", "--workload", "icac19/resnet-32", "--train-steps", "64000", "--revocations", "1"]
     said = subprocess.run([*program, *words], capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[0] == "%transient_cluster k80x4"

@@ -16,7 +16,7 @@ import pytest
 
 from transient_magics import client
 
-PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 
 from tests.journal.test_state import SPEC
 from transient_magics import client
-from transient_magics.client.program import main
+from transient_magics.cli.program import main
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint

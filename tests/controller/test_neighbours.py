@@ -129,7 +129,7 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     await asyncio.gather(*map(engine.insert, wanted))
     hers = ["image-x-1a2b3c4d", "left-worker-0"]
     assert bob("print(tm.sweep(yes=True, all_machines=True).names)") == "[]\n", "not even of the same login, young"
-    terminal = [sys.executable, "-m", "transient_magics.client.program", "cluster", "sweep"]
+    terminal = [sys.executable, "-m", "transient_magics.cli.program", "cluster", "sweep"]
     said = await asyncio.to_thread(subprocess.run, terminal, capture_output=True, text=True, check=True)
     shown = await asyncio.to_thread(tm.sweep)
     assert said.stdout == f"{shown}\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from transient_magics import errors
 from transient_magics.client import commands, programs
-from transient_magics.client import weather as faces
+from transient_magics.client.project import weather as faces
 from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import serve
 from transient_magics.emulator.rest import wire

@@ -18,7 +18,8 @@ import pytest
 import transient_magics as tm
 from tests.homes import own_home
 from transient_magics import emulator, places
-from transient_magics.client import program, unreadable
+from transient_magics.cli import program
+from transient_magics.client import unreadable
 from transient_magics.cloud import ComputeEngine, VmRequest
 from transient_magics.controller.programs.sweep import Here, _why
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, labels

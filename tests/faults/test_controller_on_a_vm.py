@@ -20,7 +20,7 @@ import pytest
 from tests.faults.conftest import CELL, PATIENCE, Patient, full_disk
 from transient_magics import client, emulator, places
 from transient_magics.client import commands
-from transient_magics.client.follower import follower
+from transient_magics.client.following.follower import follower
 from transient_magics.journal import events
 
 PROJECT = "/compute/v1/projects/emulated-project"

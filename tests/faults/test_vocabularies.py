@@ -19,7 +19,7 @@ from transient_magics.errors import TrainingError
 
 pytestmark = pytest.mark.training
 
-PROGRAM = [sys.executable, "-m", "transient_magics.client.program"]
+PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
 CELL = """
 import random

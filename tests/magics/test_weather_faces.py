@@ -79,7 +79,7 @@ def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.Cap
     assert (weather.rate, weather.settings["seed"], weather.settings["boot"]) == (3600.0, 7, "2s")
     assert len(weather.settings["stockout"]) == 3
     told = subprocess.run(
-        [sys.executable, "-m", "transient_magics.client.program", "weather", "c2", "--stockout", "none"],
+        [sys.executable, "-m", "transient_magics.cli.program", "weather", "c2", "--stockout", "none"],
         capture_output=True, text=True, timeout=150,
     )  # fmt: skip
     assert "has no VMs" not in told.stdout

@@ -14,7 +14,7 @@ import pytest
 
 import transient_magics.panels.display
 from transient_magics.client import Cluster, Run
-from transient_magics.client.follower import Follower
+from transient_magics.client.following.follower import Follower
 from transient_magics.errors import ClusterError
 from transient_magics.panels import outlook
 from transient_magics.panels.display import WIDGET_VIEW, Display

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.catalog import ACCELERATORS, zones_with
-from transient_magics.client import Declaration, arguments, preview
+from transient_magics.cli import arguments
+from transient_magics.client import Declaration, preview
 from transient_magics.panels.offer import FIRST, MAGIC, declaration, menu, offer, offer_text
 from transient_magics.panels.twin import offer_html
 

@@ -13,8 +13,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
-from transient_magics.client import arguments
-from transient_magics.client.program import main
+from transient_magics.cli import arguments
+from transient_magics.cli.program import main
 from transient_magics.errors import DeclarationError, TransientError
 from transient_magics.magics.completion import candidates
 from transient_magics.panels import lifetimes_html

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.catalog.published import published
+from transient_magics.cli.options import WORKLOADS
 from transient_magics.client import plan
-from transient_magics.client.options import WORKLOADS
 from transient_magics.errors import PlanError
 from transient_magics.planner.families import families, leave_one_out, line
 from transient_magics.planner.fitting import Cell, fit

@@ -15,7 +15,7 @@ from vms import Vm
 
 from transient_magics import places
 from transient_magics.client import commands
-from transient_magics.client.follower import follower
+from transient_magics.client.following.follower import follower
 from transient_magics.controller.placement.mirror import LOST, Mirror
 from transient_magics.controller.placement.seat import Seat
 from transient_magics.journal import ClusterState, Event, Journal, events, kept

@@ -9,15 +9,15 @@ from .declaring import Declaration, Preview, preview, specify
 from .deletion import deleted
 from .doctor import Diagnosis, doctor
 from .folders import unreadable
-from .follower import Follower, follower
+from .following.follower import Follower, follower
 from .handles import Cluster, Result, Run
-from .images import Build, ImageList, build_image, delete_image, images
-from .lifetimes import Lifetimes, lifetimes
-from .offers import Offers, catalog
-from .orphans import Orphan, OrphanRule, Sweep, sweep
+from .planning.lifetimes import Lifetimes, lifetimes
 from .planning.plans import plan
+from .project.images import Build, ImageList, build_image, delete_image, images
+from .project.offers import Offers, catalog
+from .project.orphans import Orphan, OrphanRule, Sweep, sweep
+from .project.weather import Weather
 from .runs import run, runs, train
-from .weather import Weather
 
 __all__ = [
     "Build",

@@ -15,10 +15,11 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.display import clear_output
 
 from .. import client, panels
-from ..client import Build, Cluster, Declaration, ImageList, Run, arguments, cell, text
-from ..client.arguments import Command
+from ..cli import arguments
+from ..cli.arguments import Command
+from ..client import Build, Cluster, Declaration, ImageList, Run, cell, text
+from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
-from ..client.watch import watch
 from ..errors import CellError, ClusterError, DeclarationError
 from .answers import Listing, Snapshot
 

@@ -13,9 +13,9 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 
 from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
-from ..client import arguments, options
-from ..client.images import build_names
-from ..client.option import Option
+from ..cli import arguments, options
+from ..cli.option import Option
+from ..client.project.images import build_names
 from ..journal import read, replay
 
 _LINE = re.compile(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..client import Lifetimes
-from ..client.lifetimes import LEVEL
+from ..client.planning.lifetimes import LEVEL
 from ..client.text import number
 from .markup import COLOURS, FAINT, FONT, escape, row, table
 

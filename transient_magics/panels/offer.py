@@ -11,7 +11,8 @@ from typing import Any
 
 from ..catalog import ACCELERATORS, region, zones_with
 from ..catalog.published import LAST_HOUR, lifetimes
-from ..client import Declaration, Preview, arguments, specify, text
+from ..cli import arguments
+from ..client import Declaration, Preview, specify, text
 from ..errors import DeclarationError
 
 MAGIC = "%transient_cluster"

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..client import Cluster, Run, follower, text
-from ..client.forecasts import ending
+from ..client.forecaster import ending
 from ..journal import ClusterState, bill
 from .curves import curves
 from .display import Display, Feed, Followed, known, live_view

@@ -28,9 +28,9 @@ from .. import text
 from ..clusters import declare
 from ..declaring import Declaration
 from ..handles import Cluster, Run
-from ..images import Build, build_image
-from ..orphans import sweep
 from ..programs import ask
+from ..project.images import Build, build_image
+from ..project.orphans import sweep
 from ..runs import train
 from . import estimate, lesson
 from .diagnosis import Line

@@ -13,12 +13,12 @@ from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from .. import commands
-from ..follower import follower
+from ..following.follower import follower
 from .run import Run
 from .shown import Log, displayed
 
 if TYPE_CHECKING:
-    from ..weather import Weather
+    from ..project.weather import Weather
 
 
 class Cluster:
@@ -115,7 +115,7 @@ class Cluster:
         `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather, `reset=True` makes all of it fair. Raises
         DeclarationError, and ClusterError for a cluster in a project, where the weather is Google's.
         """
-        from ..weather import weather
+        from ..project.weather import weather
 
         return weather(self, settings)
 

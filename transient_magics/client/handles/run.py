@@ -161,7 +161,7 @@ class Run:
 
         Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one folder.
         """
-        from ..tensorboard import write
+        from ..results.tensorboard import write
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
@@ -203,7 +203,7 @@ class Run:
         for many at once. `trust` agrees to run the code of a run that another machine declared. Raises TrainingError,
         CellError or AgreementError.
         """
-        from ..models import predict
+        from ..results.models import predict
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return predict(self, inputs, data_dir)
@@ -230,7 +230,7 @@ class Run:
         4 and 0.6, and so many times the time). `average`: use the mean of the last so many checkpoints, as
         t2t_avg_all makes it; the run must have kept them (`--keep`). Raises TrainingError or CellError.
         """
-        from ..models import decode
+        from ..results.models import decode
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return decode(self, texts, data_dir, beam_size, alpha, average)
@@ -241,7 +241,7 @@ class Run:
         Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
         `tf.saved_model.load` and TensorFlow Serving read it. Raises TrainingError or CellError.
         """
-        from ..models import export
+        from ..results.models import export
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return export(self, Path(folder).expanduser(), data_dir)

@@ -1,4 +1,4 @@
-"""Which revocations a plan or a forecast reckons with."""
+"""Which revocations a plan or a forecast assumes."""
 
 from __future__ import annotations
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from ..journal import ClusterState, Event
+from ...journal import ClusterState, Event
 from .follower import follower
-from .handles import Cluster
+
+if TYPE_CHECKING:
+    from ..handles import Cluster
 
 _AWAKE_SECONDS = 0.5
 

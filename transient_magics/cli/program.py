@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..client import cell, text
 from ..errors import CellError, DeclarationError, TransientError
 from ..journal import ClusterState, bill
-from . import arguments, cell, text
+from . import arguments
 from .arguments import Command
 
 if TYPE_CHECKING:
-    from .handles import Cluster
+    from ..client.handles import Cluster
 
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
@@ -92,7 +93,7 @@ def _help(command: Command) -> None:
 
 
 def _declare(command: Command) -> None:
-    from . import Declaration, declare, preview
+    from ..client import Declaration, declare, preview
 
     _refuse_output(command)
     declaration = Declaration(**command.values)
@@ -107,7 +108,7 @@ def _declare(command: Command) -> None:
 
 
 def _train(command: Command) -> None:
-    from . import cluster, train
+    from ..client import cluster, train
 
     _refuse_output(command)
     values = dict(command.values)
@@ -132,21 +133,21 @@ def _train(command: Command) -> None:
 
 
 def _plan(command: Command) -> None:
-    from . import plan
+    from ..client import plan
 
     _refuse_output(command)
     print(plan(**command.values))
 
 
 def _export(command: Command) -> None:
-    from . import run
+    from ..client import run
 
     values = dict(command.values)
     print(run(values.pop("run"), values.pop("cluster", None)).export(**values))
 
 
 def _tensorboard(command: Command) -> None:
-    from . import run
+    from ..client import run
 
     values = dict(command.values)
     print(run(values.pop("run"), values.pop("cluster", None)).tensorboard(**values))
@@ -154,7 +155,7 @@ def _tensorboard(command: Command) -> None:
 
 def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
     """Print a line per event until the state is as wanted."""
-    from .watch import watch
+    from ..client.following.watch import watch
 
     for event in watch(cluster, after=after, until=until):
         if event.kind == "train.progress" or event.kind not in text.QUIET:
@@ -162,7 +163,7 @@ def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: 
 
 
 def _list(command: Command) -> None:
-    from . import clusters, unreadable
+    from ..client import clusters, unreadable
 
     now = time.time()
     states = [(each.name, each.state) for each in clusters(all=command.values.get("all", False))]
@@ -170,8 +171,8 @@ def _list(command: Command) -> None:
 
 
 def _status(command: Command) -> None:
-    from . import cluster
-    from .planning.forecasts import forecast_line
+    from ..client import cluster
+    from ..client.planning.forecasts import forecast_line
 
     chosen, now = cluster(command.values.get("name")), time.time()
     state = chosen.state
@@ -180,7 +181,7 @@ def _status(command: Command) -> None:
 
 
 def _attach(command: Command) -> None:
-    from . import attach
+    from ..client import attach
 
     found = attach(command.values.get("name"), command.values.get("project"))
     if found.followed:
@@ -190,14 +191,14 @@ def _attach(command: Command) -> None:
 
 
 def _resize(command: Command) -> None:
-    from . import cluster
+    from ..client import cluster
 
     cluster(command.values["name"]).resize(command.values["spec"])
     print(f"{command.values['name']} will have {command.values['spec']}.")
 
 
 def _revoke(command: Command) -> None:
-    from . import cluster
+    from ..client import cluster
 
     values = command.values
     cluster(values["name"]).revoke(values["worker"], values.get("seconds", 0.0))
@@ -205,7 +206,7 @@ def _revoke(command: Command) -> None:
 
 
 def _logs(command: Command) -> None:
-    from . import cluster
+    from ..client import cluster
 
     values = command.values
     logged = cluster(values["name"]).logs(values["worker"], values.get("lines", 200))
@@ -213,8 +214,8 @@ def _logs(command: Command) -> None:
 
 
 def _events(command: Command) -> None:
-    from . import cluster
-    from .watch import watch
+    from ..client import cluster
+    from ..client.following.watch import watch
 
     chosen, kind = cluster(command.values.get("name")), command.values.get("kind")
     for event in watch(chosen, kind) if command.values.get("follow") else chosen.events(kind):
@@ -222,7 +223,7 @@ def _events(command: Command) -> None:
 
 
 def _delete(command: Command) -> None:
-    from . import deleted
+    from ..client import deleted
 
     each = None
     for each in deleted(**command.values):
@@ -232,26 +233,26 @@ def _delete(command: Command) -> None:
 
 
 def _sweep(command: Command) -> None:
-    from . import sweep
+    from ..client import sweep
 
     print(sweep(**command.values))
 
 
 def _weather(command: Command) -> None:
-    from . import cluster
+    from ..client import cluster
 
     values = dict(command.values)
     print(cluster(values.pop("name", None)).weather(**values))
 
 
 def _lifetimes(command: Command) -> None:
-    from . import lifetimes
+    from ..client import lifetimes
 
     print(lifetimes(**command.values))
 
 
 def _image_build(command: Command) -> None:
-    from . import build_image
+    from ..client import build_image
 
     build = build_image(**command.values)
     print(f"{build.name} is being built. It goes on by itself: `transient image list`.", flush=True)
@@ -263,25 +264,25 @@ def _image_build(command: Command) -> None:
 
 
 def _image_list(command: Command) -> None:
-    from . import images
+    from ..client import images
 
     print(images(**command.values))
 
 
 def _image_delete(command: Command) -> None:
-    from . import delete_image
+    from ..client import delete_image
 
     print(delete_image(**command.values))
 
 
 def _catalog(command: Command) -> None:
-    from . import catalog
+    from ..client import catalog
 
     print(catalog(**command.values))
 
 
 def _doctor(command: Command) -> int:
-    from . import doctor
+    from ..client import doctor
 
     def agree(question: str) -> bool:
         return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

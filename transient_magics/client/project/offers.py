@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..catalog import (
+from ...catalog import (
     ACCELERATORS,
     DISK_GB,
     DISK_TYPE,
@@ -29,8 +29,8 @@ from ..catalog import (
     worker_price,
     zones_with,
 )
-from .programs import ask
-from .text import table
+from ..programs import ask
+from ..text import table
 
 _WIDTH = 79
 _UNIT = "US dollars per hour of the whole VM"

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..spec import render_duration
-from .text import count, number, table
+from ...spec import render_duration
+from ..text import count, number, table
 
 if TYPE_CHECKING:
-    from ..planner.lifetimes.model import LifetimeModel
-    from ..planner.lifetimes.study import Study
+    from ...planner.lifetimes.model import LifetimeModel
+    from ...planner.lifetimes.study import Study
 
 LEVEL = 0.9
 """Of the band around the survival that was observed."""
@@ -72,7 +72,7 @@ class Lifetimes:
         revocations per hour of a VM's life since the age before; `trusted_hours`: for how long a VM of that age may be
         trusted before the risk passes one in ten.
         """
-        from ..planner.checkpoints import trusted_hours
+        from ...planner.checkpoints import trusted_hours
 
         study = self.study
         ages = [age for age in _AGES if age <= study.watched]
@@ -157,7 +157,7 @@ class Lifetimes:
         }
 
     def _job_words(self, job: Job) -> list[str]:
-        from ..planner.checkpoints import Planner, keep, risk, young_daly
+        from ...planner.checkpoints import Planner, keep, risk, young_daly
 
         work, age, cost, restart = (
             seconds / _HOUR for seconds in (job.work, job.age, job.checkpoint_cost, job.restart)
@@ -221,8 +221,8 @@ def lifetimes(
     seconds: plan work that is lost with its VM. Raises PlanError, below 30 revocations or without NumPy and SciPy,
     and DeclarationError.
     """
-    from ..planner.lifetimes.sources import Question
-    from ..planner.lifetimes.study import study
+    from ...planner.lifetimes.sources import Question
+    from ...planner.lifetimes.study import study
 
     question = Question(gpu.lower() if gpu else None, region, provisioning_model)
     asked = Job(job, age, checkpoint_cost, restart) if job else None
@@ -242,7 +242,7 @@ def _hours(hours: float) -> str:
 
 
 def _change_words(answer: Lifetimes) -> str:
-    from ..planner.lifetimes.change import VMS_PER_FALSE_ALARM
+    from ...planner.lifetimes.change import VMS_PER_FALSE_ALARM
 
     change = answer.study.change
     assert change

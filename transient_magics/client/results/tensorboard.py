@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TrainingError
-from ..journal import Event, events, metrics, read
+from ...errors import TrainingError
+from ...journal import Event, events, metrics, read
+from ..text import QUIET, event_words
 from . import event_files
-from .text import QUIET, event_words
 
 if TYPE_CHECKING:
-    from .handles import Run
+    from ..handles import Run
 
 _FILE = "events.out.tfevents.{:010d}.transient-magics"
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")

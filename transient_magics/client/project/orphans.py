@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import text
-from .programs import ask
+from .. import text
+from ..programs import ask
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import emulator
-from ..errors import ClusterError, DeclarationError, UnreachableError, heard
+from ... import emulator
+from ...errors import ClusterError, DeclarationError, UnreachableError, heard
 
 if TYPE_CHECKING:
-    from .handles import Cluster
+    from ..handles import Cluster
 
 _PATH = "/emulator/v1/weather"
 _ANSWER_SECONDS = 10.0

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TrainingError
-from ..runtime.files.checkpoints import Checkpoints
-from .programs import ask_model, fetch
+from ...errors import TrainingError
+from ...runtime.files.checkpoints import Checkpoints
+from ..programs import ask_model, fetch
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from .handles import Run
+    from ..handles import Run
 
 
 def predict(run: Run, inputs: Any, data_dir: str | Path | None) -> ndarray | dict[str, ndarray]:

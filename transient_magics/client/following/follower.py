@@ -24,10 +24,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .. import places
-from ..errors import ControllerError
-from ..journal import ClusterState, Event, follow, metrics, replay
-from . import commands
+from ... import places
+from ...errors import ControllerError
+from ...journal import ClusterState, Event, follow, metrics, replay
+from .. import commands
 
 log = logging.getLogger(__name__)
 

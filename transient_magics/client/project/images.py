@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import places
-from ..catalog import check_zone, default_zone
-from ..errors import CloudError, ClusterError
-from ..journal import Event, events, read
-from ..spec import ImageSpec, parse_name, render_duration
-from ..spec.image import DEBIAN, FAMILY
-from . import commands, text
-from .programs import ask
+from ... import places
+from ...catalog import check_zone, default_zone
+from ...errors import CloudError, ClusterError
+from ...journal import Event, events, read
+from ...spec import ImageSpec, parse_name, render_duration
+from ...spec.image import DEBIAN, FAMILY
+from .. import commands, text
+from ..programs import ask
 
 _LOOK_SECONDS = 0.25
 _START_SECONDS = 20.0

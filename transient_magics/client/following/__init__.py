@@ -1,0 +1,1 @@
+"""Following journals: one thread for all that want to know, and events as they come."""
