@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from transient_magics.client import programs as asked
 
 from . import programs
 from .machine_room import MachineRoom
@@ -17,6 +20,12 @@ def _programs_end() -> Iterator[None]:
     """After the last test: they would be left behind."""
     yield
     programs.end()
+
+
+@pytest.fixture
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run.predict`, `run.decode` and `run.export` find TensorFlow imported; that they start it, tests/faults sees."""
+    monkeypatch.setattr(asked, "subprocess", SimpleNamespace(run=programs.serve, TimeoutExpired=TimeoutError))
 
 
 @pytest.fixture

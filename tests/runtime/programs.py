@@ -2,8 +2,9 @@
 
 TensorFlow never comes into the process of the tests, and to import it takes longer than most such programs do. What a
 program is forked from has imported, and done nothing else: no graph, no session, no server. Programs that look at how
-something is imported, or need a network of their own, are started in another way. `run` is for the tests; the rest is
-`python -m tests.runtime.programs tensor2tensor|tensorflow`, one of each per process of the tests, as it is asked for.
+something is imported, or need a network of their own, are started in another way. `run` and `serve` are for the
+tests; the rest is `python -m tests.runtime.programs tensor2tensor|tensorflow`, one of each per process of the tests,
+as it is asked for.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 PROJECT = Path(__file__).parents[2]
 PATIENCE = 300
@@ -29,18 +31,33 @@ def run(program: str, *arguments: object, own: bool = False, code: int = 0) -> s
 
     `own`: of a model that is none of Tensor2Tensor's, or none at all; Tensor2Tensor's bridges are not crossed then.
     """
+    ended = _ended(program, arguments, own, os.environ)
+    assert ended.returncode == code, f"ended with {ended.returncode}: {ended.stderr[-3000:]}"
+    return ended.stdout
+
+
+def serve(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    """What subprocess.run would give of a program that uses the trained model of a run (`serve --run FOLDER ...`)."""
+    _, _, program, *arguments = command
+    folder = Path(arguments[arguments.index("--run") + 1])
+    own = not json.loads((folder / "run.json").read_text()).get("model")
+    return _ended(program, arguments, own, how.get("env") or os.environ)
+
+
+def _ended(
+    program: str, arguments: Sequence[object], own: bool, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     server = _server("tensorflow" if own else "tensor2tensor")
     assert server.stdin is not None
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("out", "err")]
         asked = {"program": program, "arguments": [str(each) for each in arguments], "files": files}
-        server.stdin.write(json.dumps({**asked, "environment": dict(os.environ)}) + "\n")
+        server.stdin.write(json.dumps({**asked, "environment": dict(environment)}) + "\n")
         server.stdin.flush()
-        ended = int(server.stdout.readline())
+        code = int(server.stdout.readline())
         output, errors = (Path(name).read_text(errors="replace") for name in files)
-    assert ended == code, f"ended with {ended}: {errors[-3000:]}"
-    return output
+    return subprocess.CompletedProcess([program, *map(str, arguments)], code, output, errors)
 
 
 _servers: dict[str, subprocess.Popen[str]] = {}

@@ -14,7 +14,7 @@ from tests.runtime import programs
 from transient_magics import client
 from transient_magics.errors import TrainingError
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.usefixtures("_forked")]
 
 CELL = """
 import tensorflow.compat.v1 as tf

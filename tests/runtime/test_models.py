@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 from tests.runtime.try_models import CHANGES, WHY, hparams_set, listed, problem_of, table
 from transient_magics.runtime.training.t2t.registry import index
 
-PAGE = (PROJECT / "docs" / "models.md").read_text()
+PAGE = (programs.PROJECT / "docs" / "models.md").read_text()
 ROWS = re.findall(r"^\| `(\w+)` \| `(\w+)`(?: with `(.+)`)? \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)
 TOLD = {model: told for model, *_, told in ROWS}
 TRIED = ("basic_fc_relu", "lstm_seq2seq", "resnet", "shake_shake", "transformer", "xception")
@@ -52,8 +50,7 @@ def test_the_page_is_not_made_of_half_a_trial() -> None:
 @pytest.mark.training
 @pytest.mark.parametrize("models", [TRIED, BRIDGED], ids=["best known families", "what a bridge is for"])
 def test_models_make_a_training_step(models: tuple[str, ...]) -> None:
-    program = [sys.executable, "-m", "tests.runtime.try_models", *models]
-    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=True)
-    answers = {answer["model"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    said = programs.run("tests.runtime.try_models", *models)
+    answers = {answer["model"]: answer for answer in map(json.loads, said.splitlines())}
     assert {model: answers[model].get("error") for model in models} == dict.fromkeys(models)
     assert {TOLD[model] for model in models} == {"runs"}

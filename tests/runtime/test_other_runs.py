@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy
 import pytest
 
 from tests.runtime import programs
-from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
+from tests.runtime.machine_room import MachineRoom, free_ports, lines, until
 from tests.runtime.test_training import DECLARATION, DIGITS, assignment
 
 pytestmark = pytest.mark.training
@@ -124,9 +122,8 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     given, answers = room.root("ps-0") / "inputs.npz", room.root("ps-0") / "outputs.npz"
     bits = numpy.array([[2, 3, 3, 1], [3, 2, 1, 0]])
     numpy.savez(given, inputs=bits, targets=bits[:, ::-1])
-    program = [sys.executable, "-m", "transient_magics.runtime.programs.serve", "--run", str(room.run_folder("ps-0"))]
-    said = subprocess.run([*program, "predict", given, answers], capture_output=True, check=False, cwd=PROJECT)
-    assert json.loads(said.stdout) == {"step": finished["step"]}, said.stderr.decode()[-2000:]
+    words = "--run", room.run_folder("ps-0"), "predict", given, answers
+    assert json.loads(programs.run("transient_magics.runtime.programs.serve", *words)) == {"step": finished["step"]}
     logits = numpy.load(answers)["logits"]
     assert logits.shape[:2] == (2, 4)
     assert numpy.isfinite(logits).all()

@@ -14,7 +14,8 @@ from typing import Any
 import numpy
 import pytest
 
-from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
+from tests.runtime import programs
+from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics import client
 
@@ -125,6 +126,7 @@ def finish(room: MachineRoom, cell: str, servers: int, **more: object) -> dict[s
     return story.events("train.evaluated")[0]["metrics"]
 
 
+@pytest.mark.usefixtures("_forked")
 def test_a_keras_model_is_trained_evaluated_used_and_exported(
     room: MachineRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,10 +156,8 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     assert metrics["accuracy"] > 0.85
     images, truth = digits()
     numpy.savez(tmp_path / "inputs.npz", image=images)
-    program = [sys.executable, "-m", "transient_magics.runtime.programs.serve", "--run", str(room.run_folder("ps-0"))]
-    words = ["predict", str(tmp_path / "inputs.npz"), str(tmp_path / "outputs.npz")]
-    said = subprocess.run([*program, *words], capture_output=True, check=False, cwd=PROJECT)
-    assert "error" not in json.loads(said.stdout), said.stdout
+    words = ["--run", room.run_folder("ps-0"), "predict", tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
+    programs.run("transient_magics.runtime.programs.serve", *words, own=True)
     answers = numpy.load(tmp_path / "outputs.npz")
     assert (answers["digit"] == truth).mean() == pytest.approx(metrics["accuracy"], abs=1e-4)
     assert answers["scores"].shape == (len(images), 10)
@@ -233,7 +233,6 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
 def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Path, cell: str, said: str) -> None:
     (tmp_path / "run.json").write_text(json.dumps(OWN))
     (tmp_path / "cell.py").write_text(cell)
-    program = [sys.executable, "-m", "transient_magics.runtime.programs.check", "--run", str(tmp_path)]
-    answer = json.loads(subprocess.run(program, capture_output=True, check=False, cwd=PROJECT).stdout)
+    answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path, own=True, code=1))
     assert not answer["ok"]
     assert said in answer["error"]

@@ -355,6 +355,7 @@ def test_who_joins_later_reads_the_graph_that_the_first_built(story: Story):
     assert starts == [[""], ["", " (read)"]]
 
 
+@pytest.mark.usefixtures("_forked")
 def test_the_model_is_used_without_a_cluster_and_without_tensor2tensor(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
