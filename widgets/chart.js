@@ -5,10 +5,12 @@
  */
 
 import uPlot from "uplot";
-import { OWN_KEYS, clock, colour, element, number, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, clock, colour, day, element, keyed, number, setAttribute, setText } from "./page.js";
 
 const MARKS = { revoked: "bad", checkpoint: "quiet", evaluation: "good" };
 const NEAR_PIXELS = 5;
+const FEW = 6;
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000];
 let axes = 0;
 
 /** What the charts of one panel share. */
@@ -32,8 +34,29 @@ export function sharedAxis() {
   };
 }
 
+/** Times of day; a day that begins is named at its first label. */
 function timeLabels(_, splits, __, ___, step) {
-  return splits.map((at) => (at === null ? "" : clock(at, step < 60)));
+  const today = day(Date.now() / 1000);
+  let before = splits[0] === undefined || day(splits[0]) === day(splits.at(-1)) ? today : "";
+  return splits.map((at) => {
+    if (at === null) return "";
+    const [now, time] = [day(at), clock(at, step < 60)];
+    const said = now === before ? time : time === "00:00" ? now : `${now} ${time}`;
+    before = now;
+    return said;
+  });
+}
+
+/** The points that no line leads to or from, or all of them where they are few. */
+function lonely({ data }, series) {
+  const values = data[series];
+  const known = values.map((value, index) => index).filter((index) => (values[index] ?? null) !== null);
+  if (known.length < FEW) return known;
+  return known.filter((index) => (values[index - 1] ?? null) === null && (values[index + 1] ?? null) === null);
+}
+
+function known(values) {
+  return values.filter((value) => (value ?? null) !== null).length;
 }
 
 /** A chart with its title and what the cursor points at; `draw(drawing)` shows another state of it. */
@@ -41,8 +64,9 @@ export function lineChart(title, axis, { height }) {
   const room = element("div", { class: "transient-plot" });
   const name = element("span", { text: title });
   const readout = element("span", { class: "transient-readout" });
+  const names = element("div", { class: "transient-names", hidden: "" });
   const told = element("span", { class: "transient-hidden", role: "status", "aria-live": "polite" });
-  const node = element("figure", { class: "transient-chart", tabindex: "0", role: "group", ...OWN_KEYS }, element("figcaption", {}, name, readout), room, told);
+  const node = element("figure", { class: "transient-chart", tabindex: "0", role: "group", ...OWN_KEYS }, element("figcaption", {}, name, readout), room, names, told);
   let plot = null;
   let drawing = null;
   let shape = "";
@@ -52,7 +76,7 @@ export function lineChart(title, axis, { height }) {
   function options() {
     const small = { stroke: () => colour(node, "faint"), grid: { stroke: () => colour(node, "grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const bands = drawing.curves.flatMap((curve, index) =>
-      curve.band ? [{ series: [index + 1, index + 2], fill: () => colour(node, "band") }] : []);
+      curve.band ? [{ series: [index + 1, index + 2], fill: line(curve) }] : []);
     return {
       width: Math.max(120, room.clientWidth), height, legend: { show: false }, padding: [6, 28, 0, 0],
       cursor: {
@@ -70,12 +94,12 @@ export function lineChart(title, axis, { height }) {
         } },
       },
       axes: [
-        { ...small, size: 25, gap: 6, space: 72, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
+        { ...small, size: 25, gap: 6, space: 72, ...(axis.byStep ? {} : { incrs: TIME_STEPS }), values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
         { ...small, size: 40, gap: 4, space: 26, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
       ],
       series: [{}, ...drawing.curves.map((curve) => ({
-        label: curve.label, spanGaps: true, points: { show: curve.values.length < 3 },
-        stroke: line(curve), width: curve.hidden ? 0 : curve.faint ? 1 : 1.5, alpha: curve.faint ? 0.3 : 1,
+        label: curve.label, spanGaps: false, points: curve.hidden ? { show: false } : { show: false, size: 5, filter: lonely, fill: line(curve) },
+        stroke: line(curve), width: curve.hidden || known(curve.values) < 3 ? 0 : curve.faint ? 1 : 1.5, alpha: curve.faint ? 0.3 : 1,
       }))],
       bands,
       hooks: { draw: [drawMarks], setCursor: [read], setSelect: [selected] },
@@ -132,6 +156,7 @@ export function lineChart(title, axis, { height }) {
   function words(index) {
     const at = plot.data[0][index];
     const where = axis.byStep ? `step ${Math.round(at).toLocaleString("en-US")}` : clock(at);
+    if (drawing.words) return [where, ...drawing.words(index)].join(" · ");
     const values = drawing.curves.filter((curve) => !curve.hidden && !curve.faint && (curve.values[index] ?? null) !== null)
       .map((curve) => `${drawing.curves.length > 1 && curve.label !== title ? `${curve.label} ` : ""}${number(curve.values[index])}`);
     return [where, ...values.slice(0, 6)].join(" · ");
@@ -177,8 +202,16 @@ export function lineChart(title, axis, { height }) {
     room.hidden = readout.hidden = !seen;
     node.hidden = !seen;
     if (!seen) return;
+    names.hidden = !next.named;
+    if (next.named) {
+      keyed(names, next.curves, (curve) => `${curve.label} ${curve.colour}`, (curve) => {
+        const made = element("span", { text: curve.label });
+        made.style.setProperty("--of", curve.colour);
+        return made;
+      });
+    }
     setAttribute(node, "aria-label", `${title}${next.said ? `, ${next.said}` : ""}. Arrow keys read it, plus and minus zoom, 0 shows all.`);
-    const now = JSON.stringify([next.curves.map((curve) => [curve.label, curve.hidden, curve.faint]), Boolean(next.log), axis.byStep, next.x.length < 3]);
+    const now = JSON.stringify([next.curves.map((curve) => [curve.label, curve.hidden, curve.faint, known(curve.values) < 3]), Boolean(next.log), axis.byStep]);
     const data = [next.x, ...next.curves.map((curve) => curve.values)];
     if (!plot || now !== shape) {
       shape = now;

@@ -10,7 +10,7 @@ import { costSection, eventSection } from "./feed.js";
 import { vmTable } from "./lanes.js";
 import { kernelLink } from "./link.js";
 import { mount } from "./mount.js";
-import { ASKS, OWN_KEYS, TONES, asking, element, hush, money, setAttribute, setText } from "./page.js";
+import { ASKS, OWN_KEYS, TONES, asking, element, hush, money, setAttribute, setText, when } from "./page.js";
 import { trainingSection } from "./training.js";
 
 const ANNOUNCE_SECONDS = 5;
@@ -78,7 +78,7 @@ function render({ model, el }) {
   const send = link.send;
   let view = model.get("view");
   let received = performance.now();
-  const elapsed = () => (performance.now() - received) / 1000;
+  const elapsed = () => (link.lost ? 0 : (performance.now() - received) / 1000);  // of what is not heard of, nothing is known
   const now = () => view.at + elapsed();
   const focus = Boolean(view?.focus);
 
@@ -92,7 +92,7 @@ function render({ model, el }) {
   });
   const resize = resizing(send);
   const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
-  const notice = element("div", { class: "transient-notice" });
+  const notice = element("div", { class: "transient-notice", role: "status" });
   const attach = element("code");
   const lostWords = element("span");
   const lost = element("div", { class: "transient-notice", "data-tone": "bad", role: "alert", hidden: "" }, lostWords, attach);
@@ -127,6 +127,7 @@ function render({ model, el }) {
     trouble.hidden = !view.trouble;
     setText(notice, view.notice?.text ?? "");
     setAttribute(notice, "data-tone", view.notice?.tone ?? "quiet");
+    setAttribute(notice, "role", view.notice?.tone === "bad" ? "alert" : "status");
     notice.hidden = !view.notice?.text;
     remove.hidden = focus || view.over;
     remove.disable(view.phase === "deleting");
@@ -134,7 +135,7 @@ function render({ model, el }) {
     training.update(view.training, view.vms);
     if (!focus) table.update(view, model.get("curves") ?? {});
     top.classList.toggle("transient-alone", training.hidden);
-    events.update(view.events);
+    events.update(view.events, view.at);
     announce();
     connected(!link.lost || view.over);
     tick();
@@ -142,6 +143,8 @@ function render({ model, el }) {
 
   /** What is asked for through a link that is lost would be swallowed: say so, and let nothing be asked. */
   function connected(yes) {
+    if (!yes) setText(phase, `${phase.textContent}, last seen ${when(view.at, Date.now() / 1000)}`);
+    if (!yes) setAttribute(phase, "data-tone", "quiet");
     panel.classList.toggle("transient-lost", !yes);
     lost.hidden = yes;
     setText(lostWords, `This panel is no longer connected, and what it shows may be old. ${view.name} goes on without it`

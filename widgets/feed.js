@@ -1,6 +1,6 @@
 /* What a cluster costs, and what happened to it. */
 
-import { OWN_KEYS, choice, clock, element, fact, keyed, money, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, choice, element, fact, keyed, money, setAttribute, setText, when } from "./page.js";
 
 /** `update(view, elapsed)`: the meter goes on by itself in the seconds that have elapsed since the snapshot. */
 export function costSection() {
@@ -50,6 +50,7 @@ const FAMILIES = [["", "all events"], ["VMs", "VMs"], ["training", "training"], 
 export function eventSection() {
   let events = [];
   let family = "";
+  let now = 0;
   const kind = choice("Which events", FAMILIES, (value) => { family = value; fill(); });
   const words = element("input", { type: "search", placeholder: "filter", "aria-label": "Only events with these words", oninput: () => fill(), ...OWN_KEYS });
   const list = element("ol", { class: "transient-events", tabindex: "0", "aria-label": "Latest events", ...OWN_KEYS });
@@ -63,11 +64,11 @@ export function eventSection() {
     nothing.hidden = chosen.length > 0;
     keyed(list, chosen, (event) => `${event.at} ${event.text}`, (event) =>
       element("li", { "data-tone": event.tone },
-        element("time", { datetime: new Date(event.at * 1000).toISOString(), text: clock(event.at) }),
+        element("time", { datetime: new Date(event.at * 1000).toISOString(), text: when(event.at, now) }),
         element("span", { text: event.text })));
   }
-  node.update = (next) => {
-    events = next;
+  node.update = (next, at) => {
+    [events, now] = [next, at];
     node.hidden = !events.length;
     fill();
   };

@@ -10,6 +10,7 @@ const WIDTH = 1000;
 const HEIGHT = 24;
 const STATES = ["requested", "booting", "ready", "leaving", "revoked", "refused"];
 const ENDS = ["revoked", "refused", "deleted"];
+const STALE_SECONDS = 15;
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
 /** The state of the table that its lanes share: the time from where to where, and how high the fastest line is. */
@@ -44,11 +45,11 @@ function line(life, span) {
   return path;
 }
 
-function partWords([vm, state, begin, end], speed) {
+function partWords([vm, state, begin, end], speed, now) {
   if (ENDS.includes(state)) return `${vm} was ${state} at ${clock(begin)}`;
   const words = state === "ready" ? "running" : state === "leaving" ? "under notice" : state;
   const until = end ? `to ${clock(end)}` : "until now";
-  const took = ` (${duration((end || Date.now() / 1000) - begin)})`;
+  const took = ` (${duration((end || now) - begin)})`;
   return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;
 }
 
@@ -77,7 +78,7 @@ function lane(span, tell) {
     const near = (4 * (span.to - span.from)) / box.width;
     const part = vm.life.find(([, state, begin]) => ENDS.includes(state) && Math.abs(at - begin) < near)
       ?? vm.life.findLast(([, , begin, end]) => begin <= at && at <= (end || span.to));
-    tell(part ? partWords(part, speedAt(part[0], at)) : "", event.clientX, box);
+    tell(part ? partWords(part, speedAt(part[0], at), span.to) : "", event.clientX, box);
   });
   node.addEventListener("mouseleave", () => tell(""));
   node.addEventListener("blur", () => tell(""));
@@ -87,7 +88,7 @@ function lane(span, tell) {
     const part = vm.life[chosen];
     const box = node.getBoundingClientRect();
     const x = box.left + (box.width * (Math.max(part[2], span.from) - span.from)) / (span.to - span.from);
-    tell(partWords(part, null), x, box, true);
+    tell(partWords(part, null, span.to), x, box, true);
   };
   node.update = (next) => {
     vm = next;
@@ -185,7 +186,7 @@ export function vmTable(send, now) {
     span.to = Math.max(end, view.since + 10);
     span.from = shown ? Math.max(view.since, end - Number(shown)) : view.since;
     setText(from, clock(span.from));
-    setText(to, view.until ? clock(view.until) : "now");
+    setText(to, view.until ? clock(view.until) : Date.now() / 1000 - end > STALE_SECONDS ? clock(end) : "now");
     zoom.hidden = end - view.since < 600;
   }
   node.update = (next, curves) => {

@@ -34,8 +34,11 @@ export function setAttribute(node, name, value) {
 /** Make the children of `parent` one per item, in order: kept by key, made where missing, removed where gone. */
 export function keyed(parent, items, key, make) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const many = new Map();
   items.forEach((item, index) => {
-    const name = String(key(item));
+    const alike = many.get(key(item)) ?? 0;  // two that say the same are two
+    many.set(key(item), alike + 1);
+    const name = alike ? `${key(item)} #${alike}` : String(key(item));
     let child = before.get(name);
     before.delete(name);
     if (!child) {
@@ -56,6 +59,21 @@ export function money(dollars) {
 export function clock(at, seconds = true) {
   const text = new Date(at * 1000).toLocaleTimeString("en-GB");
   return seconds ? text : text.slice(0, 5);
+}
+
+/** The day of a moment: 23 Nov. */
+export function day(at) {
+  return new Date(at * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+}
+
+/** The time of day, with the day where that is not the one of `now`. */
+export function when(at, now) {
+  return day(at) === day(now) ? clock(at) : `${day(at)} ${clock(at)}`;
+}
+
+/** Names as people count: worker-9 before worker-10. */
+export function inOrder(names) {
+  return [...names].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
 }
 
 /** A measured value in three significant digits. */

@@ -107,10 +107,10 @@ function render({ model, el }) {
   const stepsWords = element("span", {});
   const steps = element("input", { type: "range", min: -1, max: 1, step: 0.05, "aria-label": "Steps", oninput: () => { sayLimits(); changed(); } });
   steps.value = 0;
-  const slider = (name) => element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": name, oninput: () => { sayLimits(); changed(); } });
-  const hours = slider("At most, hours");
-  const dollars = slider("At most, dollars");
-  hours.value = dollars.value = 1;
+  const touched = new Set();  // what the reader has not touched stays as it was asked for, to the last digit
+  const slider = (name, what) => element("input", { type: "range", min: 0, max: 1, step: 0.01, "aria-label": name, oninput: () => { touched.add(what); sayLimits(); changed(); } });
+  const hours = slider("At most, hours", "max_hours");
+  const dollars = slider("At most, dollars", "max_cost");
   const hoursWords = element("span", {});
   const dollarsWords = element("span", {});
   const objective = select("marked", [["knee", "the knee"], ["time", "the fastest"], ["cost", "the cheapest"]], first.objective);
@@ -121,12 +121,19 @@ function render({ model, el }) {
 
   const reach = model.get("view").reach;  // of the whole front, before anything was limited
   const limit = (node, [low, high]) => (Number(node.value) >= 1 ? null : low * (high / low) ** Number(node.value));
+  const place = (most, [low, high]) => (most ? Math.min(1, Math.max(0, Math.log(most / low) / (Math.log(high / low) || 1))) : 1);
+  hours.value = place(first.max_hours, reach.hours);
+  dollars.value = place(first.max_cost, reach.dollars);
   const trainSteps = () => Math.max(1, Math.round(first.train_steps * 10 ** Number(steps.value)));
   const factor = () => trainSteps() / first.train_steps;
   function choices() {
-    const most = (node, ends) => { const value = limit(node, ends); return value === null ? null : value * factor(); };
+    const most = (what, node, ends) => {
+      if (!touched.has(what)) return first[what] ?? null;
+      const value = limit(node, ends);
+      return value === null ? null : value * factor();
+    };
     return {
-      train_steps: trainSteps(), max_hours: most(hours, reach.hours), max_cost: most(dollars, reach.dollars),
+      train_steps: trainSteps(), max_hours: most("max_hours", hours, reach.hours), max_cost: most("max_cost", dollars, reach.dollars),
       objective: objective.querySelector("select").value, revocations: risk.querySelector("select").value,
     };
   }
@@ -167,6 +174,7 @@ function render({ model, el }) {
 
   function draw() {
     const view = model.get("view");
+    if ((view.asked ?? 0) < asked && !link.lost) return;  // the answer to an older question
     setText(said, "");
     setText(wrong, link.lost ? LOST : view.error ?? "");
     wrong.hidden = !wrong.textContent;

@@ -2,10 +2,10 @@
 
 import { lineChart, sharedAxis } from "./chart.js";
 import { csv } from "./csv.js";
-import { ASKS, TONES, asking, choice, clock, download, element, fact, keyed, number, onTheme, setAttribute, setText } from "./page.js";
+import { ASKS, TONES, asking, choice, clock, download, element, fact, inOrder, keyed, number, onTheme, setAttribute, setText } from "./page.js";
 
 const WORKER_COLOURS = ["#3f83c8", "#d98e04", "#2a9d5c", "#a05fc7", "#cf4436", "#1f9aa8", "#8b6f3e", "#c75f8f"];
-const MOST_WORKERS = 16;
+const MOST_LINES = 4;
 const LOG_SECONDS = 5;
 const TAIL_SECONDS = 1;
 
@@ -80,24 +80,47 @@ function drawings(curves, { byStep, smoothing, log }, said) {
   const speeds = smoothing > 0
     ? [{ label: "measured", values: speed, colour: "--good", faint: true }, { label: "steps per second", values: smoothed(speed, smoothing), colour: "--good" }]
     : [{ label: "steps per second", values: speed, colour: "--good" }];
-  const ofWorkers = (name) => Object.entries(curves.workers).slice(-MOST_WORKERS).map(([worker, each], index) =>
-    ({ label: worker, values: pick(each[name]), colour: WORKER_COLOURS[index % WORKER_COLOURS.length] }));
+  const workers = inOrder(Object.keys(curves.workers));
+  const ofWorkers = (name, said) => {
+    const each = workers.map((worker) => [worker, pick(curves.workers[worker][name])]);
+    if (each.length > MOST_LINES) return amongWorkers(each, `${said}: median and range of ${each.length} workers${curves.unnamed ? ", more are not told apart" : ""}`);
+    return { said, curves: each.map(([label, values], index) => ({ label, values, colour: WORKER_COLOURS[index] })), named: true };
+  };
   const shared = marks.filter((mark) => mark.kind !== "evaluation");
   const fast = expected.at(-1);
   return {
     loss: { x, curves: smooth, marks, log, said: said.loss ?? number(last(curves.loss)) },
     speed: { x, curves: [...band, ...speeds], marks: shared, fromZero: true,
       said: `${said["steps/s"] ?? number(last(curves.speed))}${fast ? `, expected ${curves.below ? `${number(fast * curves.below)} to ` : ""}${number(fast)}` : ""}` },
-    batch: varies(curves.workers, "batch") && { x, curves: ofWorkers("batch"), marks: shared, fromZero: true, said: "mini-batch of each worker, in examples or tokens" },
-    staleness: varies(curves.workers, "staleness") && { x, curves: ofWorkers("staleness"), marks: shared, fromZero: true, said: "steps of others meanwhile, of each worker" },
+    batch: varies(curves.workers, "batch") && { x, ...ofWorkers("batch", "examples or tokens"), marks: shared, fromZero: true },
+    staleness: varies(curves.workers, "staleness") && { x, ...ofWorkers("staleness", "steps of others meanwhile"), marks: shared, fromZero: true },
   };
 }
 
+/** What many workers have, as one drawing: the median, and from the lowest to the highest, who are named at the cursor. */
+function amongWorkers(each, said) {
+  const ranked = each[0][1].map((_, index) => each.map(([worker, values]) => [values[index], worker])
+    .filter(([value]) => value !== null).sort(([one], [other]) => one - other));
+  const at = (share) => ranked.map((values) => values[Math.floor(share * (values.length - 1))]?.[0] ?? null);
+  const median = at(0.5);
+  const words = (index) => {
+    if (!ranked[index].length) return [];
+    const [low, high] = [ranked[index][0], ranked[index].at(-1)];
+    return [`median ${number(median[index])}`, ...(low[0] < high[0] ? [`${number(low[0])} (${low[1]}) to ${number(high[0])} (${high[1]})`] : [])];
+  };
+  return { said, words, curves: [
+    { label: "highest", values: at(1), colour: "--among", band: true, hidden: true },
+    { label: "lowest", values: at(0), colour: "--among", hidden: true },
+    { label: "median", values: median, colour: "--busy" },
+  ] };
+}
+
 function asTable(curves) {
-  const workers = Object.entries(curves.workers);
+  const workers = inOrder(Object.keys(curves.workers)).map((name) => [name, curves.workers[name]]);
   const columns = workers.flatMap(([name]) => ["steps_per_second", "batch_size", "staleness"].map((what) => `${name} ${what}`));
   const head = ["time", "step", "loss", "steps_per_second", "expected_steps_per_second", ...columns];
-  const rows = curves.time.map((at, index) => [
+  const measured = [...curves.time.entries()].filter(([index]) => curves.loss[index] !== null || curves.speed[index] !== null);
+  const rows = measured.map(([index, at]) => [
     new Date(at * 1000).toISOString(), curves.step[index], curves.loss[index], curves.speed[index], curves.expected[index],
     ...workers.flatMap(([, each]) => [each.speed[index], each.batch[index], each.staleness[index]]),
   ]);

@@ -117,6 +117,28 @@ def test_curves_reach_to_the_figures_and_marks_to_the_last_checkpoint_and_evalua
     assert drawn["end"]["time"] == drawn["marks"][0][1], "no step was made behind the last checkpoint"
 
 
+def test_where_nothing_was_measured_nothing_is_drawn() -> None:
+    state = stories.state_at("short", began=0.5)
+    series = RunSeries()
+    measured = {"worker": "worker-0", "steps": 10, "loss": 1.0, "compute_seconds": 1.0}
+    seconds = [*range(10), *range(40, 50)]
+    series.add({**measured, "time": second * 10**9, "step": 10 * second} for second in seconds)
+    run = state.runs["run-1"]
+    drawn = curves(state, run, series)
+    (hole,) = [index for index, loss in enumerate(drawn["loss"]) if loss is None]
+    assert drawn["time"][hole - 1] < 10 < drawn["time"][hole] < 40 < drawn["time"][hole + 1]
+    assert drawn["step"] == sorted(drawn["step"])
+    assert drawn["workers"]["worker-0"]["speed"][hole] is None
+    assert {len(values) for values in drawn.values() if isinstance(values, list) if values is not drawn["marks"]} == {
+        len(drawn["time"])
+    }
+    twin = ElementTree.fromstring(html(view(state, bill(state, 50.0), 50.0, "run-1"), {**drawn, "end": None}))
+    paths = {svg.get("aria-label"): svg.find("path") for svg in twin.iter("svg")}
+    path = paths["loss"]
+    assert path is not None
+    assert (path.get("d") or "").count("M") == 2, "a line before the hole, a line behind it"
+
+
 def test_behind_its_last_step_a_run_is_being_evaluated() -> None:
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),

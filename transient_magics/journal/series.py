@@ -156,8 +156,9 @@ class RunSeries:
 
     def columns(self, *, whole: bool = False) -> dict[str, Any]:
         """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), `gradient_squared`, `noise_scale`, and
-        `workers`: speed, batch, staleness of each. All of one length, None where there is nothing. The span that is not
-        over yet is left out (unless the run is over: `whole`), and one of which too little is known."""
+        `workers`: speed, batch, staleness of each (`unnamed`: there were more than can be told apart). All of one
+        length, None where there is nothing. The span that is not over yet is left out (unless the run is over:
+        `whole`), and one of which too little is known."""
         lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
         if len(lengths) > 2 and not whole:
             del lengths[max(lengths)]
@@ -168,6 +169,7 @@ class RunSeries:
         names = sorted({name for span in spans for name in span if name})
         return {
             "width": self.width,
+            "unnamed": any("" in span for span in spans),
             "time": [(number + 0.5) * self.width for number in numbers],
             "step": [max(sums.step for sums in span.values()) for span in spans],
             "loss": [_mean(span.values(), "loss", "losses") for span in spans],

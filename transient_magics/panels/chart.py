@@ -6,19 +6,24 @@ Coordinates lie in a box of WIDTH by HEIGHT that whoever draws it stretches to t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 WIDTH, HEIGHT = 300, 40
 _MOST_POINTS = 100
 
 
 def chart(
-    title: str, points: Sequence[tuple[float, float]], marks: Iterable[float] = (), *, from_zero: bool
+    title: str, points: Sequence[tuple[float, float | None]], marks: Iterable[float] = (), *, from_zero: bool
 ) -> dict[str, object]:
-    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer than two points."""
-    if len(points) < 2:
+    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer than two values.
+
+    The path is interrupted where a value is None.
+    """
+    known = [(time, value) for time, value in points if value is not None]
+    if len(known) < 2:
         return {"title": title, "path": "", "marks": [], "low": "", "high": ""}
-    first, last = points[0][0], points[-1][0]
-    values = [value for _, value in points]
+    first, last = known[0][0], known[-1][0]
+    values = [value for _, value in known]
     low, high = (0.0 if from_zero else min(values)), max(values)
     width, height = (last - first) or 1.0, (high - low) or 1.0
 
@@ -27,19 +32,30 @@ def chart(
         y = HEIGHT - 2 - (value - low) / height * (HEIGHT - 4)
         return f"{x:.0f} {y:.1f}"
 
-    path = "M" + "L".join(place(time, value) for time, value in _thin(points))
+    path = "".join(
+        "M" + "L".join(place(time, value) for time, value in line) + ("h0" if len(line) == 1 else "")
+        for line in _thin(points, len(known))
+    )
     inside = [round((time - first) / width * WIDTH, 1) for time in marks if first <= time <= last]
     return {"title": title, "path": path, "marks": inside, "low": _short(low), "high": _short(high)}
 
 
-def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    if len(points) <= _MOST_POINTS:
-        return list(points)
-    step = len(points) / _MOST_POINTS
-    groups = [points[int(index * step) : int((index + 1) * step)] for index in range(_MOST_POINTS)]
-    return [
-        (sum(time for time, _ in group) / len(group), sum(value for _, value in group) / len(group)) for group in groups
+def _thin(points: Sequence[tuple[float, float | None]], many: int) -> list[list[tuple[float, float]]]:
+    """The lines that lie between missing values, of `many` points in all, each in fewer points where they are many."""
+    lines = [
+        [(time, value) for time, value in line if value is not None]
+        for known, line in groupby(points, lambda point: point[1] is not None)
+        if known
     ]
+    share = max(1.0, many / _MOST_POINTS)
+    return [_mean(line, max(1, round(len(line) / share))) for line in lines]
+
+
+def _mean(line: list[tuple[float, float]], points: int) -> list[tuple[float, float]]:
+    """The line as so many means."""
+    step = len(line) / points
+    groups = [line[int(index * step) : int((index + 1) * step)] for index in range(points)]
+    return [(sum(time for time, _ in each) / len(each), sum(value for _, value in each) / len(each)) for each in groups]
 
 
 def _short(value: float) -> str:

@@ -12,6 +12,7 @@ from ..client import text
 from ..journal import ClusterState, RunSeries, RunState
 
 _MOST_MARKS = 200
+_HOLE = 1.5  # of a span's width, between two that stand side by side
 
 
 def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> dict[str, Any]:
@@ -22,7 +23,30 @@ def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) 
     """
     columns = series.columns(whole=run.over) if series and series.rows else _progress(run)
     below = run.spec.alarm_below
-    return {"run": run.name, "below": below, **columns, "end": end_of(run), "marks": _marks(state, run)}
+    return {"run": run.name, "below": below, **apart(columns), "end": end_of(run), "marks": _marks(state, run)}
+
+
+def apart(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns with a row of nothing where spans are missing between two others, so that no line is drawn there."""
+    time, width = columns["time"], columns["width"]
+    holes = [at for at in range(1, len(time)) if width and time[at] - time[at - 1] > _HOLE * width]
+    if not holes:
+        return columns
+
+    def parted(values: list[Any], *, between: bool = False) -> list[Any]:
+        found = list(values)
+        for at in reversed(holes):
+            found.insert(at, (values[at - 1] + values[at]) / 2 if between else None)
+        return found
+
+    lists = {name: parted(values, between=name in ("time", "step")) for name, values in columns.items()
+             if isinstance(values, list)}  # fmt: skip
+    workers = columns["workers"].items()
+    return {
+        **columns,
+        **lists,
+        "workers": {name: {what: parted(values) for what, values in each.items()} for name, each in workers},
+    }
 
 
 def end_of(run: RunState) -> dict[str, Any] | None:
@@ -40,7 +64,7 @@ def _progress(run: RunState) -> dict[str, Any]:
     time, step, loss, speed = zip(*run.series, strict=True) if run.series else ((), (), (), ())
     nothing = [None] * len(time)
     columns = {"time": list(time), "step": list(step), "loss": list(loss), "speed": list(speed)}
-    return {"width": 0.0, **columns, "expected": nothing, "workers": {}}
+    return {"width": 0.0, "unnamed": False, **columns, "expected": nothing, "workers": {}}
 
 
 def _finite(value: float | None) -> float | None:

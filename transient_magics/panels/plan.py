@@ -73,6 +73,10 @@ def show_search(search: Search) -> None:
         except TransientError as error:
             panel.view = {**panel.view, "error": str(error), "asked": message.get("asked", 0)}
             return
+        except Exception as error:
+            said = f"The search failed, which is a mistake of its own: {error!r}"
+            panel.view = {**panel.view, "error": said, "asked": message.get("asked", 0)}
+            raise
         panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]
 
     view = search_view(search)

@@ -85,8 +85,7 @@ def _curves(curves: Mapping[str, Any]) -> str:
     drawn = []
     for title, name, from_zero in both:
         pairs = zip(curves["time"], curves[name], strict=True)
-        points = [(time, value) for time, value in [*pairs, *_end(curves, name)] if value is not None]
-        drawn.append(_chart(chart(title, points, revoked, from_zero=from_zero)))
+        drawn.append(_chart(chart(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero)))
     return "".join(drawn)
 
 
@@ -105,7 +104,7 @@ def _chart(chart: Mapping[str, Any]) -> str:
     return (
         f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
         f"aria-label='{attribute(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
-        f"stroke-width='1.5'/>{marks}</svg><br/><span style='{FAINT}'>{escape(chart['title'])}, "
+        f"stroke-width='1.5' stroke-linecap='round'/>{marks}</svg><br/><span style='{FAINT}'>{escape(chart['title'])}, "
         f"{chart['low']} to {chart['high']}</span></span>"
     )
 

@@ -1,0 +1,125 @@
+"""What panels draw of what they are sent, without a JupyterLab around them: holes, limits, lost kernels, many VMs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.panels import stories
+from tests.panels.long_story import LongStory
+from transient_magics.journal import ClusterState, RunSeries, bill, kept
+from transient_magics.panels import view
+from transient_magics.panels.curves import curves
+from transient_magics.panels.view import shown_run
+
+from .bare import bare
+
+pytestmark = pytest.mark.browser
+
+DRAWN = """figure => {
+    const canvas = figure.querySelector("canvas"), pen = canvas.getContext("2d");
+    const { data } = pen.getImageData(0, 0, canvas.width, canvas.height), blue = [];
+    for (let x = 0; x < canvas.width; x += 1) {
+        blue.push(false);
+        for (let y = 0; y < canvas.height; y += 1) {
+            const at = 4 * (y * canvas.width + x);
+            blue[x] ||= data[at + 3] > 128 && data[at + 2] > data[at] + 60;
+        }
+    }
+    return blue;
+}"""
+"""Of each column of pixels, whether there is something blue."""
+
+
+def sent(state: ClusterState, now: float, run: str | None = None, series: RunSeries | None = None) -> dict[str, Any]:
+    """What a cluster's panel is sent."""
+    shown = shown_run(state, run)
+    drawn = curves(state, shown, series) if shown else {}
+    return {"view": view(state, bill(state, now), now, run), "curves": drawn, "log": {}}
+
+
+def long_story(folder: Path, workers: int, hole: tuple[float, float] = (0, 0)) -> tuple[ClusterState, float, RunSeries]:
+    """Two hours of so many workers; of the time between the two shares of `hole` nothing was measured."""
+    story = LongStory(2, workers, end=time.time())
+    state = kept(story.tell(folder, metrics_every=20)).read()
+    begin, end = (1e9 * (story.began + share * 7200) for share in hole)
+    rows = map(json.loads, (folder / "runs" / "run-1" / "metrics.jsonl").read_text().splitlines())
+    series = RunSeries()
+    series.add(row for row in rows if not begin <= row["time"] <= end)
+    return state, story.end, series
+
+
+def test_a_run_is_drawn_with_its_holes_and_of_many_workers_the_median_and_the_range(
+    chrome: Browser, tmp_path: Path
+) -> None:
+    state, now, series = long_story(tmp_path, 12, (0.4, 0.6))
+    with bare(chrome, "cluster", sent(state, now, "run-1", series)) as page:
+        loss = page.get_by_role("group", name="loss")
+        blue = loss.evaluate(DRAWN)
+        first, last = blue.index(True), len(blue) - blue[::-1].index(True)
+        hole = [blue[first + round(share * (last - first))] for share in (0.3, 0.45, 0.5, 0.55, 0.7)]
+        assert hole == [True, False, False, False, True]
+        batch = page.get_by_role("group", name="mini-batch")
+        expect(batch).to_contain_text("median and range of 12 workers")
+        batch.focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")  # the very last point is of the whole run
+        expect(batch.locator(".transient-readout")).to_contain_text("median 32 · 24 (worker-")
+
+
+def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_last(chrome: Browser) -> None:
+    state = stories.state_at("short", began=time.time() - 60)
+    now = state.recent[-1].at
+    with bare(chrome, "cluster", sent(state, now)) as page:
+        facts = page.get_by_role("region", name="Cost").locator(".transient-facts")
+        event = {"at": now, "clock": "", "text": "twice the same", "tone": "", "family": "VMs"}
+        for _ in range(3):
+            page.evaluate("event => model.set('view', { ...model.values.view, events: [event, event] })", event)
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+        expect(page.get_by_role("listitem")).to_have_count(2)
+        page.evaluate("() => { for (const act of model.heard['comm:close']) act(); }")
+        expect(page.locator(".transient-head .transient-state")).to_contain_text(f", last seen {event_clock(now)}")
+        cost = facts.inner_text()
+        page.wait_for_timeout(1500)
+        assert facts.inner_text() == cost
+        assert page.evaluate("failures") == []
+
+
+def event_clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def search(**more: Any) -> Mapping[str, Any]:
+    """What is sent of a search that found two clusters."""
+    front = [
+        {"hours": hours, "hours_interval": [0.9 * hours, 1.1 * hours], "dollars": dollars, "best": dollars == 2,
+         "dollars_interval": [0.9 * dollars, 1.1 * dollars], "knee": False, "line": f"line {dollars}",
+         "words": f"line {dollars}: {hours} h"}
+        for hours, dollars in ((1, 8), (6, 2))
+    ]  # fmt: skip
+    rows = [{"cells": ["1 h", "8", point["line"]], "line": point["line"], "best": point["best"]} for point in front]
+    return {
+        "title": "64,000 steps", "about": "", "points": [], "front": front, "header": ["Time", "Cost", "Line"],
+        "rows": rows, "reach": {"hours": [1, 6], "dollars": [2, 8]}, "notes": [], **more,
+    }  # fmt: skip
+
+
+def test_a_plan_keeps_the_limits_it_was_asked_with_and_takes_the_latest_answer(chrome: Browser) -> None:
+    choices = {"train_steps": 64_000, "max_hours": 3.0, "max_cost": None, "objective": "knee",
+               "revocations": "published"}  # fmt: skip
+    with bare(chrome, "plan", {"view": search(), "choices": choices}) as page:
+        expect(page.get_by_text("at most 3 h")).to_be_visible()
+        expect(page.get_by_text("any cost")).to_be_visible()
+        page.get_by_label("revocations").select_option("none")
+        page.wait_for_function("() => model.sent.length == 1")
+        assert page.evaluate("model.sent[0].choices") == {**choices, "revocations": "none"}
+        for number, title in (0, "of an older question"), (1, "of this question"):
+            page.evaluate("view => model.set('view', view)", search(title=title, asked=number))
+            expect(page.get_by_text("Searching")).to_have_count(1 - number)
+        expect(page.get_by_text("of this question")).to_be_visible()
