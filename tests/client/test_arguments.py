@@ -296,7 +296,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--cluster c --name r --hparams batch_size=64,learning_rate=0.1 --data-dir d --include a.py b --pip x y "
         "--pip-build --checkpoint-every 5m --keep 2 --ps-shards 3 --mode async --batching dynamic "
         "--batch-bounds 16,256 --deadband .1 --batch-smoothing 0.5 --step-time proportional --lr-policy slots "
-        "--damping staleness --wire bf16 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
+        "--damping staleness --wire bf16 --workers 2:4 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
         "--eval-batches all --resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
     )
     assert unnamed("train", line) == ["--backup-workers"], "which takes --mode sync"
@@ -310,7 +310,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "batch_least": 16, "batch_most": 256, "deadband": 0.1, "batch_smoothing": 0.5, "step_time": "proportional",
         "lr_policy": "slots", "damping": "staleness", "wire": "bf16", "alarm_below": 0.9, "alarm_after": 60.0,
         "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "resume": "run-1", "check": False,
-        "when_done": "workers", "pace_seconds": 0.2,
+        "when_done": "workers", "pace_seconds": 0.2, "least_workers": 2, "most_workers": 4,
     }  # fmt: skip
     assert RunSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
 

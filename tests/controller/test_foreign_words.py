@@ -381,6 +381,16 @@ def test_an_event_that_makes_no_sense_is_never_written(home: Path) -> None:
         fold(state, events.ControllerMoved(vm="nowhere-1"))
 
 
+def test_what_was_in_the_way_of_a_run_is_told_until_it_is_forgotten(home: Path) -> None:
+    with Journal(home / "journal.jsonl") as journal:
+        recorder = Recorder(journal, replay(read(journal.path)))
+        for run in ("run-1", "run-2"):
+            recorder.note("results", f"Those of {run} stay on its VM", run=run)
+        recorder.note("clock", "It is wrong")
+        recorder.forget({"run-1"})
+        assert recorder.state.trouble == "Those of run-2 stay on its VM; It is wrong"
+
+
 def test_an_error_that_a_vm_names_is_one_of_ours() -> None:
     for kind, expected in [
         ("StockoutError", errors.StockoutError),

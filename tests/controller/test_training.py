@@ -289,11 +289,6 @@ async def test_what_was_in_the_way_of_a_run_is_told_no_longer_than_it_is(
     run.training.fail("over")
     await asyncio.wait_for(run.task, 30)
     assert run.trouble == ["told of the run before"]
-    note, last = run.troubles.__setitem__, run.state.runs["run-1"]
-    after = Training(last, run.home.parent, run.record, lambda _: None, lambda: None, note=note)
-    after.fail("at once")
-    await after.conduct()
-    assert not run.trouble
 
 
 async def test_a_machine_that_cannot_check_leaves_that_to_the_vms(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import DeclarationError
 from ..protocol.run import choices
-from ..spec import check_run, parse_name
+from ..spec import check_run, parse_name, parse_workers
 from ..spec.grammar import nearest
 from .option import (
     Option,
@@ -222,6 +222,8 @@ def _train() -> tuple[Option, ...]:
         flag("--keep", "how many checkpoints stay, the last ones (5)", whole("--keep"), metavar="N"),
         flag("--ps-shards", "partitions of variables of 2 MiB and more, over the parameter servers (1)",
               whole("--ps-shards"), metavar="N"),
+        flag("--workers", "how many of the cluster's workers the run takes, or with how many it begins and how many "
+              "it takes at most; others train beside it on what is left (all)", parse_workers, metavar="N|LEAST:MOST"),
         flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",
               **one_of("--mode", choices("mode"))),
         flag("--backup-workers", "with --mode sync: a step does not wait for the N slowest workers (0)",
@@ -402,7 +404,7 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
 
 
 def _check_train(values: dict[str, Any], called: str) -> None:
-    for option in ("checkpoint_every", "speed_alarm", "batch_bounds"):  # one option, several fields
+    for option in ("checkpoint_every", "speed_alarm", "batch_bounds", "workers"):  # one option, several fields
         values.update(values.pop(option, {}))
     check_run(values)
     for key in ("include", "pip"):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
-from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, run_store
-from . import commands
+from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
+from . import commands, text
 from .cell import files_of, packages
 from .clusters import cluster as find_cluster
 from .clusters import clusters
@@ -34,6 +34,7 @@ def train(
     hparams_set: str = "",
     problem: str = "",
     train_steps: int,
+    workers: int | str | None = None,
     include: tuple[str, ...] = (),
     resume: str | None = None,
     **options: Any,
@@ -41,6 +42,8 @@ def train(
     """Declare a run of the code in `source` and return at once. Raises DeclarationError or ClusterError.
 
     Without `model`, `hparams_set` and `problem` it trains what the code itself defines (client.cell).
+    `workers`: how many of the cluster's it takes (`2`), or with how many it begins and how many it takes at most
+    (`"2:4"`); all without it. Others train beside it on those that are left.
     `options` are the other fields of RunSpec. `include` names files and folders to send along, `pip` packages to
     install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
@@ -49,6 +52,7 @@ def train(
     if state.phase in ("deleting", "deleted"):
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
+    options |= parse_workers(str(workers)) if workers is not None else {}
     check_run({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
@@ -56,6 +60,9 @@ def train(
     if options.get("mode") == "sync" and state.spec and state.spec.chief == "worker":
         what = f"{chosen.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
+    if state.spec and (options.get("least_workers") or 0) > state.spec.worker_count:
+        what = f"{chosen.name} has {text.count(state.spec.worker_count, 'worker')}, not {options['least_workers']}"
+        raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = parse_records(options["data_dir"], state.spec)
     folders = chosen.directory / "runs"
@@ -71,7 +78,8 @@ def train(
         "store": run_store(state.spec, folder.name) if state.spec else None,
         "resume_store": earlier.place[0] if earlier and on_vm and earlier.place else None,
         "token": secrets.token_hex(16), "max_workers": state.spec.max_workers if state.spec else 0,
-        "workers": state.spec.worker_count if state.spec else 0, "chief": state.spec.chief if state.spec else "ps",
+        "workers": options.get("most_workers") or (state.spec.worker_count if state.spec else 0),
+        "chief": state.spec.chief if state.spec else "ps",
     })  # fmt: skip
     _write(folder, spec, source, include, files, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})

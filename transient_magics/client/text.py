@@ -17,7 +17,10 @@ from ..spec import render_money as money
 from ..spec import render_table as table
 
 NOTICE_SECONDS = 30.0
-QUIET = ("train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised")
+QUIET = (
+    "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
+    "cluster.leased",
+)  # fmt: skip
 _NEAR_END_SECONDS = 3600.0
 RENTED = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
 """Words for provisioning models."""
@@ -92,18 +95,18 @@ def replacement(state: ClusterState, vm: VmState) -> VmState | None:
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `revoked, replaced by worker-4`."""
-    run = state.active_run
-    training = bool(run and vm.name in run.workers)
+    run, going = state.run_of(vm), [run for run in state.runs.values() if run.phase == "running"]
+    training = f"training {run.name}" if run and len(going) > 1 else "training" if run else ""
     if vm.state == "ready" and training:
-        return "training"
-    if vm.state == "ready" and vm.role == "ps" and run and run.phase == "running":
+        return training
+    if vm.state == "ready" and vm.role == "ps" and going:
         return "serving"
     if vm.name == state.seat and vm.state == "ready" and vm.role == "controller":
         return "in charge"
     if vm.state == "leaving":
         left = leaves_at(vm) - now
         leaving = f"leaving in {left:.0f} s" if left > 0 else "leaving"
-        return f"training, {leaving}" if training else leaving
+        return f"{training}, {leaving}" if training else leaving
     if vm.state == "ready" and vm.failure:
         return f"of no use: {vm.failure}"
     if vm.state == "booting" and (vm.failure or vm.step):
@@ -131,12 +134,21 @@ def was_stopped(run: RunState) -> bool:
     return run.phase == "finished" and run.stopped and run.step < run.train_steps
 
 
+def waits_for(run: RunState, state: ClusterState) -> list[str]:
+    """The runs of which one has to end before this one begins; none if it has begun, or is the next to."""
+    if state.has_begun(run):
+        return []
+    active = [each for each in state.runs.values() if not each.over]
+    begun = [each.name for each in active if state.has_begun(each)]
+    return begun or [each.name for each in active[:1] if each.name != run.name]
+
+
 def run_words(run: RunState, state: ClusterState | None = None) -> str:
     """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
     of = f"step {run.step:,} of {run.train_steps:,}"
     if run.phase == "declared":
-        first = state.active_run if state else None
-        return f"waits for the end of {first.name}" if first and first.name != run.name else "waits for its first step"
+        before = waits_for(run, state) if state else []
+        return f"waits for the end of {' or '.join(before)}" if before else "waits for its first step"
     if run.phase == "failed":
         return f"failed at step {run.step:,}: {run.reason}"
     loss = f", loss {number(run.loss)}" if run.loss is not None else ""
@@ -352,6 +364,9 @@ def event_words(event: Event) -> str:
             best = max(event.zones, key=lambda zone: event.zones[zone][0], default="")
             likely = f", best in {best} ({event.zones[best][0]:.0%} likely)" if best else ""
             return f"Compute Engine's advice on Spot {event.accelerator.upper()}s{likely}"
+        case events.ClusterLeased():
+            counted = {run: sum(each == run for each in event.workers.values()) for run in event.ports}
+            return "; ".join(f"{run} has {count(many, 'worker')}" for run, many in counted.items()) or "no run goes on"
         case events.ClusterImageChosen():
             return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
         case events.ClusterZonesFound():

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import skew
 from .commands import serve
-from .decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from .decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide, wanted
+from .decisions.ledger import leases
 from .metering import Metering
 from .place import command_socket, here
 from .placement.seat import Seat
@@ -185,11 +187,12 @@ class Controller:
                 if adviser.due(now()):
                     self._tasks.do("advice", lambda: adviser.keep_asking(now()))
                 recorder.note("clock", skew.wrong(access.engine.ahead))
-                self._carry_out(fleet, skew.now(access.engine.ahead))
+                at = skew.now(access.engine.ahead)
+                self._carry_out(fleet, at)
                 fleet.keep_links()
                 if self._state.phase != "deleting":
                     self._declare_waiting_runs()
-                self._keep_training(fleet)
+                self._keep_training(fleet, at)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._end_runs)
                 self._note_readiness()
@@ -230,27 +233,49 @@ class Controller:
             self._recorder.record(events.ClusterDeleting(reason=reason))
 
     async def _end_runs(self) -> None:
-        """Stop what still trains, its last checkpoint brought home if it can be had."""
-        for run in list(self._state.runs.values()):
-            if training := self._trainings.get(run.name):
-                await training.stop(lambda name=run.name: self._state.runs[name])
-                await self._tasks.finished(f"run {run.name}", _END_OF_RUN_SECONDS)
-            run = self._state.runs[run.name]
-            if not run.over:
-                self._recorder.record(
-                    events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
-                )
+        """Stop what still trains, the last checkpoint of each brought home if it can be had."""
+        async with asyncio.TaskGroup() as group:
+            for run in self._state.runs.values():
+                group.create_task(self._end_run(run))
 
-    def _keep_training(self, fleet: Fleet) -> None:
-        run = next((each for each in self._state.runs.values() if not each.over), None)  # the first in the queue
-        # A run that is ending is still followed, also by a controller that took over, until its results are home.
-        if run is None or (self._state.phase == "deleting" and run.phase != "running"):
-            return
-        if run.name not in self._trainings:
-            self._begin_run(fleet, run)
+    async def _end_run(self, run: RunState) -> None:
         if training := self._trainings.get(run.name):
-            assert self._state.spec
-            training.give(self._state.living, self._state.spec.parameter_servers)
+            await training.stop(lambda: self._state.runs[run.name])
+            await self._tasks.finished(f"run {run.name}", _END_OF_RUN_SECONDS)
+        run = self._state.runs[run.name]
+        if not run.over:
+            self._recorder.record(
+                events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
+            )
+
+    def _keep_training(self, fleet: Fleet, at: float) -> None:
+        """Have every run that has begun go on, with the workers that it has."""
+        state = self._state
+        if state.phase != "deleting":
+            self._lease(at)
+            state = self._state
+        for run in [each for each in state.runs.values() if not each.over and state.has_begun(each)]:
+            # A run that is ending is still followed, also by a controller that took over, until its results are home.
+            if state.phase == "deleting" and run.phase != "running":
+                continue
+            if run.name not in self._trainings:
+                self._begin_run(fleet, run)
+            if training := self._trainings.get(run.name):
+                assert state.spec
+                mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
+                training.give(mine, state.spec.parameter_servers, state.ports.get(run.name, 0))
+        for vm in state.living:
+            if vm.role == WORKER and (link := fleet.link(vm.name)):
+                for other in link.runs - {state.leases.get(vm.slot, "")}:
+                    link.release(other)
+
+    def _lease(self, now: float) -> None:
+        """Write down who has which workers from now on, where that is another one."""
+        slots = [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
+        held = leases(self._state, slots)
+        if (held.ports, held.workers) != (self._state.ports, self._state.leases):
+            workers = {str(slot): run for slot, run in sorted(held.workers.items())}
+            self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers))
 
     def _begin_run(self, fleet: Fleet, run: RunState) -> None:
         if refused := fleet.training_refused:
@@ -261,12 +286,13 @@ class Controller:
         except ClusterError as error:
             self._recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
             return
+        self._recorder.forget([each.name for each in self._state.runs.values() if each.over])
         folder, changed = run_folder(self._directory, run.name), self._recorder.changed.set
         own = not is_brought(self._directory, run.name)
         training = Training(
             run, folder, self._recorder.record, fleet.link, changed,
             store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
-            mint=fleet.bounded_token, note=self._recorder.note, own=own,
+            mint=fleet.bounded_token, note=partial(self._recorder.note, run=run.name), own=own,
         )  # fmt: skip
         self._trainings[run.name] = training
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..errors import JournalError
@@ -31,7 +32,7 @@ class Recorder:
         self.changed = asyncio.Event()
         self._journal = journal
         self._kept: collections.deque[Event] = collections.deque()
-        self._troubles = {_EARLIER: state.trouble}
+        self._troubles = {(_EARLIER, ""): state.trouble}
 
     @property
     def spec(self) -> ClusterSpec:
@@ -60,7 +61,7 @@ class Recorder:
                 raise JournalError("Earlier events wait to be written")
             self._journal.append(event)
         except JournalError as error:
-            self._troubles["journal"] = str(error)
+            self._troubles["journal", ""] = str(error)
             if isinstance(event, events.VmRequested):
                 return False
             log.error("%s; %s is kept", error, event.kind)
@@ -71,11 +72,20 @@ class Recorder:
         self.changed.set()
         return True
 
-    def note(self, source: str, what: str) -> None:
-        """Say that `source` has a trouble (one sentence), or none any more (empty)."""
+    def note(self, source: str, what: str, *, run: str = "") -> None:
+        """Say that `source` (of a run) has a trouble, in one sentence, or none any more (empty)."""
         before = self.trouble
-        self._troubles.pop(_EARLIER, None)
-        self._troubles[source] = what
+        self._troubles.pop((_EARLIER, ""), None)
+        self._troubles[source, run] = what
+        self._tell_unless(before)
+
+    def forget(self, runs: Collection[str]) -> None:
+        """Say no more what was in the way of these runs: of what could not be brought home, say."""
+        before = self.trouble
+        self._troubles = {key: what for key, what in self._troubles.items() if key[1] not in runs}
+        self._tell_unless(before)
+
+    def _tell_unless(self, before: str) -> None:
         if before != self.trouble:
             self.record(events.ControllerTrouble(what=self.trouble))
 
@@ -93,7 +103,7 @@ class Recorder:
                     synced = self._journal.seq
                     await asyncio.to_thread(self._journal.sync)
             except (JournalError, OSError) as error:
-                self._troubles["journal"] = str(error)
+                self._troubles["journal", ""] = str(error)
             else:
-                if self._troubles.pop("journal", ""):
+                if self._troubles.pop(("journal", ""), ""):
                     self.changed.set()

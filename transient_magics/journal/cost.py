@@ -26,7 +26,7 @@ class Bill:
     """US dollars: in all, per hour at this moment, and the same at on-demand prices. `by_vm` in dollars.
 
     `transfer` and `transfer_hourly`: what of these is data transfer between zones; hours are the emulated clock's, but
-    for transfer. `projected`: what the total will be at the end of the run that goes on, at its present speed; None
+    for transfer. `projected`: what the total will be at the end of the last run that goes on, at present speeds; None
     where there is none to tell from.
     """
 
@@ -127,7 +127,6 @@ def _stopped_at(vm: VmState, now: float) -> float:
 
 def _projected(state: ClusterState, total: float, hourly: float) -> float | None:
     """With `hourly` dollars in an hour in which it trains: data crosses no faster where the emulated clock does."""
-    run = state.active_run
-    if run is None or run.steps_per_second <= 0 or run.step >= run.train_steps:
-        return None
-    return total + hourly * (run.train_steps - run.step) / run.steps_per_second / 3600
+    going = [run for run in state.runs.values() if not run.over and run.steps_per_second > 0]
+    longest = max(((run.train_steps - run.step) / run.steps_per_second for run in going), default=0.0)
+    return total + hourly * longest / 3600 if longest > 0 else None

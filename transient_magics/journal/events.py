@@ -265,6 +265,15 @@ class TrainDeclared(Event):
     spec: Mapping[str, Any]
 
 
+@_event("cluster.leased")
+class ClusterLeased(Event):
+    """Which runs have begun, each with the number of its ports on the parameter servers, and which of them has the
+    worker in each slot."""
+
+    ports: Mapping[str, Annotated[int, within(0, 99)]]
+    workers: Mapping[str, Name]
+
+
 @_event("controller.started")
 class ControllerStarted(Event):
     """A controller process took charge of the cluster for the first time."""

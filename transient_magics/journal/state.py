@@ -169,6 +169,10 @@ class ClusterState:
     seat: str = ""
     """The VM on which the controller in charge runs; empty: the machine on which the cluster was declared."""
     trouble: str = ""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Of runs that have begun: the number of their ports on the parameter servers."""
+    leases: Mapping[int, str] = field(default_factory=dict)
+    """The run that has the worker in a slot, whichever VM is there."""
     clock: Clock = field(default_factory=Clock)
     advice: dict[str, e.ClusterAdvised] = field(default_factory=dict)
     """By GPU, the latest."""
@@ -214,8 +218,16 @@ class ClusterState:
 
     @property
     def active_run(self) -> RunState | None:
-        """The run that trains, or is the next to."""
+        """The first run that trains, or is the next to."""
         return next((run for run in self.runs.values() if not run.over), None)
+
+    def has_begun(self, run: RunState) -> bool:
+        """Whether the run has its parameter servers, or had."""
+        return run.phase != "declared" or run.name in self.ports
+
+    def run_of(self, vm: VmState) -> RunState | None:
+        """The run that the VM trains in now."""
+        return next((run for run in self.runs.values() if not run.over and vm.name in run.workers), None)
 
 
 def boot_key(role: str, accelerator: str) -> str:
@@ -601,6 +613,12 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
         slow=None,
         workers={},
     )
+
+
+@_rule(e.ClusterLeased)
+def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
+    workers = {int(slot): run for slot, run in event.workers.items()}
+    return _changed(state, ports=dict(event.ports), leases=workers)
 
 
 @_rule(e.ControllerMoved)

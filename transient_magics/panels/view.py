@@ -161,7 +161,7 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
         return "evaluating"
     if run.phase != "declared":
         return "stopped" if text.was_stopped(run) else run.phase
-    return "starting" if state.active_run is run else "waiting"
+    return "waiting" if text.waits_for(run, state) else "starting"
 
 
 def _facts(run: RunState) -> list[list[str]]:

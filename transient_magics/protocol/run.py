@@ -34,7 +34,8 @@ class RunSpec:
     what divides the learning rate; `damping` staleness lowers that of late gradients. `wire` is how numbers cross,
     `ps_shards` into how many parts large variables are cut. `pace_seconds` is the least time of one worker's step,
     `notice_seconds` lie between the notice that a VM is taken and its end.
-    `max_workers` and `workers` are how many the cluster may have, and had by declaration.
+    `max_workers` and `workers` are how many the run may have, and had by declaration; it begins with `least_workers` of
+    the cluster's and takes `most_workers` (0: all).
 
     Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured times
     (runtime/training/batching.py); `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times
@@ -74,6 +75,8 @@ class RunSpec:
     damping: Literal["none", "staleness"] = "none"
     max_workers: Count = 0
     workers: Count = 0
+    least_workers: Count = 0
+    most_workers: Count = 0
     chief: Literal["ps", "worker"] = "ps"
     wire: Literal["fp32", "bf16"] = "fp32"
     alarm_below: Annotated[float, within(0, 1)] = 0.8

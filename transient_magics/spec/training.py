@@ -35,3 +35,12 @@ def make_run(values: Mapping[str, Any]) -> RunSpec:
     except ValueError as error:
         name, _, why = str(error).partition(": ")
         raise DeclarationError(f"Invalid --{name.replace('_', '-')}: {why}") from None
+
+
+def parse_workers(text: str) -> dict[str, int]:
+    """The least and the most workers of a run, as `2:4`; `2` is both. Raises DeclarationError."""
+    least, colon, most = (each.strip() for each in text.partition(":"))
+    numbers = [int(each) if each.isdecimal() else 0 for each in (least, most if colon else least)]
+    if not 0 < numbers[0] <= numbers[1]:
+        raise DeclarationError(f"Invalid --workers '{text}'", fix="For example: 2, or 2:4")
+    return {"least_workers": numbers[0], "most_workers": numbers[1]}

@@ -169,7 +169,7 @@ def idle_seconds(situation: Situation) -> float:
 
 def _sent_home(state: ClusterState) -> bool:
     run = state.run
-    return bool(run and run.over and run.spec.when_done == "workers")
+    return bool(run and not state.active_run and run.spec.when_done == "workers")
 
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
@@ -181,7 +181,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     if idle_seconds(situation) >= 2 * spec.idle_seconds:
         return f"no run for {render_duration(2 * spec.idle_seconds)}"
     run = state.run
-    if run and run.over and run.spec.when_done == "cluster":
+    if run and not state.active_run and run.spec.when_done == "cluster":
         return f"{run.name} is over"
     return ""
 

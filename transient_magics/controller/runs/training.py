@@ -39,6 +39,7 @@ from .results import Results, thin_metrics
 log = logging.getLogger(__name__)
 
 PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
+"""Of the first run; each further one at the same time has those that lie two, four, ... higher."""
 _LAST_SAVE_SECONDS = 120.0
 """A checkpoint of gigabytes, on a disk that is busy with another one."""
 _SHIP_SECONDS = 120.0
@@ -58,8 +59,8 @@ _MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
 _MOST_GROWTH = 2**20
 """Bytes by which the list of checkpoints may grow while it is fetched."""
 _LINES, _CHECKPOINTS, _LAST, _HOME, _BUCKET = "chief", "checkpoints", "last checkpoint", "results", "results in bucket"
-_PRESENT, _LASTING = (_LINES, _CHECKPOINTS), (_LAST, _HOME, _BUCKET)
-"""Sources of trouble: those that are over with the run, and those that are told until the next one begins."""
+_PRESENT = (_LINES, _CHECKPOINTS)
+"""Sources of trouble that are over with the run; the others are told until another one begins."""
 _LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d{1,15})\.index")
 _PART = re.compile(r"model\.ckpt-(\d{1,15})\..+")
@@ -121,8 +122,11 @@ class Training:
         self._given_up: set[str] = set()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
-    def give(self, vms: list[VmState], servers: int) -> None:
-        """Have the VMs warm up and, once the check has passed, assign those that are ready; called at every change."""
+    def give(self, vms: list[VmState], servers: int, port: int = 0) -> None:
+        """Have the VMs warm up and, once the check has passed, assign those that are ready; called at every change.
+
+        `vms` are the parameter servers' and those of the run's own workers; `port` is the number of its ports there.
+        """
         if self._over.done():
             return
         for vm in vms:
@@ -136,8 +140,8 @@ class Training:
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
         if len(by_slot) < servers:
             return
-        addresses = [f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT}" for slot in range(servers)]
-        common = {"run": self.name, "ps": addresses, "chief": f"{by_slot[0].address}:{CHIEF_PORT}"}
+        addresses = [f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT + 2 * port}" for slot in range(servers)]
+        common = {"run": self.name, "ps": addresses, "chief": f"{by_slot[0].address}:{CHIEF_PORT + 2 * port}"}
         for slot, vm in by_slot.items():
             role = {"role": "ps", "name": vm.name, "index": slot, "address": vm.address}
             self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=slot == 0)))
@@ -152,8 +156,6 @@ class Training:
     async def conduct(self) -> None:
         """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
         that failed: that is an event too."""
-        for source in _PRESENT + _LASTING:  # nothing of an earlier run is in the way of this one
-            self._trouble(source, "")
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._check()),

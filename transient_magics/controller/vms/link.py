@@ -78,9 +78,9 @@ class Link:
         self._agent: tuple[Reader, Writer] | None = None
         self._agent_answers = asyncio.Event()
         self._asking = asyncio.Lock()
-        self._expected: tuple[str, str, bool] | None = None
-        self._warm = False
-        self._work: Work | None = None
+        self._expected: dict[str, tuple[str, bool]] = {}
+        self._warm: set[str] = set()
+        self._work: dict[str, Work] = {}
         self._finished_runs: list[str] = []
         self._dismissed = False
         self._work_changed = asyncio.Event()
@@ -110,17 +110,30 @@ class Link:
         With `warm` the agent has a fork server for it. That imports all that the role may need: where `assign` follows
         at once, a process that knows what it needs is faster.
         """
-        self._warm = warm
-        if self._expected != (run, role, own) and not self._dismissed:
-            self._expected = run, role, own
+        if warm:
+            self._warm.add(run)
+        else:
+            self._warm.discard(run)
+        if self._expected.get(run) != (role, own) and not self._dismissed:
+            self._expected[run] = role, own
             self._work_changed.set()
 
+    @property
+    def runs(self) -> frozenset[str]:
+        """Those that the agent has work of, or will have."""
+        return frozenset(self._expected)
+
     def assign(self, work: Work) -> None:
-        """Have the agent do this, now and after every restart of the agent or the connection."""
+        """Have the agent do this, now and after every restart of the agent or the connection.
+
+        A worker does it instead of what it did before; a parameter server's VM has a process for each run.
+        """
         if self._dismissed:
             return
-        if self._work is None or self._work.assignment != work.assignment:
-            self._work = work
+        run = str(work.assignment["run"])
+        known = self._work.get(run)
+        if known is None or known.assignment != work.assignment:
+            self._work[run] = work
             self._work_changed.set()
 
     async def bring(self, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> Connection:
@@ -133,18 +146,20 @@ class Link:
 
     def release(self, run: str) -> None:
         """Have the agent end what it does for `run`."""
-        if self._expected and self._expected[0] == run:
-            self._expected = self._work = None
+        if run in self._expected:
+            del self._expected[run]
+            self._work.pop(run, None)
+            self._warm.discard(run)
             self._finished_runs.append(run)
             self._work_changed.set()
 
     async def dismiss(self) -> None:
         """Have the agent end its work, with the step in flight, and give it no other: the VM is about to be deleted."""
         self._dismissed = True
-        work, self._work, self._expected = self._work, None, None
-        if work and self.answering:
+        runs, self._work, self._expected = list(self._work), {}, {}
+        for run in runs if self.answering else ():
             with suppress(RemoteError, TrainingError, OSError):
-                await self.ask({"do": "stop", "run": work.assignment["run"]}, timeout=_DISMISS_SECONDS)
+                await self.ask({"do": "stop", "run": run}, timeout=_DISMISS_SECONDS)
 
     def recall(self) -> None:
         """It is not deleted after all: it may be given work again."""
@@ -267,15 +282,14 @@ class Link:
             while self._finished_runs:
                 await self._tell({"do": "stop", "run": self._finished_runs[0]})
                 self._finished_runs.pop(0)
-            if self._expected and self._warm:
-                run, role, own = self._expected
-                await self._tell({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
-            if self._work is None:
-                continue
-            work = self._work
-            assert self._connection
-            await self._bring(self._connection, str(work.assignment["run"]), work.files)
-            await self._tell({"do": "assign", **work.assignment})
+            for run, (role, own) in list(self._expected.items()):
+                if run in self._warm:
+                    await self._tell({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
+            for run, work in list(self._work.items()):
+                assert self._connection
+                await self._bring(self._connection, run, work.files)
+                if self._work.get(run) is work:  # not released meanwhile, as a run that has ended
+                    await self._tell({"do": "assign", **work.assignment, "runs": sorted(self._work)})
 
     async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
         """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written

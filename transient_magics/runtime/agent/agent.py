@@ -187,7 +187,7 @@ class Agent:
             case "warm":
                 self._warm(*named(message), own=message.get("own") is True)
             case "assign":
-                await self._assign(Assignment.from_message(message))
+                await self._assign(Assignment.from_message(message), message.get("runs"))
             case "stop":
                 await self._end(lambda run: run == message.get("run"))
             case "save":
@@ -210,8 +210,9 @@ class Agent:
         await asyncio.gather(*(role.end() for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
-    async def _assign(self, assignment: Assignment) -> None:
-        """Be this in the run, and nothing in any other: a cluster trains one run at a time.
+    async def _assign(self, assignment: Assignment, runs: Any) -> None:
+        """Be this in the run, and nothing in any that is not among `runs`: a worker is in one, a parameter server's VM
+        has a process for each.
 
         The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
         that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once.
@@ -220,7 +221,9 @@ class Agent:
             raise TransientError("this VM is about to be taken away")
         if not (self._root / "runs" / assignment.run / "run.json").is_file():
             raise TransientError(f"run.json of {assignment.run} has not been put here yet")
-        await self._end(lambda run: run != assignment.run)  # nobody may have been left to say that it is over
+        others = runs if assignment.role == "ps" and isinstance(runs, list) else ()
+        # Nobody may have been left to say that one is over.
+        await self._end(lambda run: run != assignment.run and run not in others)
         known = self._roles.get((assignment.run, assignment.name))
         if known is not None:
             if known.assignment == assignment:

@@ -1,0 +1,70 @@
+"""Several runs at once: each with its own workers and a process of its own on the parameter server's VM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import PATIENCE, Patient
+from transient_magics import client
+from transient_magics.client import text
+from transient_magics.journal import ClusterState, events
+
+CELL = """
+import numpy as np
+import tensorflow as tf
+
+
+def input_fn(mode):
+    points = np.linspace(-1, 1, 64, dtype=np.float32)[:, None]
+    return tf.data.Dataset.from_tensor_slices((points, 3 * points))
+
+
+model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse")
+"""
+
+
+@pytest.mark.training
+def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux3", name="shared"))
+    patient = Patient(cluster)
+    trained = {"source": CELL, "cluster": cluster, "check": False, "eval_steps": None, "pace_seconds": 0.2}
+    try:
+        long = client.train(name="long", workers=2, train_steps=100_000, **trained)
+        short = client.train(name="short", workers=1, train_steps=40, **trained)
+        late = client.train(name="late", workers=1, train_steps=10, **trained)
+        state = patient.until(
+            lambda now: len(now.runs["long"].workers) == 2 and now.runs["short"].workers, "two runs with workers"
+        )
+        assert not set(state.runs["long"].workers) & set(state.runs["short"].workers)
+        assert late.state.phase == "declared"
+        shown = text.status(cluster.state, cluster.cost(), time.time())
+        assert "late  waits for the end of long or short" in shown
+        assert shown.count("training long") == 2
+
+        lost = next(iter(state.runs["long"].workers))
+        mark = patient.mark()
+        cluster.revoke(lost)
+        replaced = patient.event(mark, events.WorkerJoined, run="long")
+        assert replaced.worker not in state.runs["long"].workers, "the replacement goes to whoever lost a worker"  # type: ignore[attr-defined]
+
+        assert short.wait(PATIENCE).step >= 40
+        assert late.wait(PATIENCE).step >= 10
+
+        def together(now: ClusterState) -> bool:
+            return now.runs["long"].phase == "running" and len(now.runs["long"].workers) == 2
+
+        before = patient.until(together, "long with its two workers").runs["long"].step
+        os.kill(patient.controller(), signal.SIGKILL)
+        patient.until(lambda now: together(now) and now.runs["long"].step > before, "long goes on")
+        long.stop()
+        assert long.wait(PATIENCE).step > before
+        assert short.directory.joinpath("checkpoints").is_dir()
+        assert list(long.directory.glob("checkpoints/model.ckpt-*.index"))
+    finally:
+        cluster.delete(PATIENCE)
