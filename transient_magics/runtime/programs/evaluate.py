@@ -23,6 +23,7 @@ from ..folder import RunFolder
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.define import define
+from ..training.examples import iterator_of
 from ..training.usercode import reason
 
 _NICE = 10
@@ -41,7 +42,7 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
     with tf.Graph().as_default():
         trainable.prepare()
         pipeline = trainable.evaluation_pipeline()
-        iterator = tf.data.make_initializable_iterator(pipeline.dataset)
+        iterator = iterator_of(pipeline.dataset)
         with placement.cut(spec.ps_shards):
             batch = iterator.get_next()
             built = trainable.evaluation_graph(batch)

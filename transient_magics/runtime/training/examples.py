@@ -46,11 +46,25 @@ class Source:
     feeds: Mapping[Any, Any] = field(default_factory=dict)
 
 
+def iterator_of(dataset: Any) -> Any:
+    """An iterator for a session, whose pipeline TensorFlow does not tune while it runs.
+
+    The thread that tunes sleeps twice as long each time, up to a minute. Now and then it misses that its iterator ends
+    (it is woken before it can see why), and whoever closes the session waits until it has slept, with a lock that the
+    next session needs: one in six workers stood still for so long when their parameter server had come back.
+    What AUTOTUNE asks for is then as many calls at once as there are cores.
+    """
+    tf = tensorflow()
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.make_initializable_iterator(dataset.with_options(options))
+
+
 def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     """The examples of `pipeline` in the default graph; `batch` is declared. A queue is the only one of that `name`."""
     tf = tensorflow()
     dataset = pipeline.dataset if pipeline.batched else _in_blocks(pipeline.dataset, batch)
-    iterator = tf.data.make_initializable_iterator(dataset)
+    iterator = iterator_of(dataset)
     values, names = iterator.get_next(), sorted(pipeline.types)
     if pipeline.batched and uneven:
         held = {name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name) for name in names}
