@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics import client
-from transient_magics.cli import arguments, options
+from transient_magics.cli import arguments, options, verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import Preview, resized, specify
@@ -237,6 +237,8 @@ def test_every_option_of_the_other_sub_commands_is_taken_by_what_it_is_for(verb:
             assert Settings().changed({name: values[name] for name in values.keys() - {"name", "reset"}})
         elif taker:
             assert inspect.signature(taker).bind(**values)
+        if verb != "doctor":  # which also needs somebody to tell
+            assert inspect.signature(verbs.ACTS[verb]).bind(**values)
     assert {*arguments.verbs(), *arguments.verbs("transient")} - {*ALL_OPTIONS} == {
         "cluster",
         "train",
@@ -454,3 +456,9 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
         specify(replace(mine, ps_machine="e2-standard-8", ps_cores=8))
     with pytest.raises(DeclarationError, match="Those with a known price: n1-standard"):
         specify(replace(mine, ps_machine="c3-standard-4"))
+
+
+def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
+    images = {f"image {each}" for each in arguments.verbs("image")}
+    said = {"declare", *arguments.verbs(), *images, *arguments.verbs("transient")} - {"cluster", "image", "emulator"}
+    assert said == {*verbs.ACTS, "train", "doctor"}, "these two need more than their line"

@@ -21,8 +21,8 @@ import transient_magics as tm
 from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.cli import arguments
+from transient_magics.client.checkup import estimate
 from transient_magics.client.declaring import Declaration, specify
-from transient_magics.client.doctor import estimate
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
 

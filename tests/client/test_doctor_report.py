@@ -10,9 +10,9 @@ from urllib.parse import quote
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transient_magics.client.doctor import report
-from transient_magics.client.doctor.diagnosis import Line
-from transient_magics.client.doctor.names import Names
+from transient_magics.client.checkup import report
+from transient_magics.client.checkup.diagnosis import Line
+from transient_magics.client.checkup.names import Names
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9-]{7}[a-z0-9]", fullmatch=True), min_size=5, max_size=5, unique=True)

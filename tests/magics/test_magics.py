@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import pytest
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from transient_magics import client
+from transient_magics.cli.program import main
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TransientError
 
 TRAIN = "%%train --model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 20"
@@ -61,6 +63,41 @@ def test_loading_twice_and_unloading_leave_no_trace(shell: InteractiveShell) -> 
     run(shell, "%unload_ext transient_magics")
     assert not {"train", "transient_train", "transient_cluster"} & set(shell.magics_manager.magics["cell"])
     run(shell, "%load_ext transient_magics")
+
+
+@pytest.mark.parametrize("face", ["notebook", "terminal"])
+def test_one_cluster_that_cannot_be_deleted_keeps_none_of_the_others(
+    face: str,
+    shell: InteractiveShell,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone: list[str] = []
+
+    def delete(cluster: client.Cluster, **_: object) -> None:
+        if cluster.name in ("a", "b"):
+            raise ClusterError(f"{cluster.name} does not answer")
+        gone.append(cluster.name)
+
+    for name in ("a", "b", "c"):
+        folder = home / "clusters" / name
+        folder.mkdir(parents=True)
+        spec = client.specify(client.Declaration("cpux1", name=name))
+        (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    with monkeypatch.context() as patch:
+        patch.setattr(client.Cluster, "delete", delete)
+        if face == "notebook":
+            said = refused(shell, "%transient_cluster delete --all")
+            out = capsys.readouterr().out
+        else:
+            assert main(["cluster", "delete", "--all"]) == 1
+            out, said = capsys.readouterr()
+    assert gone == ["c"]
+    assert "c is deleted" in out
+    assert "a does not answer" in said
+    assert "b does not answer" in said
+    shutil.rmtree(home / "clusters")
 
 
 def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

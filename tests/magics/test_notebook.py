@@ -118,6 +118,22 @@ def test_loading_imports_nothing_heavy() -> None:
     assert said.stdout.strip() == "[]"
 
 
+def test_loading_brings_the_words_alone_and_the_first_cell_brings_the_rest() -> None:
+    code = (
+        "import sys; from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell()\n"
+        "loaded = lambda: ' '.join(name for name in sys.modules if name.startswith('transient_magics.'))\n"
+        "shell.run_line_magic('load_ext', 'transient_magics'); print(loaded())\n"
+        "shell.run_line_magic('transient_cluster', 'k80x4 --dry-run'); print(loaded())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, then = ({".".join(each.split(".")[1:]) for each in line.split()} for line in said.stdout.splitlines())
+    rooms = {name.partition(".")[0] for name in first if "." in name}
+    assert rooms <= {"magics", "cli", "client", "spec", "catalog", "protocol"}
+    assert {name for name in first if name.startswith("client.")} == {"client.shown"}
+    assert {"journal", "panels", "client.declaring.dry_run"} <= then
+    assert not {"client.checkup", "client.planning.plans", "client.project.images", "client.training"} & then
+
+
 def test_the_package_offers_its_handles_and_imports_nothing_before() -> None:
     code = (
         "import sys, transient_magics as tm; light = 'transient_magics.client' not in sys.modules\n"

@@ -7,19 +7,20 @@ interrupt. An interrupt ends the waiting only: clusters and runs go on.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..client import cell, text
+from ..client import text
+from ..client.following.watch import watch
 from ..errors import CellError, DeclarationError, TransientError
-from ..journal import ClusterState, bill
-from . import arguments
+from . import arguments, verbs
 from .arguments import Command
 
 if TYPE_CHECKING:
-    from ..client.handles import Cluster
+    from ..client import Cluster
+    from ..journal import ClusterState
 
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
@@ -80,7 +81,7 @@ def _run(words: list[str]) -> int:
             fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
         )
     command = arguments.parse(first, rest, called=f"transient {first}", file=first == "train")
-    return _VERBS[command.verb](command) or 0
+    return _obey(command)
 
 
 def _complain(error: TransientError, code: int) -> int:
@@ -88,29 +89,32 @@ def _complain(error: TransientError, code: int) -> int:
     return code
 
 
-def _help(command: Command) -> None:
-    print(command.values["text"])
+def _obey(command: Command) -> int:
+    if command.verb == "help":
+        print(command.values["text"])
+        return 0
+    if command.output:
+        raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")
+    if command.verb in _FACES:
+        return _FACES[command.verb](command) or 0
+    answer = verbs.act(command)
+    for each in answer if isinstance(answer, Iterator) else [answer]:
+        print(each, flush=True)
+    return 0
 
 
 def _declare(command: Command) -> None:
-    from ..client import Declaration, declare, preview
-
-    _refuse_output(command)
-    declaration = Declaration(**command.values)
+    answer = verbs.act(command)
     if command.dry_run:
-        print(preview(declaration))
+        print(answer)
         return
-    cluster = declare(declaration)
-    print(f"{cluster.name} is declared. It goes on by itself: `transient cluster status {cluster.name}`.")
+    print(f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.")
     if command.wait:
-        _show_until(cluster, lambda state: state.phase in ("ready", "deleting", "deleted"))
-        cluster.wait(timeout=5.0)
+        _show_until(answer, lambda state: state.phase in ("ready", "deleting", "deleted"))
+        answer.wait(timeout=5.0)
 
 
 def _train(command: Command) -> None:
-    from ..client import cluster, train
-
-    _refuse_output(command)
     values = dict(command.values)
     path = Path(values.pop("source"))
     try:
@@ -118,143 +122,26 @@ def _train(command: Command) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
-    values["include"] = cell.included(values.get("include", ()))
-    own_model, folder = not values.get("model"), path.resolve().parent
-    cell.check(source, line_offset=0, include=values["include"], folder=folder, own_model=own_model)
-    chosen = cluster(values.pop("cluster", None))
-    before = chosen.state.seq
-    run = train(source=source, line_offset=0, cluster=chosen, **values)
-    print(f"{run.name} is declared on {run.cluster.name}.")
+    launched = verbs.train(replace(command, values=values), source, folder=path.resolve().parent)
+    print(launched)
     if command.wait:
-        _show_until(chosen, lambda state: state.over or run.state.over, before)
+        run = launched.run
+        _show_until(run.cluster, lambda state: state.over or run.state.over, launched.since)
         result = run.wait(timeout=5.0)
         print(f"{run.name}: {text.run_words(run.state)}. It cost {text.money(result.cost)}.")
         print(f"Its results are in {run.directory}.")
 
 
-def _plan(command: Command) -> None:
-    from ..client import plan
-
-    _refuse_output(command)
-    print(plan(**command.values))
-
-
-def _export(command: Command) -> None:
-    from ..client import run
-
-    values = dict(command.values)
-    print(run(values.pop("run"), values.pop("cluster", None)).export(**values))
-
-
-def _tensorboard(command: Command) -> None:
-    from ..client import run
-
-    values = dict(command.values)
-    print(run(values.pop("run"), values.pop("cluster", None)).tensorboard(**values))
-
-
-def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
-    """Print a line per event until the state is as wanted."""
-    from ..client.following.watch import watch
-
-    for event in watch(cluster, after=after, until=until):
-        if event.kind == "train.progress" or event.kind not in text.QUIET:
-            print(text.event_line(event), flush=True)
-
-
-def _list(command: Command) -> None:
-    from ..client import clusters, unreadable
-
-    now = time.time()
-    states = [(each.name, each.state) for each in clusters(all=command.values.get("all", False))]
-    print("\n".join([text.listing([(name, state, bill(state, now)) for name, state in states]), *unreadable()]))
-
-
-def _status(command: Command) -> None:
-    from ..client import cluster
-    from ..client.planning.forecasts import forecast_line
-
-    chosen, now = cluster(command.values.get("name")), time.time()
-    state = chosen.state
-    foretold = forecast_line(chosen.run(state.active_run.name)) if state.active_run else ""
-    print(text.status(state, bill(state, now), now, foretold))
-
-
 def _attach(command: Command) -> None:
-    from ..client import attach
-
-    found = attach(command.values.get("name"), command.values.get("project"))
+    found = verbs.act(command)
     if found.followed:
         print(f"Following {found.followed}.")
-    _status(command)
+    print(verbs.act(Command("status", {"name": found.name})))
     _show_until(found, lambda state: state.over, None)
 
 
-def _resize(command: Command) -> None:
-    from ..client import cluster
-
-    cluster(command.values["name"]).resize(command.values["spec"])
-    print(f"{command.values['name']} will have {command.values['spec']}.")
-
-
-def _revoke(command: Command) -> None:
-    from ..client import cluster
-
-    values = command.values
-    cluster(values["name"]).revoke(values["worker"], values.get("seconds", 0.0))
-    print(f"{values['worker']} of {values['name']} will be taken back: 30 seconds from its notice on.")
-
-
-def _logs(command: Command) -> None:
-    from ..client import cluster
-
-    values = command.values
-    logged = cluster(values["name"]).logs(values["worker"], values.get("lines", 200))
-    print(logged.rstrip("\n") or f"{values['worker']} has logged nothing yet.")
-
-
-def _events(command: Command) -> None:
-    from ..client import cluster
-    from ..client.following.watch import watch
-
-    chosen, kind = cluster(command.values.get("name")), command.values.get("kind")
-    for event in watch(chosen, kind) if command.values.get("follow") else chosen.events(kind):
-        print(text.event_line(event, dated=True), flush=True)
-
-
-def _delete(command: Command) -> None:
-    from ..client import deleted
-
-    each = None
-    for each in deleted(**command.values):
-        print(text.deleted_words(each.state, each.cost()))
-    if each is None:
-        print(text.NOTHING_TO_DELETE)
-
-
-def _sweep(command: Command) -> None:
-    from ..client import sweep
-
-    print(sweep(**command.values))
-
-
-def _weather(command: Command) -> None:
-    from ..client import cluster
-
-    values = dict(command.values)
-    print(cluster(values.pop("name", None)).weather(**values))
-
-
-def _lifetimes(command: Command) -> None:
-    from ..client import lifetimes
-
-    print(lifetimes(**command.values))
-
-
-def _image_build(command: Command) -> None:
-    from ..client import build_image
-
-    build = build_image(**command.values)
+def _build(command: Command) -> None:
+    build = verbs.act(command)
     print(f"{build.name} is being built. It goes on by itself: `transient image list`.", flush=True)
     if command.wait:
         for step in build.steps():
@@ -263,64 +150,30 @@ def _image_build(command: Command) -> None:
         print(build)
 
 
-def _image_list(command: Command) -> None:
-    from ..client import images
-
-    print(images(**command.values))
-
-
-def _image_delete(command: Command) -> None:
-    from ..client import delete_image
-
-    print(delete_image(**command.values))
-
-
-def _catalog(command: Command) -> None:
-    from ..client import catalog
-
-    print(catalog(**command.values))
-
-
 def _doctor(command: Command) -> int:
-    from ..client import doctor
-
     def agree(question: str) -> bool:
         return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
-    found = doctor(**command.values, say=lambda words: print(words, flush=True), agree=agree)
+    found = verbs.doctor(command, say=lambda words: print(words, flush=True), agree=agree)
     print(found.end)
     return 0 if found.well else 1
 
 
-def _refuse_output(command: Command) -> None:
-    if command.output:
-        raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")
+def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
+    """Print a line per event until the state is as wanted."""
+    for event in watch(cluster, after=after, until=until):
+        if event.kind == "train.progress" or event.kind not in text.QUIET:
+            print(text.event_line(event), flush=True)
 
 
-_VERBS: dict[str, Callable[[Command], int | None]] = {
-    "help": _help,
+_FACES: dict[str, Callable[[Command], int | None]] = {
     "declare": _declare,
     "train": _train,
-    "plan": _plan,
-    "export": _export,
-    "tensorboard": _tensorboard,
-    "list": _list,
-    "status": _status,
     "attach": _attach,
-    "resize": _resize,
-    "revoke": _revoke,
-    "logs": _logs,
-    "events": _events,
-    "delete": _delete,
-    "sweep": _sweep,
-    "catalog": _catalog,
+    "image build": _build,
     "doctor": _doctor,
-    "weather": _weather,
-    "lifetimes": _lifetimes,
-    "image build": _image_build,
-    "image list": _image_list,
-    "image delete": _image_delete,
 }
+"""What is shown, or waited for, in another way than by printing what the verb answers."""
 
 
 if __name__ == "__main__":

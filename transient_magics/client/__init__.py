@@ -1,23 +1,51 @@
 """What people hold in their hands: clusters and runs, from a notebook, a script or the `transient` program.
 
 A handle reads the cluster's journal and sends commands to its controller; it never talks to a cloud itself. Nothing
-here imports a cloud client, SSH or TensorFlow, so that the first cell answers at once.
+here imports a cloud client, SSH or TensorFlow, so that the first cell answers at once; and each name below is imported
+when it is first used, so that a notebook loads only what its cells say.
 """
 
-from .clusters import attach, cluster, clusters, declare
-from .declaring import Declaration, Preview, preview, specify
-from .deletion import deleted
-from .doctor import Diagnosis, doctor
-from .folders import unreadable
-from .following.follower import Follower, follower
-from .handles import Cluster, Result, Run
-from .planning.lifetimes import Lifetimes, lifetimes
-from .planning.plans import plan
-from .project.images import Build, ImageList, build_image, delete_image, images
-from .project.offers import Offers, catalog
-from .project.orphans import Orphan, OrphanRule, Sweep, sweep
-from .project.weather import Weather
-from .runs import run, runs, train
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checkup import Diagnosis, doctor
+    from .declaring import Declaration, Preview, preview, specify
+    from .deletion import deleted
+    from .finding import attach, cluster, clusters, run, runs
+    from .folders import unreadable
+    from .following.follower import Follower, follower
+    from .handles import Cluster, Result, Run
+    from .launching import declare
+    from .planning.lifetimes import Lifetimes, lifetimes
+    from .planning.plans import plan
+    from .project.images import Build, ImageList, build_image, delete_image, images
+    from .project.offers import Offers, catalog
+    from .project.orphans import Orphan, OrphanRule, Sweep, sweep
+    from .project.weather import Weather
+    from .training import train
+
+_HOMES = {
+    "checkup": ("Diagnosis", "doctor"),
+    "declaring": ("Declaration", "Preview", "preview", "specify"),
+    "deletion": ("deleted",),
+    "finding": ("attach", "cluster", "clusters", "run", "runs"),
+    "folders": ("unreadable",),
+    "following.follower": ("Follower", "follower"),
+    "handles": ("Cluster", "Result", "Run"),
+    "launching": ("declare",),
+    "planning.lifetimes": ("Lifetimes", "lifetimes"),
+    "planning.plans": ("plan",),
+    "project.images": ("Build", "ImageList", "build_image", "delete_image", "images"),
+    "project.offers": ("Offers", "catalog"),
+    "project.orphans": ("Orphan", "OrphanRule", "Sweep", "sweep"),
+    "project.weather": ("Weather",),
+    "training": ("train",),
+}
+"""By module: the names that are taken from it. No module of this room is called as one of them."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Build",
@@ -56,3 +84,13 @@ __all__ = [
     "train",
     "unreadable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ClusterError, TransientError
-from .clusters import cluster, clusters
 from .commands import SWEPT
+from .finding import cluster, clusters
 from .folders import unreadable
 from .handles import Cluster
 

@@ -90,7 +90,7 @@ def ending(cluster: str, run: str) -> str:
 
 
 def _words(cluster: str, run: str) -> str:
-    from .clusters import cluster as find
+    from .finding import cluster as find
     from .planning.forecasts import forecast
 
     try:

@@ -1,14 +1,14 @@
-"""What `list`, `status` and `--dry-run` give back: values with an HTML face for notebooks, text for terminals."""
+"""What `list`, `status`, `--dry-run` and others give back, as HTML for notebooks."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import panels
-from ..client import Cluster, Diagnosis, ImageList, Preview, text
-from ..journal import Bill, ClusterState, bill
+from ..cli.answers import Listing, Snapshot
+from ..client import Diagnosis, ImageList, Preview, text
+from ..journal import bill
 from ..panels.markup import COLOURS, escape, row, table
 
 WORD_COLOURS = {
@@ -17,50 +17,20 @@ WORD_COLOURS = {
 }
 
 
-class Listing(Sequence[Cluster]):
-    """Clusters, as a sequence of handles that shows itself as a table."""
-
-    def __init__(self, clusters: Sequence[Cluster], unreadable: Sequence[str] = ()) -> None:
-        """`unreadable`: what to say of those that are passed over."""
-        self._clusters, self._unreadable = list(clusters), list(unreadable)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        return self._clusters[index]
-
-    def __len__(self) -> int:
-        return len(self._clusters)
-
-    def __repr__(self) -> str:
-        return "\n".join([text.listing(self._states()), *self._unreadable])
-
-    def _repr_html_(self) -> str:
-        rows = [text.listing_row(*each) for each in self._states()]
-        told = "".join(f"<div>{escape(each)}</div>" for each in self._unreadable)
-        if not rows:
-            return f"<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>{told}"
-        return _table(list(rows[0]), [list(row.values()) for row in rows]) + told
-
-    def _states(self) -> Iterator[tuple[str, ClusterState, Bill]]:
-        now = time.time()
-        for cluster in self._clusters:
-            state = cluster.state
-            yield cluster.name, state, bill(state, now)
+def listing_html(listing: Listing) -> str:
+    """Clusters, as HTML."""
+    rows = listing.rows
+    told = "".join(f"<div>{escape(each)}</div>" for each in listing.unreadable)
+    if not rows:
+        return f"<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>{told}"
+    return _table(list(rows[0]), [list(row.values()) for row in rows]) + told
 
 
-class Snapshot:
-    """How a cluster was at one moment."""
-
-    def __init__(self, state: ClusterState, forecast: str = "") -> None:
-        self.state = state
-        self._at = time.time()
-        self._forecast = forecast
-
-    def __repr__(self) -> str:
-        return text.status(self.state, bill(self.state, self._at), self._at, self._forecast)
-
-    def _repr_html_(self) -> str:
-        foretold = f"<div>{escape(self._forecast)}</div>" if self._forecast else ""
-        return panels.html(panels.view(self.state, bill(self.state, self._at), self._at)) + foretold
+def snapshot_html(snapshot: Snapshot) -> str:
+    """How a cluster was, as HTML."""
+    foretold = f"<div>{escape(snapshot.forecast)}</div>" if snapshot.forecast else ""
+    shown = panels.view(snapshot.state, bill(snapshot.state, snapshot.at), snapshot.at)
+    return panels.html(shown) + foretold
 
 
 def preview_html(preview: Preview) -> str:

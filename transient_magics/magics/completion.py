@@ -15,8 +15,6 @@ from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
 from ..cli import arguments, options
 from ..cli.option import Option
-from ..client.project.images import build_names
-from ..journal import read, replay
 
 _LINE = re.compile(
     r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|plan|image|doctor)|train)\s+(?P<rest>.*)$",
@@ -113,6 +111,8 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
         case "worker":
             return _workers(words[0]) if words else []
         case "image":
+            from ..client.project.images import build_names
+
             return build_names()
         case "workload":
             return [*_runs(), *option.choices]
@@ -139,5 +139,7 @@ def _clusters() -> list[str]:
 
 
 def _workers(cluster: str) -> list[str]:
+    from ..journal import read, replay
+
     state = replay(read(places.cluster(cluster) / "journal.jsonl"))
     return [vm.name for vm in state.living]

@@ -6,20 +6,35 @@ Loading twice is harmless. Another extension's `%%train` is left to it; `%%trans
 from __future__ import annotations
 
 import atexit
+import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from .. import panels
-from ..client import Cluster, Diagnosis, ImageList, Lifetimes, Preview, Run
-from ..client.handles import set_display
+from ..client.shown import set_display
 from ..errors import TransientError
-from .answers import diagnosis_html, images_html, preview_html, preview_text
 from .cells import TransientMagics
 from .completion import matcher
 
 _NAMES = ("transient_cluster", "transient_train", "train")
-_SEARCH = ("transient_magics.planner.search", "Search")
 _LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image", "transient_doctor")
+
+_PANELS = {  # shown as a panel
+    ("client.handles.cluster", "Cluster"): "panels.show_handle",
+    ("client.handles.run", "Run"): "panels.show_handle",
+    ("planner.search", "Search"): "panels.show_search",
+}
+_HTML = {
+    ("client.declaring.dry_run", "Preview"): "magics.answers.preview_html",
+    ("client.checkup.diagnosis", "Diagnosis"): "magics.answers.diagnosis_html",
+    ("client.project.images", "ImageList"): "magics.answers.images_html",
+    ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
+    ("planner.plan", "Plan"): "panels.plan_html",
+    ("cli.answers", "Listing"): "magics.answers.listing_html",
+    ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",
+}
+"""Which type is shown by which function; both are imported when there is something to show."""
+_ROOT = __name__.partition(".")[0]
 
 
 def load(shell: Any) -> None:
@@ -35,18 +50,14 @@ def load(shell: Any) -> None:
         print("%%train belongs to another extension here; %%transient_train is ours.")
     if matcher not in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.append(matcher)
-    set_display(panels.bundle)
-    for handle in (Cluster, Run):
-        shell.display_formatter.ipython_display_formatter.for_type(handle, panels.show_handle)
-    shell.display_formatter.formatters["text/html"].for_type(Preview, preview_html)
-    shell.display_formatter.formatters["text/html"].for_type(Diagnosis, diagnosis_html)
-    shell.display_formatter.formatters["text/html"].for_type(ImageList, images_html)
-    shell.display_formatter.formatters["text/html"].for_type(Lifetimes, panels.lifetimes_html)
-    shell.display_formatter.formatters["text/plain"].for_type(Preview, preview_text)
-    # By name: the planner, and NumPy with it, is loaded by the first plan.
-    html = shell.display_formatter.formatters["text/html"]
-    html.for_type_by_name("transient_magics.planner.plan", "Plan", panels.plan_html)
-    shell.display_formatter.ipython_display_formatter.for_type_by_name(*_SEARCH, panels.show_search)
+    set_display(_later("panels.bundle"))
+    formatters = shell.display_formatter.formatters
+    for (module, name), shows in _PANELS.items():
+        shell.display_formatter.ipython_display_formatter.for_type_by_name(f"{_ROOT}.{module}", name, _later(shows))
+    for (module, name), shows in _HTML.items():
+        formatters["text/html"].for_type_by_name(f"{_ROOT}.{module}", name, _later(shows))
+    preview = _later("magics.answers.preview_text")
+    formatters["text/plain"].for_type_by_name(f"{_ROOT}.client.declaring.dry_run", "Preview", preview)
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)
 
@@ -59,10 +70,19 @@ def unload(shell: Any) -> None:
                 del registered[name]
     if matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(matcher)
-    for handle in (Cluster, Run):
-        shell.display_formatter.ipython_display_formatter.pop(handle, None)
-    shell.display_formatter.ipython_display_formatter.pop(".".join(_SEARCH), None)
+    for module, name in _PANELS:
+        shell.display_formatter.ipython_display_formatter.pop(f"{_ROOT}.{module}.{name}", None)
     atexit.unregister(_warn_of_what_goes_on)
+
+
+def _later(path: str) -> Callable[..., Any]:
+    """The function of that name in this package, imported when it is called."""
+    module, _, name = path.rpartition(".")
+
+    def show(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f"{_ROOT}.{module}"), name)(*arguments)
+
+    return show
 
 
 def _ours(function: Any) -> bool:

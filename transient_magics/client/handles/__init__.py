@@ -4,8 +4,8 @@ A handle owns nothing. It reads the journal for what is, and sends commands to t
 number of them, in any number of processes, say the same. How a handle is displayed is set by `set_display`.
 """
 
+from ..shown import set_display
 from .cluster import Cluster
 from .run import Result, Run
-from .shown import set_display
 
 __all__ = ["Cluster", "Result", "Run", "set_display"]

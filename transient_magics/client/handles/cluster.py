@@ -14,8 +14,8 @@ from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read,
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from .. import commands
 from ..following.follower import follower
+from ..shown import Log, displayed
 from .run import Run
-from .shown import Log, displayed
 
 if TYPE_CHECKING:
     from ..project.weather import Weather

@@ -16,7 +16,7 @@ from ...journal.declared import agree_to_code, agreed, declared_run, is_brought,
 from ...protocol.names import is_path
 from .. import commands
 from ..programs import fetch
-from .shown import Log, displayed
+from ..shown import Log, displayed
 
 if TYPE_CHECKING:
     import pandas

@@ -1,4 +1,4 @@
-"""Declaring runs and finding them again.
+"""Declaring runs.
 
 `train` writes the run's folder (declaration, cell, what it includes) into the cluster's and tells the controller;
 should no controller hear it, the next one finds the folder.
@@ -19,8 +19,8 @@ from ..errors import CloudError, ClusterError, DeclarationError
 from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
 from . import commands, text
 from .cell import files_of, packages
-from .clusters import cluster as find_cluster
-from .clusters import clusters
+from .finding import cluster as find_cluster
+from .finding import run
 from .handles import Cluster, Run
 from .programs import fetch
 
@@ -84,26 +84,6 @@ def train(
     _write(folder, spec, source, include, files, earlier)
     commands.send(chosen.directory, {"do": "train", "run": folder.name})
     return Run(folder.name, chosen)
-
-
-def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
-    """The run called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
-    if cluster is not None:
-        return (cluster if isinstance(cluster, Cluster) else find_cluster(cluster)).run(name)
-    for each in reversed(clusters(all=True)):
-        found = each.state.runs
-        if (name in found) if name else found:
-            return each.run(name)
-    raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}")
-
-
-def runs(cluster: Cluster | str | None = None) -> list[Run]:
-    """All runs (of `cluster`, else of every one), oldest first."""
-    if cluster is not None:
-        chosen = [cluster if isinstance(cluster, Cluster) else find_cluster(cluster)]
-    else:
-        chosen = clusters(all=True)
-    return [Run(name, each) for each in chosen for name in each.state.runs]
 
 
 def _free_name(folders: Path) -> str:

@@ -25,13 +25,13 @@ from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, events
 from ...spec import ClusterSpec, render_money
 from .. import text
-from ..clusters import declare
 from ..declaring import Declaration
 from ..handles import Cluster, Run
+from ..launching import declare
 from ..programs import ask
 from ..project.images import Build, build_image
 from ..project.orphans import sweep
-from ..runs import train
+from ..training import train
 from . import estimate, lesson
 from .diagnosis import Line
 

@@ -23,8 +23,8 @@ from typing import Any
 from ... import places
 from ...errors import DeclarationError, TransientError
 from ...spec import EMULATED_PROJECT, ClusterSpec, own_bucket, render_money
-from ..clusters import clusters
 from ..declaring import Declaration, specify
+from ..finding import clusters
 from ..programs import ask
 from . import estimate, report
 from .course import Course

@@ -1,0 +1,76 @@
+"""What verbs answer with where no value of the client shows itself: each is text as `str`; notebooks add an HTML."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..client import Cluster, Run, text
+from ..journal import Bill, ClusterState, bill
+
+
+class Sentence(str):
+    """What was done, or a line of what happens. It is printed: nobody computes with it."""
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """A cluster that is gone."""
+
+    cluster: Cluster
+
+    def __str__(self) -> str:
+        return text.deleted_words(self.cluster.state, self.cluster.cost())
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run that was declared when its cluster's journal had come to the event `since`."""
+
+    run: Run
+    since: int
+
+    def __str__(self) -> str:
+        return f"{self.run.name} is declared on {self.run.cluster.name}."
+
+
+class Listing(Sequence[Cluster]):
+    """Clusters, as a sequence of handles that shows itself as a table."""
+
+    def __init__(self, clusters: Sequence[Cluster], unreadable: Sequence[str] = ()) -> None:
+        """`unreadable`: what to say of those that are passed over."""
+        self._clusters, self.unreadable = list(clusters), list(unreadable)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self._clusters[index]
+
+    def __len__(self) -> int:
+        return len(self._clusters)
+
+    def __repr__(self) -> str:
+        return "\n".join([text.listing(self._states()), *self.unreadable])
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per cluster, as it is now."""
+        return [text.listing_row(*each) for each in self._states()]
+
+    def _states(self) -> Iterator[tuple[str, ClusterState, Bill]]:
+        now = time.time()
+        for cluster in self._clusters:
+            state = cluster.state
+            yield cluster.name, state, bill(state, now)
+
+
+class Snapshot:
+    """How a cluster was at one moment, `at`, with a `forecast` of its run in a sentence."""
+
+    def __init__(self, state: ClusterState, forecast: str = "") -> None:
+        self.state = state
+        self.at = time.time()
+        self.forecast = forecast
+
+    def __repr__(self) -> str:
+        return text.status(self.state, bill(self.state, self.at), self.at, self.forecast)

@@ -1,0 +1,149 @@
+"""What each verb does, once for cells and terminals.
+
+The values of a Command go in, and a value that shows itself comes out: as text by `str`, in a notebook also as HTML or
+a panel. What comes bit by bit is an iterator of such values. Nothing here prints or waits for
+VMs and runs: how to show an answer, and how to wait, is for the face that asked (`program`, `magics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import client
+from ..client import cell, text
+from ..client.following.watch import watch
+from ..client.planning.forecasts import forecast_line
+from .answers import Deleted, Launched, Listing, Sentence, Snapshot
+from .arguments import Command
+
+if TYPE_CHECKING:
+    from ..client import Build, Cluster, Diagnosis, Preview, Weather
+
+
+def act(command: Command) -> Any:
+    """Do what `command` says, and answer. Raises TransientError.
+
+    `train` needs its code (`train`), and `doctor` somebody to tell what it does (`doctor`).
+    """
+    values = dict(command.values)
+    return ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
+
+
+def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
+    """Declare a cluster, or show what would be created."""
+    declaration = client.Declaration(**values)
+    return client.preview(declaration) if dry_run else client.declare(declaration)
+
+
+def train(
+    command: Command,
+    source: str,
+    *,
+    line_offset: int = 0,
+    notebook: Collection[str] = (),
+    folder: Path | None = None,
+) -> Launched:
+    """Check the code in `source` and declare a run of it.
+
+    Of a cell: `notebook`, names that only the notebook knows, and `line_offset`, how many of its lines stand above
+    the code. Of a file: the `folder` in which it lies.
+    """
+    values = dict(command.values)
+    values["include"] = cell.included(values.get("include", ()))
+    own_model = not values.get("model")
+    cell.check(source, notebook, line_offset=line_offset, include=values["include"], folder=folder, own_model=own_model)
+    chosen = client.cluster(values.pop("cluster", None))
+    since = chosen.state.seq
+    return Launched(client.train(source=source, line_offset=line_offset, cluster=chosen, **values), since)
+
+
+def doctor(command: Command, *, say: Callable[[str], None], **how: Any) -> Diagnosis:
+    """See whether all is here; `say` hears each step of what takes long."""
+    return client.doctor(**command.values, say=say, **how)
+
+
+def _export(run: str, cluster: str | None = None, **how: Any) -> Path:
+    return client.run(run, cluster).export(**how)
+
+
+def _tensorboard(run: str, cluster: str | None = None, **how: Any) -> Path:
+    return client.run(run, cluster).tensorboard(**how)
+
+
+def _list(all: bool = False) -> Listing:
+    return Listing(client.clusters(all=all), client.unreadable())
+
+
+def _status(name: str | None = None) -> Snapshot:
+    cluster = client.cluster(name)
+    state = cluster.state
+    return Snapshot(state, forecast_line(cluster.run(state.active_run.name)) if state.active_run else "")
+
+
+def _resize(name: str, spec: str) -> Sentence:
+    client.cluster(name).resize(spec)
+    return Sentence(f"{name} will have {spec}.")
+
+
+def _revoke(name: str, worker: str, seconds: float = 0.0) -> Sentence:
+    client.cluster(name).revoke(worker, seconds)
+    return Sentence(f"{worker} of {name} will be taken back: 30 seconds from its notice on.")
+
+
+def _logs(name: str, worker: str, lines: int = 200) -> Sentence:
+    logged = client.cluster(name).logs(worker, lines)
+    return Sentence(logged.rstrip("\n") or f"{worker} has logged nothing yet.")
+
+
+def _events(name: str | None = None, kind: str | None = None, follow: bool = False) -> Iterator[Sentence]:
+    cluster = client.cluster(name)
+    event = None
+    for event in watch(cluster, kind) if follow else cluster.events(kind):
+        yield Sentence(text.event_line(event, dated=True))
+    if event is None:
+        yield Sentence("No events.")
+
+
+def _delete(**which: Any) -> Iterator[Deleted | Sentence]:
+    cluster = None
+    for cluster in client.deleted(**which):
+        yield Deleted(cluster)
+    if cluster is None:
+        yield Sentence(text.NOTHING_TO_DELETE)
+
+
+def _weather(name: str | None = None, **settings: Any) -> Weather:
+    return client.cluster(name).weather(**settings)
+
+
+def _build(**values: Any) -> Build:
+    return client.build_image(**values)
+
+
+def _delete_image(**values: Any) -> Sentence:
+    return Sentence(client.delete_image(**values))
+
+
+ACTS: Mapping[str, Callable[..., Any]] = {
+    "declare": declare,
+    "plan": lambda **values: client.plan(**values),
+    "export": _export,
+    "tensorboard": _tensorboard,
+    "list": _list,
+    "status": _status,
+    "attach": lambda **values: client.attach(**values),
+    "resize": _resize,
+    "revoke": _revoke,
+    "logs": _logs,
+    "events": _events,
+    "delete": _delete,
+    "sweep": lambda **values: client.sweep(**values),
+    "catalog": lambda **values: client.catalog(**values),
+    "weather": _weather,
+    "lifetimes": lambda **values: client.lifetimes(**values),
+    "image build": _build,
+    "image list": lambda **values: client.images(**values),
+    "image delete": _delete_image,
+}

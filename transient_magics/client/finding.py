@@ -1,0 +1,71 @@
+"""Finding clusters and runs of this machine, and clusters that another machine declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import emulator, places
+from ..errors import ClusterError
+from ..spec import parse_name
+from . import commands, folders
+from .handles import Cluster, Run
+from .programs import ask
+
+
+def cluster(name: str | None = None) -> Cluster:
+    """The cluster called `name`, else the one declared last. Raises ClusterError where there is none."""
+    if name is None:
+        if living := clusters():
+            return living[-1]
+        raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
+    name = parse_name(name, "the cluster's name")
+    if not (places.cluster(name) / "spec.json").exists():
+        names = ", ".join(each.name for each in clusters(all=True))
+        raise ClusterError(
+            f"There is no cluster {name}",
+            fix=f"There are: {names}." if names else "Declare one: %transient_cluster k80x4",
+        )
+    return Cluster(name)
+
+
+def attach(name: str | None = None, project: str | None = None) -> Cluster:
+    """Like `cluster`; one that another machine declared (in `project`, else on the emulator) is followed from here on.
+
+    That takes some seconds, and a cluster with `--controller cluster`. Raises ClusterError or CloudError.
+    """
+    known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / "spec.json").exists()
+    if name is None or known or not (project or emulator.running()):
+        return cluster(name)
+    found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])
+    commands.start_controller(found)
+    return cluster(name)
+
+
+def clusters(all: bool = False) -> list[Cluster]:
+    """Clusters of this machine that are not deleted (`all`: those too), in the order of their declaration.
+
+    Those of which neither declaration nor journal can be read are passed over (`unreadable`).
+    """
+    found = [Cluster(folder.name) for folder in folders.readable()]
+    return found if all else [each for each in found if not each.state.over]
+
+
+def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
+    """The run called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
+    if cluster is not None:
+        return _cluster(cluster).run(name)
+    for each in reversed(clusters(all=True)):
+        found = each.state.runs
+        if (name in found) if name else found:
+            return each.run(name)
+    raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}")
+
+
+def runs(cluster: Cluster | str | None = None) -> list[Run]:
+    """All runs (of `cluster`, else of every one), oldest first."""
+    chosen = [_cluster(cluster)] if cluster is not None else clusters(all=True)
+    return [Run(name, each) for each in chosen for name in each.state.runs]
+
+
+def _cluster(given: Cluster | str) -> Cluster:
+    return given if isinstance(given, Cluster) else cluster(given)

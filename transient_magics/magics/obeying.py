@@ -1,0 +1,134 @@
+"""How a notebook shows what a verb answers, and how it waits.
+
+Handles are bound and kept, and their panels are shown; sentences are printed; any other value is the magic's own, which
+IPython shows (`answers` and `panels` have its HTML).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import clear_output
+
+from .. import panels
+from ..cli import verbs
+from ..cli.answers import Deleted, Sentence
+from ..cli.arguments import Command
+from ..client import Cluster, Run
+from ..errors import ClusterError
+
+if TYPE_CHECKING:
+    from ..client import Build, Diagnosis, Preview
+    from .cells import TransientMagics
+
+
+def obey(magics: TransientMagics, command: Command, code: str = "", offset: int = 0) -> Any:
+    """Do what `command` says and return the magic's value. `code`: a cell's body, below `offset` lines."""
+    try:
+        match command.verb:
+            case "help":
+                print(command.values["text"])
+                return None
+            case "declare":
+                return _declare(magics, command)
+            case "train":
+                return _train(magics, command, code, offset)
+            case "attach":
+                return _attach(magics, command)
+            case "image build":
+                return _build(command)
+            case "doctor":
+                return _doctor(magics, command)
+        answer = verbs.act(command)
+        if isinstance(answer, (Sentence, Iterator)):
+            return _print(magics, answer)
+    except KeyboardInterrupt:
+        raise ClusterError("Interrupted", fix="What was declared goes on: see %transient_cluster list.") from None
+    _bind(magics, command, answer)
+    return answer
+
+
+def _print(magics: TransientMagics, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
+    for each in [answer] if isinstance(answer, Sentence) else answer:
+        if isinstance(each, Deleted):
+            magics.held.pop(each.cluster.name, None)
+        print(each, flush=True)
+
+
+def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
+    answer = verbs.act(command)
+    if isinstance(answer, Cluster):
+        _hold(magics, command, answer)
+        panels.show(answer)
+        if command.wait:
+            _wait(answer.wait, answer.name, fix=f"%transient_cluster delete {answer.name} ends it.")
+    return answer
+
+
+def _train(magics: TransientMagics, command: Command, code: str, offset: int) -> Run:
+    run = verbs.train(command, code, line_offset=offset, notebook=_shell(magics).user_ns).run
+    _hold(magics, command, run)
+    panels.show_run(run)
+    if command.wait:
+        stop = f"{command.output}.stop()" if command.output else f"transient_magics.run({run.name!r}).stop()"
+        _wait(run.wait, f"{run.name} on {run.cluster.name}", fix=f"{stop} ends it.")
+    return run
+
+
+def _attach(magics: TransientMagics, command: Command) -> Cluster:
+    cluster = verbs.act(command)
+    if cluster.followed:
+        print(f"Following {cluster.followed}.")
+    _hold(magics, command, cluster)
+    panels.show(cluster)
+    return cluster
+
+
+def _build(command: Command) -> Build:
+    build = verbs.act(command)
+    if not command.wait:
+        return build
+    print(f"{build.name} is being built.", flush=True)
+
+    def finish() -> None:
+        for step in build.steps():
+            print(f"  {step}", flush=True)
+        build.wait()
+
+    _wait(finish, f"the build of {build.name}", fix="%transient_image list shows how far it is.")
+    return build
+
+
+def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
+    spends = "spend" in command.values
+    try:
+        found = verbs.doctor(command, say=print if spends else lambda words: None)
+    except KeyboardInterrupt:
+        fix = "What it had made is deleted; %transient_doctor tells if anything is left."
+        raise ClusterError("Interrupted", fix=fix) from None
+    if spends and panels.has_front_end(_shell(magics)):
+        clear_output(wait=True)  # the table says all of it again
+    return found
+
+
+def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run) -> None:
+    magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
+    _bind(magics, command, handle)
+
+
+def _bind(magics: TransientMagics, command: Command, value: Any) -> None:
+    """Give the value the name that `-o` says."""
+    if command.output:
+        _shell(magics).push({command.output: value}, interactive=False)
+
+
+def _shell(magics: TransientMagics) -> Any:
+    return magics.shell
+
+
+def _wait(wait: Callable[[], Any], what: str, *, fix: str) -> None:
+    try:
+        wait()
+    except KeyboardInterrupt:
+        raise ClusterError(f"Only the waiting was interrupted: {what} goes on", fix=fix) from None
