@@ -50,7 +50,7 @@ test: lint browser $(FRONT)
 
 # Neither TensorFlow nor a browser nor long stories: for after every change.
 quick: $(FRONT)
-	@$(BIN)/python -m pytest --quick -n 3 --dist worksteal
+	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
 
 # Every fault at every moment: `make test` runs one case of each kind.
 faults: $(FRONT)

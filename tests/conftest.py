@@ -28,8 +28,13 @@ from tests import processes
 # A busy machine is no failure, and the same tests see the same examples: whoever changes a text shall not meet what
 # chance has just found in a parser. `pytest --hypothesis-profile=explore` goes looking for that: others every time.
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+# A quick run sees the first of them.
+hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("same")
+
+# A grammar of addresses, which jsonschema compiles for more than a second at its import; no schema here asks for it.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 TESTS = Path(__file__).parent
 
@@ -74,6 +79,16 @@ Only the order follows from it. A new long file takes its place here; `pytest --
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="neither TensorFlow nor a browser nor long stories")
     parser.addoption("--matrix", action="store_true", help="the further cases of faults, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick") and not config.getoption("--hypothesis-profile"):
+        hypothesis.settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What a browser takes to import is left out, too."""
+    return True if config.getoption("--quick") and collection_path == TESTS / "browser" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -15,6 +16,7 @@ from transient_magics.planner.sketches import Sketches
 from transient_magics.planner.workloads import PUBLISHED
 
 
+@cache  # several tests look at one
 def searched(**more: object) -> Search:
     found = plan(**{"workload": "icac19/resnet-32", "train_steps": 64_000, **more})  # type: ignore[arg-type]
     assert isinstance(found, Search)

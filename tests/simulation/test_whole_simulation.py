@@ -8,21 +8,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.seeds import WHOLE
 from tests.simulation.story import whole
 
-DAY = 24.0
+DAY, MORNING = 24.0, 6.0
+"""Hours; the second is what a quick run plays."""
 _HASHED = (
     "import hashlib; from tests.simulation.story import whole;"
     "print(hashlib.sha256('\\n'.join(whole({seed}).lines).encode()).hexdigest())"
 )
 
 
-def test_whatever_fails_in_a_day_no_promise_is_broken() -> None:
+def test_whatever_fails_in_a_day_no_promise_is_broken(pytestconfig: pytest.Config) -> None:
     """benchmarks/bench_simulation.py plays a year."""
+    whole_time = MORNING if pytestconfig.getoption("--quick") else DAY
     hours, trained, seed = 0.0, 0, 0
     broken = {seed: story.observer.broken for seed in WHOLE.values() if (story := whole(seed)).observer.broken}
-    while hours < DAY:
+    while hours < whole_time:
         story = whole(seed)
         hours, trained = hours + story.hours, trained + bool(story.training and story.training.home.saved)
         if story.observer.broken:
