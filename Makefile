@@ -44,11 +44,12 @@ lint: $(READY)
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
-# Many tests wait more than they compute: for VMs that boot, for notices that run out, for steps of a declared pace.
+# Five files at a time, on two cores: many tests wait more than they compute, for VMs that boot, for notices that run
+# out, for steps of a declared pace.
 test: lint browser $(FRONT)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-# Neither TensorFlow nor a browser nor long stories: for after every change.
+# Neither TensorFlow nor a browser nor long stories, and fewer examples: for after every change.
 quick: $(FRONT)
 	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
 

@@ -1,8 +1,8 @@
 """What all rooms' tests share: a home of their own, an emulator, a package to install, and the order of the tests.
 
 `--quick` (`make quick`) leaves out what starts TensorFlow (marked `training`), a browser (`browser`), or lives through
-a cluster's story on emulated VMs (`story`), and fails a test that should have been marked. `--matrix` (`make faults`)
-runs the further cases of faults (`matrix`), too.
+a cluster's story on emulated VMs (`story`), looks at fewer examples, and fails a test that should have been marked.
+`--matrix` (`make faults`) runs the further cases of faults (`matrix`), too.
 """
 
 from __future__ import annotations
@@ -48,27 +48,32 @@ NOT_QUICK = ("training", "browser", "story")
 LONGEST = (
     "runtime/test_own_models.py",
     "faults/test_training_goes_on.py",
-    "runtime/test_decoding.py",
+    "client/test_doctor.py",
     "faults/test_controller_on_a_vm.py",
-    "runtime/test_uneven_training.py",
     "runtime/test_training.py",
     "faults/test_clusters.py",
-    "runtime/test_synchronous.py",
-    "test_pages.py",
-    "client/test_doctor.py",
-    "emulator/test_weather.py",
-    "faults/test_notebook.py",
+    "runtime/test_joining.py",
     "faults/test_capacity.py",
+    "runtime/test_uneven_training.py",
+    "test_pages.py",
+    "runtime/test_synchronous.py",
+    "faults/test_vocabularies.py",
+    "faults/test_notebook.py",
     "faults/test_bucket.py",
     "runtime/test_other_runs.py",
-    "runtime/test_joining.py",
-    "runtime/test_saving_worker.py",
+    "runtime/test_decoding.py",
     "client/test_images_emulated.py",
-    "emulator/test_emulator_process.py",
+    "emulator/test_weather_process.py",
+    "controller/test_neighbours.py",
+    "emulator/test_weather.py",
+    "runtime/test_t2t_evaluation.py",
+    "runtime/test_saving_worker.py",
+    "runtime/test_parity.py",
     "client/test_program.py",
     "runtime/test_shared_graph.py",
     "browser/test_quickstart.py",
     "browser/test_training_panel.py",
+    "browser/test_panel.py",
 )
 """Files that take long, the longest first: nobody should begin with one when the others are through.
 
