@@ -6,6 +6,7 @@
  * less often when drawing takes long or nobody looks. What the reader asks for goes to the kernel as {do: ...}.
  */
 
+import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
 import { vmTable } from "./lanes.js";
 import { kernelLink } from "./link.js";
@@ -97,6 +98,7 @@ function render({ model, el }) {
   const lostWords = element("span");
   const lost = element("div", { class: "transient-notice", "data-tone": "bad", role: "alert", hidden: "" }, lostWords, attach);
   const waiting = element("div", { class: "transient-notice", "data-tone": "warn", role: "status", hidden: "", text: "The kernel is busy and has not taken this up yet." });
+  const whole = boundary();
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection(send, focus);
   const table = vmTable(send, now);
@@ -105,7 +107,7 @@ function render({ model, el }) {
   const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [training, cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
-    lost, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [table]), events, live);
+    lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [table]), events, live);
 
   let announced = { text: "", at: -Infinity };
   function announce() {
@@ -131,12 +133,12 @@ function render({ model, el }) {
     notice.hidden = !view.notice?.text;
     remove.hidden = focus || view.over;
     remove.disable(view.phase === "deleting");
-    resize.update(view);
-    training.update(view.training, view.vms);
-    if (!focus) table.update(view, model.get("curves") ?? {});
+    whole.reads(view.version);
+    whole.part("workers", () => resize.update(view));
+    whole.part("training", () => training.update(view.training, view.vms));
+    if (!focus) whole.part("VMs", () => table.update(view, model.get("curves") ?? {}));
     top.classList.toggle("transient-alone", training.hidden);
-    events.update(view.events, view.at);
-    announce();
+    whole.part("events", () => { events.update(view.events, view.at); announce(); });
     connected(!link.lost || view.over);
     tick();
   }
@@ -148,18 +150,18 @@ function render({ model, el }) {
     panel.classList.toggle("transient-lost", !yes);
     lost.hidden = yes;
     setText(lostWords, `This panel is no longer connected, and what it shows may be old. ${view.name} goes on without it`
-      + `${view.emulated ? "" : ` and costs ${money(view.cost.hourly)} per hour`}. To see it again: `);
+      + `${view.emulated ? "" : ` and costs ${money(view.cost?.hourly)} per hour`}. To see it again: `);
     setText(attach, `%transient_cluster attach ${view.name}`);
     hush(panel, !yes);
   }
 
   function tick() {
     if (!view?.at) return;
-    if (!focus) table.tick();
-    cost.update(view, elapsed());
+    if (!focus) whole.part("VMs", () => table.tick(), true);
+    whole.part("cost", () => cost.update(view, elapsed()));
     link.look();
     waiting.hidden = !link.waiting || link.lost || view.over;
-    announce();
+    whole.part("events", announce, true);
   }
 
   const pace = pacemaker(send);
@@ -168,7 +170,7 @@ function render({ model, el }) {
   function draws() {
     frame = 0;
     const began = performance.now();
-    if (due.has("curves")) training.draw(model.get("curves") ?? {});
+    if (due.has("curves")) whole.part("curves", () => training.draw(model.get("curves") ?? {}));
     draw();
     due.clear();
     panel.getBoundingClientRect();  // has the page lay it out now, so that this time is counted too
@@ -187,7 +189,7 @@ function render({ model, el }) {
   const timer = setInterval(tick, 1000);
   el.append(panel);
   draw();
-  training.draw(model.get("curves") ?? {});
+  whole.part("curves", () => training.draw(model.get("curves") ?? {}));
   send({ do: "resync" });
   return () => {
     clearInterval(timer);

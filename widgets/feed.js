@@ -19,7 +19,7 @@ export function costSection() {
     element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), meter, limit, transfer, foot, ending);
   node.update = (view, elapsed) => {
     const cost = view.cost;
-    const hours = view.over ? 0 : elapsed * cost.pace / 3600;
+    const hours = view.over ? 0 : elapsed * (cost.pace || 0) / 3600;
     const now = cost.total + cost.hourly * hours;
     const full = cost.on_demand + cost.on_demand_hourly * hours;
     total.set(money(now));
@@ -29,11 +29,11 @@ export function costSection() {
     projected.hidden = !cost.projected_words;
     projected.set(cost.projected_words || "-");
     meter.hidden = limit.hidden = view.over || !cost.limit_words;
-    const used = Math.round(100 * cost.limit_used);
+    const used = Math.round(100 * (cost.limit_used || 0));
     setAttribute(meter, "aria-valuenow", used);
     setAttribute(meter, "data-tone", used > 90 ? "bad" : used > 70 ? "warn" : "quiet");
-    fill.style.width = `${Math.max(used, 1)}%`;
-    setText(limit, `${used}% of the limit of ${cost.limit_words}, which ends the cluster.`);
+    fill.style.width = `${used}%`;
+    setText(limit, `${used < 1 ? "Less than 1" : used}% of the limit of ${cost.limit_words}, which ends the cluster.`);
     setText(transfer, cost.transfer_words);
     setText(ending, view.ending);
     saved.hidden = !full;
@@ -64,7 +64,7 @@ export function eventSection() {
     nothing.hidden = chosen.length > 0;
     keyed(list, chosen, (event) => `${event.at} ${event.text}`, (event) =>
       element("li", { "data-tone": event.tone },
-        element("time", { datetime: new Date(event.at * 1000).toISOString(), text: when(event.at, now) }),
+        element("time", { ...(Number.isFinite(event.at) ? { datetime: new Date(event.at * 1000).toISOString() } : {}), text: when(event.at, now) }),
         element("span", { text: event.text })));
   }
   node.update = (next, at) => {

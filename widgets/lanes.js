@@ -1,20 +1,26 @@
 /* The VMs, a lane each: their lives over time as bars, with the steps per second of each as a fine line.
  *
- * A bar that is faded is the life of a VM whose place was taken. The mouse, or the arrow keys once a lane has the
- * focus, say what a bar is.
+ * The higher a bar, the further its VM is; an outline is the life of a VM whose place was taken. The pointer, or the
+ * arrow keys once a lane has the focus, say what a bar is. Of many VMs some have a lane until all are asked for.
  */
 
-import { ASKS, OWN_KEYS, TONES, choice, clock, disable, duration, element, keyed, number, setAttribute, setText } from "./page.js";
+import { ASKS, OWN_KEYS, TONES, choice, clock, disable, duration, element, keyed, number, setAttribute, setText, when } from "./page.js";
 
 const WIDTH = 1000;
 const HEIGHT = 24;
 const STATES = ["requested", "booting", "ready", "leaving", "revoked", "refused"];
+const HALF = { requested: 1, booting: 2.5, ready: 4.5, leaving: 7 };
+const KEY = [["requested"], ["booting"], ["ready", "running"], ["leaving", "under notice"], ["revoked"]];
 const ENDS = ["revoked", "refused", "deleted"];
 const STALE_SECONDS = 15;
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
 /** The state of the table that its lanes share: the time from where to where, and how high the fastest line is. */
 const SPAN = { from: 0, to: 1, fastest: 0, curves: {} };
+
+function bar(state, x, width) {
+  return `M${x.toFixed(1)} ${HEIGHT / 2 - HALF[state]}h${width.toFixed(1)}v${2 * HALF[state]}H${x.toFixed(1)}z`;
+}
 
 function bars(life, name, own, span) {
   const paths = Object.fromEntries(STATES.map((state) => [state, ""]));
@@ -23,8 +29,9 @@ function bars(life, name, own, span) {
     const until = end || span.to;
     if ((vm === name) !== own || until < span.from || state === "deleted") continue;
     const x = Math.max(0, (begin - span.from) * scale);
+    if (!(state in paths)) continue;
     if (ENDS.includes(state)) paths[state] += `M${x.toFixed(1)} 2h4v20h-4z`;
-    else paths[state] += `M${x.toFixed(1)} 8h${Math.max(2, (until - span.from) * scale - x).toFixed(1)}v8H${x.toFixed(1)}z`;
+    else paths[state] += bar(state, x, Math.max(2, (until - span.from) * scale - x));
   }
   return paths;
 }
@@ -63,7 +70,7 @@ function lane(span, tell) {
     return [state, path];
   }));
   const drawn = [[before, false, paths(before)], [own, true, paths(own)]];
-  const node = element("svg", { class: "transient-lane", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", tabindex: "-1" },
+  const node = element("svg", { class: "transient-lane", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "slider", tabindex: "-1", "aria-valuemin": 1 },
     before, own, speed);
   let vm;
   let chosen = -1;
@@ -72,20 +79,30 @@ function lane(span, tell) {
     const index = time.findIndex((each) => Math.abs(each - at) <= Math.max(width, 2));
     return index < 0 ? null : workers[name]?.speed[index];
   };
-  node.addEventListener("mousemove", (event) => {
+  node.addEventListener("pointermove", point);
+  node.addEventListener("pointerdown", point);
+  function point(event) {
     const box = node.getBoundingClientRect();
     const at = span.from + ((event.clientX - box.left) / box.width) * (span.to - span.from);
     const near = (4 * (span.to - span.from)) / box.width;
     const part = vm.life.find(([, state, begin]) => ENDS.includes(state) && Math.abs(at - begin) < near)
       ?? vm.life.findLast(([, , begin, end]) => begin <= at && at <= (end || span.to));
     tell(part ? partWords(part, speedAt(part[0], at), span.to) : "", event.clientX, box);
-  });
-  node.addEventListener("mouseleave", () => tell(""));
+  }
+  node.addEventListener("pointerleave", () => tell(""));
   node.addEventListener("blur", () => tell(""));
   node.addEventListener("focus", () => node.step(0));
+  function says() {
+    const at = chosen < 0 ? vm.life.length - 1 : Math.min(chosen, vm.life.length - 1);
+    setAttribute(node, "aria-valuemax", vm.life.length);
+    setAttribute(node, "aria-valuenow", at + 1);
+    setAttribute(node, "aria-valuetext", at < 0 ? "" : partWords(vm.life[at], null, span.to));
+  }
   node.step = (by) => {
     chosen = by === 0 ? vm.life.length - 1 : Math.min(vm.life.length - 1, Math.max(0, chosen + by));
     const part = vm.life[chosen];
+    if (!part) return;
+    says();
     const box = node.getBoundingClientRect();
     const x = box.left + (box.width * (Math.max(part[2], span.from) - span.from)) / (span.to - span.from);
     tell(partWords(part, null, span.to), x, box, true);
@@ -93,6 +110,7 @@ function lane(span, tell) {
   node.update = (next) => {
     vm = next;
     setAttribute(node, "aria-label", `life of ${vm.name}`);
+    if (chosen >= 0 || !node.hasAttribute("aria-valuetext")) says();
     for (const [, isOwn, parts] of drawn) {
       const now = bars(vm.life, vm.name, isOwn, span);
       for (const state of STATES) setAttribute(parts[state], "d", now[state] || "M0 0");
@@ -105,8 +123,10 @@ function lane(span, tell) {
 function row(span, send, now, tell) {
   return (first) => {
     const name = element("th", { scope: "row", title: first.terms }, element("span", { text: first.name }));
+    const where = element("span", { class: "transient-where" });
     if (first.role === "parameter server") name.append(element("abbr", { class: "transient-tag", title: "parameter server", text: "PS" }));
     if (first.chief) name.append(element("abbr", { class: "transient-tag", title: "the chief, which saves checkpoints and is the last to go", text: "chief" }));
+    name.append(where);
     const machine = element("td");
     const zone = element("td", { class: "transient-zone" });
     const life = lane(span, tell);
@@ -123,7 +143,7 @@ function row(span, send, now, tell) {
       if (next.state !== vm.state) disable(revoke, false);
       vm = next;
       setText(machine, vm.machine);
-      setText(zone, vm.zone);
+      for (const node of [zone, where]) setText(node, vm.zone);
       setAttribute(node, "data-state", vm.state);
       setAttribute(state, "data-tone", TONES[vm.state] ?? "quiet");
       node.classList.toggle("transient-gone", ["revoked", "deleted", "refused"].includes(vm.state));
@@ -140,12 +160,57 @@ function row(span, send, now, tell) {
   };
 }
 
+/** What the bars mean. */
+function key() {
+  const shape = (state) => {
+    const path = element("path", { "data-tone": TONES[state], "data-state": state, d: ENDS.includes(state) ? "M9 2h4v20h-4z" : bar(state, 0, 22) });
+    return element("svg", { class: "transient-lane", viewBox: `0 0 22 ${HEIGHT}`, "aria-hidden": "true" }, path);
+  };
+  const line = element("svg", { class: "transient-lane", viewBox: `0 0 22 ${HEIGHT}`, "aria-hidden": "true" }, element("path", { class: "transient-speed", d: "M0 14L7 10L14 13L22 9" }));
+  const before = element("svg", { class: "transient-lane", viewBox: `0 0 22 ${HEIGHT}`, "aria-hidden": "true" },
+    element("g", { class: "transient-before" }, element("path", { "data-tone": "good", "data-state": "ready", d: bar("ready", 1, 20) })));
+  return element("div", { class: "transient-foot transient-key", role: "note", "aria-label": "What the bars mean" },
+    ...KEY.map(([state, words = state]) => element("span", {}, shape(state), words)),
+    element("span", {}, before, "whose place was taken"), element("span", {}, line, "steps per second"));
+}
+
+/** All VMs of a large cluster in a strip, counted by what they do, and a button for their lanes. */
+function strip(changed) {
+  const words = element("span");
+  const cells = element("span", { class: "transient-cells", "aria-hidden": "true" });
+  const all = element("button", { type: "button", "aria-pressed": "false", onclick: () => {
+    node.all = !node.all;
+    setAttribute(all, "aria-pressed", String(node.all));
+    changed();
+  } });
+  const node = element("div", { class: "transient-strip", role: "group", "aria-label": "All VMs" }, words, cells, all);
+  node.all = false;
+  node.update = (vms) => {
+    node.hidden = vms.every((vm) => vm.first);
+    if (node.hidden) return;
+    const counts = new Map();
+    for (const { words } of vms) {
+      const what = words.replace(/( in \d+ s|[,:] .*)$/, "");
+      counts.set(what, (counts.get(what) ?? 0) + 1);
+    }
+    setText(words, [...counts].sort(([, one], [, other]) => other - one).map(([what, many]) => `${many} ${what}`).join(", "));
+    keyed(cells, vms, (vm) => vm.name, () => {
+      const cell = element("i");
+      cell.update = (vm) => { setAttribute(cell, "data-tone", TONES[vm.state] ?? "quiet"); setAttribute(cell, "title", `${vm.name}: ${vm.words}`); };
+      return cell;
+    });
+    setText(all, node.all ? `Show ${vms.filter((vm) => vm.first).length} of ${vms.length} lanes` : `Show all ${vms.length} lanes`);
+  };
+  return node;
+}
+
 /** The table of VMs: `update(view, curves)`, and `tick()` between snapshots. */
 export function vmTable(send, now) {
   const span = { ...SPAN };
   let shown = "";
   let view;
   const body = element("tbody", OWN_KEYS);
+  const many = strip(() => node.update(view, span.curves));
   const from = element("span");
   const to = element("span");
   const zoom = choice("Which part of the VMs' lives", WINDOWS, (value) => { shown = value; node.tick(); });
@@ -156,7 +221,7 @@ export function vmTable(send, now) {
     element("thead", {}, element("tr", {}, ...heads,
       element("th", { scope: "col", class: "transient-life", "aria-label": "Life" }, element("div", { class: "transient-axis" }, from, zoom, to)),
       element("th", { scope: "col", text: "State" }), element("td"))), body);
-  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, table, tip, told);
+  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, many, table, key(), tip, told);
 
   function tell(text, x, box, aloud = false) {
     tip.hidden = !text;
@@ -173,6 +238,10 @@ export function vmTable(send, now) {
   body.addEventListener("keydown", (event) => {
     const lanes = [...body.children].map((child) => child.lane);
     const index = lanes.indexOf(event.target);
+    if (index >= 0 && event.key === "Escape" && !tip.hidden) {
+      event.stopPropagation();
+      tell("");
+    }
     const moves = { ArrowUp: -1, ArrowDown: 1 };
     const steps = { ArrowLeft: -1, ArrowRight: 1 };
     if (index < 0 || !(event.key in moves || event.key in steps)) return;
@@ -185,7 +254,7 @@ export function vmTable(send, now) {
     const end = view.until || now();
     span.to = Math.max(end, view.since + 10);
     span.from = shown ? Math.max(view.since, end - Number(shown)) : view.since;
-    setText(from, clock(span.from));
+    setText(from, `${shown ? "" : "declared "}${when(span.from, span.to)}`);
     setText(to, view.until ? clock(view.until) : Date.now() / 1000 - end > STALE_SECONDS ? clock(end) : "now");
     zoom.hidden = end - view.since < 600;
   }
@@ -197,7 +266,8 @@ export function vmTable(send, now) {
       span.fastest = Math.max(0, ...Object.values(curves.workers ?? {}).flatMap((each) => each.speed.filter((speed) => speed !== null)));
     }
     measure();
-    keyed(body, view.vms, (vm) => vm.name, make);
+    many.update(view.vms);
+    keyed(body, many.all ? view.vms : view.vms.filter((vm) => vm.first), (vm) => vm.name, make);
     const lanes = [...body.children].map((child) => child.lane);
     const current = lanes.find((each) => each === document.activeElement) ?? lanes[0];
     for (const each of lanes) setAttribute(each, "tabindex", each === current ? "0" : "-1");

@@ -52,11 +52,13 @@ export function keyed(parent, items, key, make) {
 }
 
 export function money(dollars) {
+  if (!Number.isFinite(dollars)) return "-";
   const digits = dollars < 0.00005 ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
   return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 export function clock(at, seconds = true) {
+  if (!Number.isFinite(at)) return "-";
   const text = new Date(at * 1000).toLocaleTimeString("en-GB");
   return seconds ? text : text.slice(0, 5);
 }
@@ -78,7 +80,7 @@ export function inOrder(names) {
 
 /** A measured value in three significant digits. */
 export function number(value) {
-  if (value === null || value === undefined) return "-";
+  if (!Number.isFinite(value)) return "-";
   return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(3)));
 }
 

@@ -4,7 +4,7 @@
 
 import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
-import { element, money, setText } from "./page.js";
+import { element, keyed, money, setText } from "./page.js";
 
 const WAIT_MS = 250;
 const BOX = { width: 520, height: 250, left: 56, right: 14, top: 12, bottom: 30 };
@@ -161,7 +161,7 @@ function render({ model, el }) {
     const [left, right] = point.hours_interval.map(across);
     const [low, high] = point.dollars_interval.map(up);
     const node = drawn("g", {
-      tabindex: 0, role: "button", "aria-label": point.words, class: point.best ? "transient-plan-best" : "transient-plan-point",
+      tabindex: -1, role: "button", "aria-label": point.words, class: point.best ? "transient-plan-best" : "transient-plan-point",
       onclick: () => pick(point.line),
       onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(point.line); } },
     },
@@ -170,6 +170,22 @@ function render({ model, el }) {
     drawn("circle", { cx: x, cy: y, r: 4.5 }));
     if (point.knee) node.append(drawn("circle", { cx: x, cy: y, r: 9, class: "transient-plan-knee" }));
     return node;
+  }
+
+  /** One stop of the Tab key for all points, the arrow keys from one to the next. `chosen`: which had the focus. */
+  function rove(dots, chosen) {
+    const start = chosen < 0 ? 0 : chosen;
+    dots[start]?.setAttribute("tabindex", 0);
+    if (chosen >= 0) dots[chosen].focus();
+    dots.forEach((node, index) => node.addEventListener("keydown", (event) => {
+      const to = dots[index + ({ ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key] ?? NaN)];
+      if (!to) return;
+      event.preventDefault();
+      event.stopPropagation();
+      node.setAttribute("tabindex", -1);
+      to.setAttribute("tabindex", 0);
+      to.focus();
+    }));
   }
 
   function draw() {
@@ -186,19 +202,34 @@ function render({ model, el }) {
     const across = scale(view.front.flatMap((each) => each.hours_interval), BOX.left, BOX.width - BOX.right);
     const up = scale(view.front.flatMap((each) => each.dollars_interval), BOX.height - BOX.bottom, BOX.top);
     const floor = BOX.height - BOX.bottom;
+    const chosen = [...plot.querySelectorAll("[tabindex]")].indexOf(document.activeElement);
+    const dots = view.front.map((each) => dot(each, across, up));
     plot.replaceChildren(drawn("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "group", "aria-label": "Time against cost" },
       drawn("path", { class: "transient-plan-axes", d: `M${BOX.left} ${BOX.top}V${floor}H${BOX.width - BOX.right}` }),
+      drawn("path", { class: "transient-plan-grid", d: [
+        ...across.ticks(across.high < 1 ? 1 / 60 : 1).map((tick) => `M${across(tick)} ${BOX.top}V${floor}`),
+        ...up.ticks(1).map((tick) => `M${BOX.left} ${up(tick)}H${BOX.width - BOX.right}`),
+      ].join("") }),
+      drawn("text", { x: BOX.width - BOX.right, y: floor - 6, "text-anchor": "end", text: "time" }),
+      drawn("text", { x: BOX.left + 6, y: BOX.top + 10, text: "cost" }),
       ...across.ticks(across.high < 1 ? 1 / 60 : 1).map((tick) => drawn("text", { x: across(tick), y: floor + 17, "text-anchor": "middle", text: time(tick) })),
       ...up.ticks(1).map((tick) => drawn("text", { x: BOX.left - 7, y: up(tick) + 4, "text-anchor": "end", text: money(tick) })),
       ...view.points.filter((each) => across.shows(each.hours) && up.shows(each.dollars))
         .map((each) => drawn("circle", { class: "transient-plan-other", cx: across(each.hours), cy: up(each.dollars), r: 2 })),
       drawn("path", { class: "transient-plan-front", d: "M" + view.front.map((each) => `${across(each.hours)} ${up(each.dollars)}`).join("L") }),
-      ...view.front.map((each) => dot(each, across, up))));
-    head.replaceChildren(...view.header.map((text) => element("th", { text })));
-    body.replaceChildren(...view.rows.map((row) => {
-      const line = element("button", { type: "button", class: row.best ? "transient-primary" : "", text: row.line, title: "Into the next cell", onclick: () => pick(row.line) });
-      return element("tr", {}, ...row.cells.slice(0, -1).map((text) => element("td", { text })), element("td", {}, line));
-    }));
+      ...dots));
+    rove(dots, Math.min(chosen, dots.length - 1));
+    keyed(head, view.header, (text) => text, (text) => element("th", { scope: "col", text }));
+    keyed(body, view.rows, (row) => row.line, ({ line, cells }) => {
+      const button = element("button", { type: "button", text: line, title: "Into the next cell", onclick: () => pick(line) });
+      const values = cells.slice(0, -1).map(() => element("td"));
+      const node = element("tr", {}, ...values, element("td", {}, button));
+      node.update = (row) => {
+        button.classList.toggle("transient-primary", row.best);
+        values.forEach((cell, index) => setText(cell, row.cells[index]));
+      };
+      return node;
+    });
     notes.replaceChildren(...view.notes.map((text) => element("div", { text })));
   }
 

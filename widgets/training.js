@@ -215,7 +215,7 @@ export function trainingSection(send, focus) {
     choice("Over what the curves are drawn", [["time", "over time"], ["step", "over steps"]], (value) => look("byStep", value === "step")),
     element("label", {}, element("span", { text: "smooth" }), smoothing),
     element("label", {}, logScale, element("span", { text: "log loss" })),
-    small("+", "Zoom in", () => axis.zoomBy(0.5)), small("−", "Zoom out", () => axis.zoomBy(2)), small("all", "Show all", () => axis.zoomTo(null)),
+    small("zoom in", "Zoom in (+)", () => axis.zoomBy(0.5)), small("zoom out", "Zoom out (−)", () => axis.zoomBy(2)), small("show all", "Show all (0)", () => axis.zoomTo(null)),
     element("span", { class: "transient-gap" }),
     small("CSV", "Download the curves as CSV", () => download(`${training.name}.csv`, asTable(curves))),
     small("PNG", "Download the charts as PNG", () => asPicture(node.closest(".transient-panel"), Object.values(charts), training.name, (blob) => download(`${training.name}.png`, blob))));
@@ -253,7 +253,7 @@ export function trainingSection(send, focus) {
     setAttribute(bar, "aria-valuemax", next.steps);
     setAttribute(bar, "aria-valuenow", Math.min(next.step, next.steps));
     setAttribute(bar, "aria-valuetext", count);
-    setAttribute(bar, "data-tone", next.phase === "failed" ? "bad" : "good");
+    setAttribute(bar, "data-tone", { failed: "bad", stopped: "quiet" }[next.phase] ?? "good");
     setText(ends, next.forecast ?? "");
     ends.hidden = !next.forecast;
     fill.style.width = `${next.steps ? Math.min(100, (100 * next.step) / next.steps) : 0}%`;

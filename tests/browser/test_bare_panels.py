@@ -36,6 +36,30 @@ DRAWN = """figure => {
 }"""
 """Of each column of pixels, whether there is something blue."""
 
+SMALL = """() => [...document.querySelectorAll(".transient-panel :is(button, select, input[type=search])")]
+    .filter(node => node.checkVisibility() && node.getBoundingClientRect().height < 24).map(node => node.outerHTML)"""
+CONTRAST = """() => {
+    const panel = document.querySelector(".transient-panel"), pen = document.createElement("canvas").getContext("2d");
+    const probe = panel.appendChild(document.createElement("i"));
+    const ground = getComputedStyle(panel).backgroundColor;
+    const light = name => {
+        probe.style.color = `var(--${name})`;
+        for (const colour of [ground, getComputedStyle(probe).color]) {
+            pen.fillStyle = colour;
+            pen.fillRect(0, 0, 1, 1);
+        }
+        const parts = [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map(part => part / 255)
+            .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+    };
+    const behind = light("ground");
+    return Object.fromEntries(["good", "busy", "warn", "bad", "quiet", "edge", "faint", "text"].map(name => {
+        const [low, high] = [light(name), behind].sort((one, other) => one - other);
+        return [name, (high + 0.05) / (low + 0.05)];
+    }));
+}"""
+"""How far each colour of the panel stands out from its ground, as WCAG 2.2 counts it."""
+
 
 def sent(state: ClusterState, now: float, run: str | None = None, series: RunSeries | None = None) -> dict[str, Any]:
     """What a cluster's panel is sent."""
@@ -46,7 +70,7 @@ def sent(state: ClusterState, now: float, run: str | None = None, series: RunSer
 
 def long_story(folder: Path, workers: int, hole: tuple[float, float] = (0, 0)) -> tuple[ClusterState, float, RunSeries]:
     """Two hours of so many workers; of the time between the two shares of `hole` nothing was measured."""
-    story = LongStory(2, workers, end=time.time())
+    story = LongStory(2, workers, end=time.time() // 600 * 600 - 300)  # no mark is near its end
     state = kept(story.tell(folder, metrics_every=20)).read()
     begin, end = (1e9 * (story.began + share * 7200) for share in hole)
     rows = map(json.loads, (folder / "runs" / "run-1" / "metrics.jsonl").read_text().splitlines())
@@ -70,7 +94,7 @@ def test_a_run_is_drawn_with_its_holes_and_of_many_workers_the_median_and_the_ra
         batch.focus()
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("ArrowLeft")  # the very last point is of the whole run
-        expect(batch.locator(".transient-readout")).to_contain_text("median 32 · 24 (worker-")
+        expect(batch.locator(".transient-readout")).to_contain_text("median 28 · 24 (worker-")
 
 
 def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_last(chrome: Browser) -> None:
@@ -89,6 +113,44 @@ def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_las
         page.wait_for_timeout(1500)
         assert facts.inner_text() == cost
         assert page.evaluate("failures") == []
+
+
+def test_what_cannot_be_drawn_is_named_and_takes_nothing_else_with_it(chrome: Browser) -> None:
+    state = stories.state_at("short", began=time.time() - 60)
+    whole = sent(state, state.recent[-1].at)
+    with bare(chrome, "cluster", whole) as page:
+        alert = page.get_by_role("alert").filter(has_text="kernel")
+        broken = {**whole["view"], "vms": None, "cost": {"total": None}, "version": 2, "about": "and on it goes"}
+        page.evaluate("view => model.set('view', view)", broken)
+        expect(alert).to_contain_text("This page draws version 1 of the panels, its kernel sends version 2")
+        expect(alert).to_contain_text("could not be drawn in full: training (")
+        expect(alert).to_contain_text("VMs (")
+        expect(page.get_by_text("and on it goes")).to_be_visible()
+        assert "NaN" not in page.inner_text("body")
+        page.wait_for_timeout(1200)
+        expect(alert).to_contain_text("VMs (")
+        page.evaluate("view => model.set('view', view)", whole["view"])
+        expect(alert).to_have_count(0)
+        expect(page.get_by_role("slider", name="life of worker-0")).to_be_visible()
+        assert page.evaluate("failures") == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_vm_of_a_large_cluster_is_within_reach(chrome: Browser, theme: str) -> None:
+    state = stories.state_at("training", stories.declaration(count=64), began=time.time() - 60)
+    with bare(chrome, "cluster", sent(state, state.recent[-1].at), theme=theme, width=450) as page:
+        strip = page.get_by_role("group", name="All VMs")
+        expect(strip).to_contain_text("64 training, 1 serving")
+        lanes = page.get_by_role("slider", name="life of")
+        expect(lanes).to_have_count(24)
+        strip.get_by_role("button", name="Show all 65 lanes").click()
+        expect(lanes).to_have_count(65)
+        expect(page.get_by_role("row", name="worker-63")).to_contain_text("us-west1-b")
+        expect(page.get_by_label("What the bars mean")).to_contain_text("under notice")
+        small = page.evaluate(SMALL)
+        assert small == [], "what is pressed is 24 pixels high"
+        dull = page.evaluate(CONTRAST)
+        assert min(dull.values()) >= 3, dull
 
 
 def event_clock(at: float) -> str:

@@ -98,10 +98,10 @@ def test_the_lanes_say_who_was_where_and_when(lab: Lab, tmp_path: Path) -> None:
     page = lab.open("lanes")
     lab.run_all(page)
     panel = page.locator(".transient-panel")
-    lane = panel.get_by_role("img", name="life of worker-8")
+    lane = panel.get_by_role("slider", name="life of worker-8")
     expect(lane.locator(".transient-speed")).to_have_attribute("d", re.compile("L"))
     assert "M0 0" not in (lane.locator(".transient-before [data-state=revoked]").get_attribute("d") or "M0 0")
-    panel.get_by_role("img", name="life of ps-0").focus()
+    panel.get_by_role("slider", name="life of ps-0").focus()
     page.keyboard.press("ArrowDown")  # the first worker's place, which worker-8 has now
     tip = panel.get_by_role("tooltip")
     expect(tip).to_contain_text("worker-8 running from")
@@ -110,6 +110,9 @@ def test_the_lanes_say_who_was_where_and_when(lab: Lab, tmp_path: Path) -> None:
     expect(tip).to_contain_text("worker-0 was revoked at")
     page.keyboard.press("ArrowLeft")
     expect(tip).to_contain_text("worker-0 under notice from")
+    expect(lane).to_have_attribute("aria-valuetext", re.compile("worker-0 under notice from"))
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
     lane.hover(position={"x": 20, "y": 12})
     expect(tip).to_contain_text("worker-0 running from")
 

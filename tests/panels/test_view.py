@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -60,6 +61,49 @@ def test_a_replaced_worker_goes_from_the_table_once_its_place_is_taken() -> None
     now = state.recent[-1].at
     assert "worker-3" in rows(view(state, bill(state, now), now))
     assert "worker-3" not in rows(view(state, bill(state, now), now + 90))
+
+
+def test_what_is_no_number_is_nothing_to_the_page() -> None:
+    nan = float("nan")
+    state = seconds_of([
+        events.ClusterDeclared(spec=stories.declaration().to_dict()),
+        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.TrainStarted(run="run-1", step=0),
+        *(replace(stories.progress(step, 4), loss=nan) for step in (1, 2, 3)),
+        events.TrainEvaluated(run="run-1", step=3, metrics={"loss": nan}),
+    ])  # fmt: skip
+    snapshot = view(state, replace(bill(state, 9.0), hourly=nan), 9.0)
+    drawn = curves(state, state.runs["run-1"])
+    json.dumps([snapshot, drawn], allow_nan=False)
+    assert (snapshot["cost"]["hourly"], drawn["loss"], drawn["end"]["loss"]) == (None, [None] * 3, None)
+    page = (Path(__file__).parents[2] / "widgets" / "contract.js").read_text()
+    assert f"VERSION = {snapshot['version']};" in page, "page and kernel agree upon a version"
+
+
+def test_what_revocations_cost_is_the_time_of_empty_places_and_its_steps() -> None:
+    began = [
+        events.ClusterDeclared(spec=stories.declaration(count=2).to_dict()),
+        *(stories.requested(f"worker-{slot}", slot) for slot in range(2)),
+        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.TrainStarted(run="run-1", step=0),  # second 5
+        stories.progress(0, 2),
+    ]
+    taken = [
+        *(stories.progress(10 * number, 2) for number in range(1, 10)),
+        events.VmRevoked(vm="worker-1", signal="api"),  # second 16
+        stories.requested("worker-2", 1, "worker-1"),
+        *(stories.progress(90 + 5 * number, 1) for number in range(7)),
+        events.VmRunning(vm="worker-2", address=""),
+        events.VmReady(vm="worker-2"),  # second 26
+    ]
+    whole, short = seconds_of(began), seconds_of([*began, *taken])
+    assert short.run
+    assert short.run.step == 120
+    for state, now, words in (whole, 7.0, None), (short, 26.0, "10 s of a worker, ≈ 38 steps"):
+        facts = dict(view(state, bill(state, now), now)["training"]["facts"])
+        assert facts.get("lost to revocations") == words
+    later = dict(view(short, bill(short, 90.0), 90.0)["training"]["facts"])["lost to revocations"]
+    assert later.startswith("10 s"), "the place is taken again"
 
 
 def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None:
@@ -204,10 +248,13 @@ def test_a_large_cluster_shows_what_is_not_simply_at_work_first() -> None:
     spec = stories.declaration(count=100)
     state = stories.state_at("notice", spec, began=time.time() - 60)
     snapshot = view(state, bill(state, time.time()), time.time())
-    assert len(snapshot["vms"]) == 24
-    assert "worker-99" in rows(snapshot)
+    first = [row["name"] for row in snapshot["vms"] if row["first"]]
+    assert (len(snapshot["vms"]), len(first)) == (101, 24)
+    assert {"ps-0", "worker-0", "worker-99"} <= set(first)
     assert "101 VMs" in snapshot["about"]
-    assert "24 shown" in snapshot["about"]
+    twin = html(snapshot)
+    assert "worker-99" in twin
+    assert "and 89 more" in twin
 
 
 def test_events_that_say_the_same_are_one_line() -> None:
@@ -249,12 +296,12 @@ def test_the_twin_is_small_whole_and_without_script(chapter: str) -> None:
 def test_bars_stand_side_by_side_in_the_lane_of_a_worker_that_took_a_place() -> None:
     snapshot, _, _ = at("again")
     lanes = {
-        lane.get("aria-label"): [(path.get("opacity"), len(path)) for path in lane]
+        lane.get("aria-label"): [(path.get("fill"), len(path)) for path in lane]
         for lane in ElementTree.fromstring(html(snapshot)).iter("svg")
     }
     drawn = lanes["life of worker-4"]
-    assert ("0.3", 0) in drawn, "those before it are fainter"
-    assert ("1", 0) in drawn
+    assert ("none", 0) in drawn, "those before it are outlines"
+    assert len({fill for fill, _ in drawn}) > 2
     assert all(inside == 0 for _, inside in drawn)
 
 

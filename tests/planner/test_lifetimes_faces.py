@@ -75,7 +75,7 @@ def test_the_figure_draws_what_was_found_and_escapes_what_was_typed(home: Path) 
     html = lifetimes_html(tm.lifetimes(source=str(odd)))
     assert "<i>&" not in html
     assert "&lt;i&gt;&amp;.csv" in html
-    svg = ElementTree.fromstring(re.search(r"<svg.*</svg>", html)[0])  # type: ignore[index]
+    svg = ElementTree.fromstring(re.search(r"<svg.*?</svg>", html)[0])  # type: ignore[index]
     curves = [each for each in svg.iter("path") if each.get("fill") == "none"]
     assert len(curves) == 4, "what was observed, and three formulas"
     places = re.findall(r"([\d.]+) ([\d.]+)", curves[-1].get("d") or "")

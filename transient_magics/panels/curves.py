@@ -6,13 +6,16 @@ They come from the run's per-second metrics where those are here, else from what
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from ..client import text
 from ..journal import ClusterState, RunSeries, RunState
+from .contract import finite, sound
 
 _MOST_MARKS = 200
-_HOLE = 1.5  # of a span's width, between two that stand side by side
+_HOLE = 2.5  # times as long as between others: more than one span is missing
 
 
 def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> dict[str, Any]:
@@ -21,15 +24,17 @@ def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) 
     `below`: the share of the expected speed below which the run is called slow (0: never). A mark is (kind, moment,
     step, words), its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
     """
-    columns = series.columns(whole=run.over) if series and series.rows else _progress(run)
+    columns = _finite_columns(series.columns(whole=run.over) if series and series.rows else _progress(run))
     below = run.spec.alarm_below
-    return {"run": run.name, "below": below, **apart(columns), "end": end_of(run), "marks": _marks(state, run)}
+    return {"run": run.name, "below": below, **apart(columns), "end": sound(end_of(run)), "marks": _marks(state, run)}
 
 
 def apart(columns: dict[str, Any]) -> dict[str, Any]:
     """The columns with a row of nothing where spans are missing between two others, so that no line is drawn there."""
-    time, width = columns["time"], columns["width"]
-    holes = [at for at in range(1, len(time)) if width and time[at] - time[at - 1] > _HOLE * width]
+    time = columns["time"]
+    lengths = [later - earlier for earlier, later in pairwise(time)]
+    usual = max(columns["width"], median(lengths)) if lengths else 0.0
+    holes = [at for at, length in enumerate(lengths, 1) if columns["width"] and length > _HOLE * usual]
     if not holes:
         return columns
 
@@ -65,6 +70,12 @@ def _progress(run: RunState) -> dict[str, Any]:
     nothing = [None] * len(time)
     columns = {"time": list(time), "step": list(step), "loss": list(loss), "speed": list(speed)}
     return {"width": 0.0, "unnamed": False, **columns, "expected": nothing, "workers": {}}
+
+
+def _finite_columns(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns without figures that are none, of which a page could read nothing."""
+    lists = {name: finite(values) for name, values in columns.items() if isinstance(values, list)}
+    return {**columns, **lists}
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,17 +1,18 @@
 """The VMs of a panel, a lane each: what a VM is, how it is, and what became of it and of those before it in its place.
 
-There are few lanes however many VMs a cluster had: those that live, and those that went of late. Whose place a VM took
-stays visible in its own lane.
+There is a lane for each VM that lives, and for those that went of late, however many a cluster had. Whose place a VM
+took stays visible in its own lane. Of many lanes some are `first`: what is not simply at work, and as many others as
+there is room for; the page shows the rest when it is asked for them.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..client import text
 from ..journal import ClusterState, VmState
+from .contract import Lane, Part
 
 MOST_LANES = 24
+_ALL_LANES = 256
 _GONE_SHOWN_SECONDS = 60.0
 _GONE_LANES = 3
 _MOST_BEFORE = 12
@@ -19,23 +20,21 @@ _ROLES = {"ps": "parameter server", "controller": "controller"}
 _FIRST = ("controller", "ps")
 
 
-def lanes(state: ClusterState, now: float) -> list[dict[str, Any]]:
+def lanes(state: ClusterState, now: float) -> list[Lane]:
     """One dict per lane: the VM's name, role, machine, zone, price, state in words, life and what may be done to it."""
     living = sorted(state.living, key=_order)
     gone = [vm for vm in state.vms.values() if vm.state in ("revoked", "refused")]
     if state.over:
-        chosen = sorted(state.vms.values(), key=_order)[:MOST_LANES]
+        chosen = sorted(state.vms.values(), key=_order)[:_ALL_LANES]
     else:
         gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or not _replaced(state, vm)]
-        if len(living) > MOST_LANES:  # what is not simply at work is of more interest
-            living = sorted(living, key=lambda vm: (vm.role not in _FIRST, vm.state == "ready", _order(vm)))[
-                :MOST_LANES
-            ]
-        chosen = living + gone[-_GONE_LANES:]
-    return [_lane(state, vm, now) for vm in sorted(chosen, key=_order)]
+        chosen = living[:_ALL_LANES] + gone[-_GONE_LANES:]
+    ranked = sorted(chosen, key=lambda vm: (vm.role not in _FIRST, vm.living and vm.state == "ready", _order(vm)))
+    first = {vm.name for vm in ranked[:MOST_LANES]}
+    return [_lane(state, vm, now, first=vm.name in first) for vm in sorted(chosen, key=_order)]
 
 
-def life(vm: VmState) -> list[tuple[str, str, float, float]]:
+def life(vm: VmState) -> list[Part]:
     """The parts of a VM's life: (its name, state, from, to), in seconds since 1970; to 0 for what goes on.
 
     The last part of one that is gone has no length: how it ended.
@@ -52,11 +51,12 @@ def life(vm: VmState) -> list[tuple[str, str, float, float]]:
     return [(vm.name, what, at, end) for (at, what), end in zip(known, ends, strict=False)]
 
 
-def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
+def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
     spec = state.spec
     words = text.vm_words(state, vm, now)
     return {
         "name": vm.name,
+        "first": first,
         "role": _ROLES.get(vm.role, "worker"),
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
@@ -70,9 +70,9 @@ def _lane(state: ClusterState, vm: VmState, now: float) -> dict[str, Any]:
     }
 
 
-def _before(state: ClusterState, vm: VmState) -> list[tuple[str, str, float, float]]:
+def _before(state: ClusterState, vm: VmState) -> list[Part]:
     """The lives of those whose place it took, each until the next was asked for, and how it ended."""
-    found: list[list[tuple[str, str, float, float]]] = []
+    found: list[list[Part]] = []
     before = state.vms.get(vm.replaces or "")
     while before and len(found) < _MOST_BEFORE:
         if before.ended_at:  # until then it has a lane of its own

@@ -16,7 +16,13 @@ from .markup import COLOURS, FAINT, FONT, escape, row, table
 _LEFT, _TOP, _WIDTH, _HEIGHT = 44, 8, 560, 190
 _BARS_TOP, _BARS = _TOP + _HEIGHT + 34, 44
 _TOTAL_WIDTH, _TOTAL_HEIGHT = _LEFT + _WIDTH + 24, _BARS_TOP + _BARS + 20
-_FIT_COLOURS = ("#cf8a00", "#2a9d5c", "#8a5fc8", "#cf4436", "#8b8f94")
+_FIT_LOOKS = tuple(
+    f"fill='none' stroke='{colour}' stroke-width='1.4' stroke-dasharray='{dashes}'"
+    for colour, dashes in (
+        (COLOURS["warn"], "7 3"), (COLOURS["good"], "2 2"), ("#8a5fc8", "9 3 2 3"), (COLOURS["bad"], "4 4"),
+        (COLOURS["quiet"], "12 4 2 2 2 4"),
+    )
+)  # fmt: skip
 _TICKS = (0.1, 0.25, 0.5, 1, 2, 4, 6, 12, 24, 48, 96, 192)
 
 _Points = Sequence[tuple[float, float]]
@@ -26,26 +32,23 @@ def lifetimes_html(answer: Lifetimes) -> str:
     """The figure with its tables, as HTML."""
     drawing = answer.drawing
     names = list(drawing["fits"])
-    colours = dict(zip(names, _FIT_COLOURS, strict=False))
+    looks = dict(zip(names, _FIT_LOOKS, strict=False))
     changed = f"<div style='color:{COLOURS['bad']}'>● the latest VMs live otherwise</div>" if answer.alarm else ""
     notes = "".join(f"<div>{escape(note)}</div>" for note in answer.notes)
     return (
         f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>"
         f"<div>{escape(answer.summary)}</div>{changed}"
-        f"{_figure(drawing, colours)}{_legend(answer.fits, colours)}"
+        f"{_figure(drawing, looks)}{_legend(answer.fits, looks)}"
         f"<div style='{FAINT};font-size:12px;margin-top:4px'>{notes}</div></div>"
     )
 
 
-def _figure(drawing: Mapping[str, Any], colours: Mapping[str, str]) -> str:
+def _figure(drawing: Mapping[str, Any], looks: Mapping[str, str]) -> str:
     end = drawing["end"]
     place = _Scale(end)
     steps = drawing["stepwise"]
     band = place.path([*_level(drawing["low"], end, steps), *reversed(_level(drawing["high"], end, steps))])
-    fits = "".join(
-        f"<path d='{place.path(curve)}' fill='none' stroke='{colours[name]}' stroke-width='1.2' stroke-dasharray='5'/>"
-        for name, curve in drawing["fits"].items()
-    )
+    fits = "".join(f"<path d='{place.path(curve)}' {looks[name]}/>" for name, curve in drawing["fits"].items())
     observed = place.path(_level(drawing["observed"], end, steps))
     return (
         f"<svg viewBox='0 0 {_TOTAL_WIDTH} {_TOTAL_HEIGHT}' width='{_TOTAL_WIDTH}' style='max-width:100%' role='img' "
@@ -110,12 +113,13 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
     return "".join(parts) + label
 
 
-def _legend(fits: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> str:
+def _legend(fits: Sequence[Mapping[str, Any]], looks: Mapping[str, str]) -> str:
     best = min((each["aic"] for each in fits), default=0.0)
     observed = f"<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
     rows = [row([observed, "AIC above best", "largest gap (KS)", "parameters"])]
     for each in fits:
         values = ", ".join(f"{escape(name)} {number(value)}" for name, value in each["parameters"].items())
-        name = f"<span style='color:{colours[each['name']]}'>╌</span> {escape(each['name'])}"
+        line = f"<svg width='36' height='8' aria-hidden='true'><path d='M0 4H36' {looks[each['name']]}/></svg>"
+        name = f"{line} {escape(each['name'])}"
         rows.append(row([name, f"{each['aic'] - best:.1f}", f"{each['distance']:.1%}", values]))
     return table(rows, "font-size:12px;margin:2px 0")

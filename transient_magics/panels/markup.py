@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape as _escape
 
 COLOURS = {
-    "good": "#2a9d5c", "busy": "#3f83c8", "warn": "#cf8a00", "bad": "#cf4436", "quiet": "#8b8f94",
+    "good": "#278f54", "busy": "#3f83c8", "warn": "#b87400", "bad": "#cf4436", "quiet": "#7d8186",
 }  # fmt: skip
 FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
 FAINT = "opacity:.7"

@@ -5,7 +5,7 @@ No script, no style sheet, nothing from the network; colours that read on light 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .chart import HEIGHT, WIDTH, chart
@@ -18,8 +18,10 @@ TONES = {
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
 _EVENTS = 7
-_LANE = 160
-_BEFORE = 0.3
+_LANE, _MOST_LANES = 160, 12
+_HEIGHTS = {"requested": 2, "booting": 4, "ready": 8, "leaving": 12, "revoked": 14, "refused": 14}
+_FULL, _OUTLINE = "fill", "fill='none' stroke"
+_CALM = ("ready", "training")
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 
 
@@ -27,7 +29,7 @@ def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> st
     """The twin of a snapshot, and of the curves of the run that it shows."""
     parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
-        parts.append(f"<div style='color:{COLOURS['warn']}'>{escape(view['trouble'])}</div>")
+        parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
     if not view["focus"]:
@@ -109,35 +111,38 @@ def _chart(chart: Mapping[str, Any]) -> str:
     )
 
 
-def _vms(vms: Iterable[Mapping[str, Any]], since: float, until: float) -> str:
+def _vms(vms: Sequence[Mapping[str, Any]], since: float, until: float) -> str:
+    chosen = sorted(vms, key=lambda vm: vm["state"] in _CALM and vm["role"] == "worker")[:_MOST_LANES]
     lines = [
         row([
             *(escape(vm[name]) for name in ("name", "machine", "zone")),
             _lane(vm, since, until),
             f"{_dot(vm['state'])}{escape(vm['words'])}",
         ])
-        for vm in list(vms)[:12]
+        for vm in sorted(chosen, key=vms.index)
     ]  # fmt: skip
     head = row(["VM", "Machine", "Zone", "Life", "State"], "th")
-    return table([head, *lines]) if lines else ""
+    more = f"<div style='{FAINT}'>and {len(vms) - len(lines)} more</div>" if len(vms) > len(lines) else ""
+    return table([head, *lines]) + more if lines else ""
 
 
 def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
-    """A VM's life, and fainter that of those before it in its place, as bars; a stroke where one was taken."""
+    """A VM's life as bars, the higher the further it is, and in outline that of those before it in its place; a stroke
+    where one was taken."""
     scale = _LANE / max(until - since, 1.0)
     paths: dict[tuple[str, bool], str] = {}
     for vm, what, begin, end in lane["life"]:
         x, gone = (begin - since) * scale, what in ("revoked", "refused")
-        if gone or what != "deleted":
+        if height := _HEIGHTS.get(what):
             width = 2 if gone else max(1, ((end or until) - begin) * scale)
-            bar = f"M{x:.0f} {0 if gone else 3}h{width:.0f}v{12 if gone else 6}h-{width:.0f}z"
+            bar = f"M{x:.0f} {7 - height // 2}h{width:.0f}v{height}h-{width:.0f}z"
             key = what, gone or vm == lane["name"]
             paths[key] = paths.get(key, "") + bar
     drawn = "".join(
-        f"<path d='{path}' fill='{COLOURS[TONES.get(what, 'quiet')]}' opacity='{1 if full else _BEFORE}'/>"
+        f"<path d='{path}' {_FULL if full else _OUTLINE}='{COLOURS[TONES.get(what, 'quiet')]}'/>"
         for (what, full), path in paths.items()
     )
-    return f"<svg width='{_LANE}' height='12' role='img' aria-label='life of {attribute(lane['name'])}'>{drawn}</svg>"
+    return f"<svg width='{_LANE}' height='14' role='img' aria-label='life of {attribute(lane['name'])}'>{drawn}</svg>"
 
 
 def _cost(view: Mapping[str, Any]) -> str:

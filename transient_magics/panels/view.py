@@ -7,13 +7,14 @@ be lost. Moments are seconds since 1970, so that the page can show its own clock
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from ..client import text
 from ..journal import Bill, ClusterState, Event, RunState, events
 from ..spec import render_duration
+from .contract import VERSION, Cost, Said, Training, View, sound
 from .curves import end_of
-from .lanes import MOST_LANES, lanes
+from .lanes import lanes
+from .losses import lost_words
 
 MOST_EVENTS = 40
 _TONES = {
@@ -38,12 +39,13 @@ def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     return state.runs.get(run) if run else (state.active_run or state.run)
 
 
-def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> dict[str, Any]:
+def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> View:
     """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone. `forecast`: how the run
     that is shown ends, in words."""
     spec = state.spec
     shown = shown_run(state, run)
-    snapshot = {
+    snapshot: View = {
+        "version": VERSION,
         "at": now,
         "as_of": _as_of(state, shown if run else None, now),
         "name": state.name,
@@ -58,12 +60,12 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "since": state.declared_at or now,
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
-        "training": _training(state, shown, run, forecast) if shown else None,
+        "training": _training(state, shown, run, forecast, now) if shown else None,
         "cost": _cost(state, bill, now, foretold=bool(forecast)),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
-    return _plain(snapshot)
+    return sound(snapshot)
 
 
 def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
@@ -72,17 +74,6 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     if state.over or (run and run.over):
         return f"As of {moment}."
     return f"As of {moment}; the {'run' if run or state.active_run else 'cluster'} went on."
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case str():
-            return text.plain(value)
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-    return value
 
 
 def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> list[str]:
@@ -100,7 +91,7 @@ def _title(run: RunState) -> str:
     return f"{model} on {run.spec.problem}" if model else "the cell's own model"
 
 
-def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> dict[str, Any]:
+def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> Cost:
     spec = state.spec
     whole = spec.ends_at - spec.declared_at if spec else 0.0
     used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
@@ -131,8 +122,6 @@ def _vms_words(state: ClusterState) -> str:
         living = state.living
         ready = sum(vm.state in ("ready", "leaving") for vm in living)
         parts.append(f"{ready} of {text.count(len(living), 'VM')} ready")
-        if len(living) > MOST_LANES:
-            parts.append(f"{MOST_LANES} shown")
     else:
         parts.append(f"{text.count(len(state.vms), 'VM')} in all")
     if state.revocations:
@@ -140,7 +129,7 @@ def _vms_words(state: ClusterState) -> str:
     return ", ".join(parts)
 
 
-def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str) -> dict[str, Any]:
+def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str, now: float) -> Training:
     return {
         "name": run.name,
         "title": _title(run),
@@ -150,7 +139,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "step": run.step,
         "steps": run.train_steps,
         "forecast": forecast,
-        "facts": _facts(run),
+        "facts": _facts(state, run, now),
         "end": end_of(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }
@@ -164,18 +153,20 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
     return "waiting" if text.waits_for(run, state) else "starting"
 
 
-def _facts(run: RunState) -> list[list[str]]:
+def _facts(state: ClusterState, run: RunState, now: float) -> list[list[str]]:
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
-    now = [["steps/s", text.number(run.steps_per_second)], ["workers", str(len(run.workers))]]
+    going = [["steps/s", text.number(run.steps_per_second)], ["workers", str(len(run.workers))]]
     measured = [[f"dev {name}", text.number(value)] for name, value in text.scores(run.metrics).items()]
     if run.evaluated[0]:
         measured.append(["dev split", text.examples_words(*run.evaluated)])
-    return [*([] if run.over else now), ["loss", text.number(run.loss)], ["checkpoint", saved], *measured]
+    lost = lost_words(state, run, now)
+    missing = [["lost to revocations", lost]] if lost else []
+    return [*([] if run.over else going), ["loss", text.number(run.loss)], ["checkpoint", saved], *missing, *measured]
 
 
-def _events(state: ClusterState, run: str | None) -> list[dict[str, Any]]:
+def _events(state: ClusterState, run: str | None) -> list[Said]:
     chosen = [event for event in state.recent if event.kind not in text.QUIET and _concerns(event, run)]
-    lines = []
+    lines: list[Said] = []
     for alike in reversed(text.grouped(chosen)):
         event = alike[-1]
         tone = _TONES.get(type(event), "")

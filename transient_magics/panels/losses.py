@@ -1,0 +1,37 @@
+"""What revocations cost a run: how long places of workers stood empty, and the steps that are missing for it."""
+
+from __future__ import annotations
+
+from ..client import text
+from ..journal import ClusterState, RunState
+from ..spec import render_duration
+
+
+def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
+    """Seconds of a worker that are missing, and steps at the run's mean speed per worker.
+
+    A place is empty from the moment its VM was revoked until the VM that took it was ready. A worker that goes takes
+    no step of others with it: what is lost is what it would have done.
+    """
+    end, workers = run.finished_at or now, state.spec.worker_count if state.spec else 0
+    if not run.started_at or not workers:
+        return 0.0, 0.0
+    seconds = 0.0
+    for vm in state.vms.values():
+        if vm.role == "worker" and vm.state == "revoked" and vm.slot < workers:
+            after = text.replacement(state, vm)
+            until = (after.ready_at or after.ended_at or end) if after else end
+            seconds += max(0.0, min(until, end) - max(vm.ended_at, run.started_at))
+    present = workers * (end - run.started_at) - seconds
+    steps = run.step - (run.series[0][1] if run.series else 0)
+    return seconds, seconds * steps / present if present > 0 else 0.0
+
+
+def lost_words(state: ClusterState, run: RunState, now: float) -> str:
+    """`42 s of a worker, ≈ 70 steps`; nothing where nothing was lost."""
+    seconds, steps = lost(state, run, now)
+    if seconds < 1:
+        return ""
+    return f"{render_duration(seconds)} of a worker" + (
+        f", ≈ {text.count(round(steps), 'step')}" if steps >= 0.5 else ""
+    )
