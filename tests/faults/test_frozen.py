@@ -7,12 +7,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.faults.conftest import Patient, processes
 from tests.faults.healing import healed
+from tests.faults.test_controller_on_a_vm import api, governed_by_its_vm, on_vm, place, until, vms
 from tests.faults.test_more_hands import nothing_is_doubled
+from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.errors import ControllerError
 from transient_magics.journal import events
@@ -78,6 +81,28 @@ def test_a_controller_that_stood_still_carries_out_what_was_to_be_done(patient: 
     assert {each.vm for each in patient.since(mark, events.VmDeleted)} <= {lost}, "VMs that were never silent"  # type: ignore[attr-defined]
     assert len(patient.since(mark, events.VmRequested)) == 1
     nothing_is_doubled(patient.cluster)
+
+
+def test_a_controller_that_stands_still_on_its_vm_is_started_again_once_this_machine_is_back(home: Path) -> None:
+    cluster = client.declare(client.Declaration("k80", name="still", controller="cluster"))
+    patient = governed_by_its_vm(cluster)
+    os.kill(patient.controller(), signal.SIGKILL)
+    until(lambda: not commands.in_charge(cluster.directory), "killed")
+    mark, (stands,) = patient.mark(), on_vm("still")
+    with frozen(stands):
+        api(f"{place(cluster, 'worker-0')}/simulateMaintenanceEvent", "POST")
+        until(lambda: vms("still").get("worker-0") != "RUNNING", "taken away")
+        patient.ends_at_once("controller-0", "ps-0")  # Compute Engine's own limits hold, whoever stands still
+        began = time.monotonic()
+        patient.event(mark, events.WorkerReplaced, worker="worker-0")  # this machine is back, for it follows
+        patient.until(lambda state: "worker-1" in state.vms and state.vms["worker-1"].state == "ready", "replaced")
+        healed("SIGSTOP for good", "controller on its VM, a worker is revoked", time.monotonic() - began)
+        assert stands not in on_vm("still")
+    assert len(patient.since(mark, events.VmRequested)) == 1
+    assert not patient.since(mark, events.ControllerMoved)
+    nothing_is_doubled(cluster)
+    cluster.delete()
+    assert not vms("still")
 
 
 def test_while_the_emulator_stands_still_training_goes_on_and_nobody_is_given_up(patient: Patient) -> None:
