@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 
 from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.parameter_server.chief import evaluation
 from transient_magics.runtime.parameter_server.chief.evaluation import evaluate
 
 
@@ -36,3 +38,29 @@ async def test_a_process_that_dies_is_a_reason(
 async def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:
     done = await evaluate(RunFolder(tmp_path / "nowhere"), 40)
     assert done.reason.startswith("FileNotFoundError")
+
+
+async def test_evaluations_of_two_runs_on_a_vm_come_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, at_once, may_end = 0, [], asyncio.Event()
+
+    async def answer(*_: object, **__: object) -> dict[str, object]:
+        nonlocal under_way
+        under_way += 1
+        at_once.append(under_way)
+        await may_end.wait()
+        under_way -= 1
+        return {"metrics": {}}
+
+    monkeypatch.setattr(evaluation, "answer", answer)
+    monkeypatch.setattr(evaluation, "_LOOK_SECONDS", 0.01)
+    async with asyncio.TaskGroup() as group:
+        for run in ("run-1", "run-2", "run-3"):
+            folder = RunFolder(tmp_path / run)
+            folder.logs.mkdir(parents=True)
+            group.create_task(evaluation.evaluate(folder, 40))
+        await asyncio.sleep(0.1)
+        assert at_once == [1]
+        may_end.set()
+    assert at_once == [1, 1, 1]
