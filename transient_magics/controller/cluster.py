@@ -250,10 +250,9 @@ class Controller:
 
     def _keep_training(self, fleet: Fleet, at: float) -> None:
         """Have every run that has begun go on, with the workers that it has."""
+        if self._state.phase != "deleting":
+            self._lease(fleet, at)
         state = self._state
-        if state.phase != "deleting":
-            self._lease(at)
-            state = self._state
         for run in [each for each in state.runs.values() if not each.over and state.has_begun(each)]:
             # A run that is ending is still followed, also by a controller that took over, until its results are home.
             if state.phase == "deleting" and run.phase != "running":
@@ -264,18 +263,21 @@ class Controller:
                 assert state.spec
                 mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
                 training.give(mine, state.spec.parameter_servers, state.ports.get(run.name, 0))
-        for vm in state.living:
-            if vm.role == WORKER and (link := fleet.link(vm.name)):
-                for other in link.runs - {state.leases.get(vm.slot, "")}:
-                    link.release(other)
 
-    def _lease(self, now: float) -> None:
-        """Write down who has which workers from now on, where that is another one."""
+    def _lease(self, fleet: Fleet, now: float) -> None:
+        """Write down who has which workers from now on, where that is another one, and end what one does for another.
+
+        A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
+        """
         slots = [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
         held = leases(self._state, slots)
         if (held.ports, held.workers) != (self._state.ports, self._state.leases):
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
             self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers))
+        for vm in self._state.living:
+            if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
+                for other in link.runs - {held.workers.get(vm.slot, "")}:
+                    link.release(other)
 
     def _begin_run(self, fleet: Fleet, run: RunState) -> None:
         if refused := fleet.training_refused:
