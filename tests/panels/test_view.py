@@ -104,6 +104,9 @@ def test_what_revocations_cost_is_the_time_of_empty_places_and_its_steps() -> No
         assert facts.get("lost to revocations") == words
     later = dict(view(short, bill(short, 90.0), 90.0)["training"]["facts"])["lost to revocations"]
     assert later.startswith("10 s"), "the place is taken again"
+    beside = replace(short.run, name="run-2", started_at=short.run.started_at + 1)
+    shared = replace(short, runs={**short.runs, "run-2": beside})
+    assert "lost" not in json.dumps(view(shared, bill(shared, 26.0), 26.0)["training"]["facts"]), "whose it was"
 
 
 def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None:

@@ -11,10 +11,11 @@ def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
     """Seconds of a worker that are missing, and steps at the run's mean speed per worker.
 
     A place is empty from the moment its VM was revoked until the VM that took it was ready. A worker that goes takes
-    no step of others with it: what is lost is what it would have done.
+    no step of others with it: what is lost is what it would have done. Nothing is told where the run shares the cluster
+    with another, or has a part of it alone, because the state does not keep whose worker it was.
     """
     end, workers = run.finished_at or now, state.spec.worker_count if state.spec else 0
-    if not run.started_at or not workers:
+    if not run.started_at or not workers or 0 < run.spec.most_workers < workers or _has_company(state, run, end):
         return 0.0, 0.0
     seconds = 0.0
     for vm in state.vms.values():
@@ -25,6 +26,12 @@ def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
     present = workers * (end - run.started_at) - seconds
     steps = run.step - (run.series[0][1] if run.series else 0)
     return seconds, seconds * steps / present if present > 0 else 0.0
+
+
+def _has_company(state: ClusterState, run: RunState, end: float) -> bool:
+    """Whether another run trained at the same time."""
+    others = (each for each in state.runs.values() if each.name != run.name and each.started_at)
+    return any(each.started_at < end and run.started_at < (each.finished_at or end) for each in others)
 
 
 def lost_words(state: ClusterState, run: RunState, now: float) -> str:
