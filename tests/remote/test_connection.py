@@ -166,8 +166,9 @@ async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -
 def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
     sha, files = bundle()
     assert bundle() == (sha, files)
-    assert {"transient_magics/__init__.py", "transient_magics/errors.py", "transient_magics/version.py"} <= set(files)
-    others = set(files) - {"transient_magics/__init__.py", "transient_magics/errors.py", "transient_magics/version.py"}
+    beside = {f"transient_magics/{name}.py" for name in ("__init__", "errors", "files", "version")}
+    assert beside <= set(files)
+    others = set(files) - beside
     floors = ("transient_magics/runtime/", "transient_magics/protocol/")
     assert all(path.startswith(floors) and path.endswith(".py") for path in others)
 

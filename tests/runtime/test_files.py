@@ -11,11 +11,12 @@ import pytest
 
 from tests.runtime.machine_room import lines
 from transient_magics.errors import TrainingError
+from transient_magics.files import write_atomically
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
 from transient_magics.runtime.files import data_files, vocabularies
 from transient_magics.runtime.files.checkpoints import Checkpoints
-from transient_magics.runtime.folder import Lines, append, write_atomically
+from transient_magics.runtime.folder import Lines, append
 from transient_magics.runtime.protocol import Assignment
 
 

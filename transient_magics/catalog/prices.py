@@ -17,7 +17,7 @@ date is its GPU's.
 from __future__ import annotations
 
 import csv
-import os
+import io
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from .. import places
 from ..errors import DeclarationError
+from ..files import write_atomically
 from .accelerators import Accelerator, accelerator
 from .regions import nearest, region
 
@@ -147,12 +148,11 @@ def price_table() -> tuple[PriceRow, ...]:
 def learn(rows: Iterable[PriceRow]) -> None:
     """Keep these rows for all who ask for prices on this machine from now on, in place of those learned before."""
     file = places.private(places.home()) / _LEARNED
-    fresh = file.with_name(f".{_LEARNED}.{os.getpid()}")
-    with fresh.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, [each.name for each in fields(PriceRow)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    fresh.replace(file)
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, [each.name for each in fields(PriceRow)])
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_atomically(file, out.getvalue(), durable=False)
 
 
 def learned_seconds_ago() -> float:

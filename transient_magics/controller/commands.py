@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from .. import errors
 from ..errors import TransientError
+from ..files import private_sockets
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,8 @@ async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
             writer.close()
 
     path.unlink(missing_ok=True)  # left by a controller that was killed; the cluster's lock says that it is ours now
-    before = os.umask(0o177)
-    try:
+    with private_sockets():
         server = await asyncio.start_unix_server(converse, path, limit=2**20)
-    finally:
-        os.umask(before)
     try:
         yield
     finally:

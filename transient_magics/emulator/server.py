@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from ..files import write_atomically
 from ..version import VERSION
 from .compute.api import Api, errors
 from .from_vm import FromVm
@@ -30,7 +31,7 @@ from .project.permissions import Door
 from .project.state import BUCKETS, Project
 from .rest.calls import LARGEST_BODY
 from .rest.operations import Operations
-from .rest.store import Store, write_atomically
+from .rest.store import Store
 from .settings import Settings
 from .storage import Endpoint, rights, tokens
 from .vms.fleet import Fleet
@@ -143,7 +144,7 @@ class _Emulator:
             "holder": holder, "version": VERSION,
             "linger": settings.linger, "boot": settings.boot, "notice": settings.notice,
         }  # fmt: skip
-        write_atomically(self._state / "emulator.json", json.dumps(about))
+        write_atomically(self._state / "emulator.json", json.dumps(about), durable=False)
 
     async def _about(self, request: web.Request) -> web.Response:
         if "expecting" in request.query:  # who is about to make VMs may have seconds of imports before him

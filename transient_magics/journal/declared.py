@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from typing import Any
 from .. import places
 from ..catalog import transfer_price
 from ..errors import AgreementError, ClusterError, DeclarationError
+from ..files import write_atomically
 from ..protocol import checks
 from ..protocol.names import checked_name
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
@@ -48,9 +48,7 @@ def run_folder(directory: Path, run: str) -> Path:
 
 def agree(directory: Path, spec: ClusterSpec) -> None:
     """Note what the cluster is by this machine's own decisions and its user's commands."""
-    fresh = directory / f".{AGREED}.{os.getpid()}"
-    fresh.write_text(json.dumps(spec.to_dict(), indent=1))
-    fresh.replace(directory / AGREED)
+    write_atomically(directory / AGREED, json.dumps(spec.to_dict(), indent=1), durable=False)
 
 
 def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:

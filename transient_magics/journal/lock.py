@@ -6,16 +6,15 @@ import fcntl
 import os
 from pathlib import Path
 
+from .. import files
+
 LOCK = "controller.lock"
 
 
 def take(directory: Path) -> bool:
     """Hold the lock of `directory` until this process ends; False where another process holds it."""
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+    lock = files.lock(directory / LOCK)
+    if lock is None:
         return False
     os.ftruncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())

@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..files import replacing
 from ..protocol.names import LONGEST_NAME
 from .follow import follow_lines
 
@@ -140,14 +141,12 @@ def compact(path: Path, large: int = _LARGE) -> bool:
     """
     if not path.exists() or path.stat().st_size <= large:
         return False
-    temporary = path.with_suffix(".new")
-    with path.open("rb") as file, temporary.open("w") as thinned:
+    with path.open("rb") as file, replacing(path, durable=False) as thinned:
         file.seek(-min(large, _TAIL_BYTES), os.SEEK_END)
         newest = max((row["time"] for row in _parsed(file.read())), default=0)
         file.seek(0)
         for row in thin((row for line in file for row in _parsed(line)), newest):
-            thinned.write(json.dumps(row, separators=(",", ":")) + "\n")
-    os.replace(temporary, path)
+            thinned.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
     return True
 
 

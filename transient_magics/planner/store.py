@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 from .. import places
 from ..errors import PlanError
+from ..files import write_atomically
 from . import families
 from .fitting import Cell, fit
 from .measured import Record
@@ -47,9 +47,7 @@ class ModelStore:
         known = self._read()
         runs = {**known.get("runs", {}), run: record.to_dict()}
         places.private(self.path.parent)
-        fresh = self.path.with_suffix(f".{os.getpid()}.new")
-        fresh.write_text(json.dumps({**self.key, "runs": runs}, indent=1))
-        os.replace(fresh, self.path)
+        write_atomically(self.path, json.dumps({**self.key, "runs": runs}, indent=1), durable=False)
 
     def workload(self, name: str, wire: str = "fp32") -> Workload:
         """The workload that these runs are, called `name`. Raises PlanError where no stretch of them is long enough."""

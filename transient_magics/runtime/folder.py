@@ -97,13 +97,3 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(handle)
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content` so that a reader or a crash sees the old or the new content, never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)

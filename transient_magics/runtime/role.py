@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from ..files import write_atomically
 from ..protocol.run import RunSpec
-from .folder import RunFolder, write_atomically
+from .folder import RunFolder
 from .protocol import Assignment
 from .role_record import claim, exit_file
 

@@ -9,7 +9,6 @@ otherwise.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -19,8 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..errors import TrainingError
-from .folder import write_atomically
+from ..files import write_atomically
 from .protocol import Assignment
 
 
@@ -85,11 +85,9 @@ def claim(logs: Path, assignment: Assignment) -> None:
 
     The latter is so where the agent that started it died, and the next one was told that the run is over.
     """
-    lock = os.open(lock_file(logs, assignment.name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise TrainingError(f"another process is {assignment.name} of {assignment.run}") from None
+    lock = files.lock(lock_file(logs, assignment.name))
+    if lock is None:
+        raise TrainingError(f"another process is {assignment.name} of {assignment.run}")
     wanted = Record.read(pid_file(logs, assignment.name))
     if wanted is None or wanted.assignment != assignment:
         raise TrainingError(f"{assignment.name} of {assignment.run} is not wanted any more")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
+from ...files import write_atomically
 from ...journal import Event, events, metrics, read
 from ..text import QUIET, event_words
 from . import event_files
@@ -77,9 +77,7 @@ def _read(path: Path, identity: str) -> _Written:
 
 
 def _save(path: Path, written: _Written) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(asdict(written)))
-    fresh.replace(path)
+    write_atomically(path, json.dumps(asdict(written)), durable=False, mode=0o644)
 
 
 def _workers(run: Run, written: _Written, records: Records) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from ... import places
 from ...cloud import ComputeEngine
+from ...files import write_atomically
 
 OWNER_LABEL, MACHINE_LABEL, USER_LABEL = "transient-magics-owner", "transient-magics-machine", "transient-magics-user"
 """A hash of the principal, the number of the home directory, and for human eyes the login name."""
@@ -39,9 +39,8 @@ async def whose(engine: ComputeEngine) -> dict[str, str]:
 async def note(engine: ComputeEngine, directory: Path) -> None:
     """Have the labels of the cluster in `directory` written down there, once. Raises CloudError."""
     if not (directory / OWNER).exists():
-        fresh = directory / f".{OWNER}.{os.getpid()}"
-        fresh.write_text(json.dumps(await whose(engine)))
-        fresh.replace(directory / OWNER)  # whole: no controller could begin with half of it
+        labels = json.dumps(await whose(engine))
+        write_atomically(directory / OWNER, labels, durable=False)  # no controller could begin with half of it
 
 
 def noted(directory: Path) -> Mapping[str, str]:

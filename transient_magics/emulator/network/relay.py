@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
+
+from ...files import private_sockets
 
 Reach = Callable[[str, int], tuple[str, int] | None]
 _CONNECT_SECONDS = 10.0
@@ -27,11 +28,8 @@ class Relay:
     async def start(self) -> None:
         """Serve; a socket that a dead emulator left is replaced."""
         self._path.unlink(missing_ok=True)
-        mask = os.umask(0o177)
-        try:
+        with private_sockets():
             self._server = await asyncio.start_unix_server(self._serve, self._path, backlog=512)
-        finally:
-            os.umask(mask)
 
     def stop(self) -> None:
         """Serve no more."""

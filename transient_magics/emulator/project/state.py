@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DeclarationError
+from ...files import write_atomically
 from ...spec.grammar import nearest
-from ..rest.store import write_atomically
 
 _LOG = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Project:
         return {"lacks": self.lacking(STEPS), "steps": STEPS}
 
     def _save(self) -> None:
-        write_atomically(self._path, json.dumps({"lacks": self.lacking(STEPS)}))
+        write_atomically(self._path, json.dumps({"lacks": self.lacking(STEPS)}), durable=False)
 
     def _load(self) -> frozenset[str]:
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import places
+from ...files import write_atomically
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Store:
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         """Write `value` in place of what was there."""
-        write_atomically(self._directory / f"{key}.json", json.dumps(value))
+        write_atomically(self._directory / f"{key}.json", json.dumps(value), durable=False)
 
     def drop(self, key: str) -> None:
         """Forget `key`. No error if it is unknown."""
@@ -43,15 +44,6 @@ class Store:
                 path.unlink()
             else:
                 yield value
-
-
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Replace the file at `path`: a reader sees the old text or the new one, never a part."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    scratch.replace(path)
 
 
 def remove_folder(folder: Path) -> None:

@@ -19,8 +19,8 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from ... import places
+from ...files import write_atomically
 from ..rest import wire
-from ..rest.store import write_atomically
 from .conditions import Conditions
 from .digests import of_file
 from .incoming import Incoming
@@ -78,7 +78,9 @@ class PartUploads:
         fields |= {"metadata": metadata} if metadata else {}
         folder = self._folder / identity
         folder.mkdir(mode=0o700)
-        write_atomically(folder / "upload.json", json.dumps({"bucket": bucket, "name": name, "fields": fields}))
+        write_atomically(
+            folder / "upload.json", json.dumps({"bucket": bucket, "name": name, "fields": fields}), durable=False
+        )
         return _xml("InitiateMultipartUploadResult", Bucket=bucket, Key=name, UploadId=identity)
 
     async def _part(self, request: web.BaseRequest, folder: Path, number: str) -> web.Response:

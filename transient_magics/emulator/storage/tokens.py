@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from ..rest.store import write_atomically
+from ...files import write_atomically
 from . import rights
 
 PATH = "/v1/token"
@@ -36,7 +36,7 @@ class Tokens:
         self._lifetime = lifetime
         path = folder / "token-key"
         if not path.exists():
-            write_atomically(path, secrets.token_hex(32))
+            write_atomically(path, secrets.token_hex(32), durable=False)
         self._key = path.read_bytes()
 
     async def answer(self, request: web.BaseRequest) -> web.Response:

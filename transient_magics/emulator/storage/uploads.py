@@ -19,8 +19,8 @@ from typing import Any
 from aiohttp import web
 
 from ... import places
+from ...files import write_atomically
 from ..rest import wire
-from ..rest.store import write_atomically
 from . import digests
 from .conditions import Conditions
 from .digests import Digest
@@ -228,7 +228,7 @@ class Uploads:
             "identity": session.identity, "bucket": session.bucket, "name": session.name, "fields": session.fields,
             "query": session.query, "total": session.total, "made": session.made,
         }  # fmt: skip
-        write_atomically(self._folder / f"{session.identity}.json", json.dumps(saved))
+        write_atomically(self._folder / f"{session.identity}.json", json.dumps(saved), durable=False)
 
     def _forget(self, session: Session) -> None:
         if session.writer and session.writer is not asyncio.current_task():

@@ -18,10 +18,10 @@ from typing import Any
 from ... import catalog
 from ...catalog import published
 from ...errors import DeclarationError
+from ...files import write_atomically
 from ...journal.clock import Clock, rate_of
 from ..instances import Record
 from ..rest import wire
-from ..rest.store import write_atomically
 from . import capacity, chance, startup
 from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow
@@ -82,7 +82,7 @@ class Weather:
             "settings": self.settings.to_store(), "anchors": self.clock.anchors, "since": self.since,
             "progress": self.progress,
         }  # fmt: skip
-        write_atomically(self._path, json.dumps(content))
+        write_atomically(self._path, json.dumps(content), durable=False)
 
     def _load(self) -> None:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TransientError
+from ...files import lock, private_sockets, write_atomically
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
-from ..folder import Lines, RunFolder, write_atomically
+from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
 from ..protocol import LONGEST_LINE, Assignment, decode, encode, named
 from ..role_record import Record, recorded
@@ -55,11 +55,8 @@ class Agent:
             loop.add_signal_handler(number, self._over.set)
         place = self._root / "agent.sock"
         place.unlink(missing_ok=True)
-        mask = os.umask(0o177)
-        try:
+        with private_sockets():
             server = await asyncio.start_unix_server(self._talk, place, limit=LONGEST_LINE)
-        finally:
-            os.umask(mask)
         write_atomically(self._root / "agent.pid", str(os.getpid()))
         self._report(AgentStarted(pid=os.getpid()))
         self._adopt()
@@ -252,10 +249,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     root: Path = parser.parse_args().root.absolute()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(root / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if lock(root / "agent.lock") is None:
         print("an agent is running already", file=sys.stderr)
         return
     asyncio.run(Agent(root).run())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
-from ..folder import write_atomically
+from ...files import write_atomically
 
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _PART = re.compile(r"model\.ckpt-(\d+)\.")

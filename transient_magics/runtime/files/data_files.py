@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
-from ..folder import write_atomically
+from ...files import write_atomically
 from ..protocol import decode, encode, host_and_port
 
 MARKER = ".complete"

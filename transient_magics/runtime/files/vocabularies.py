@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-from ..folder import write_atomically
+from ...files import write_atomically
 
 PREFIX = "vocabulary."
 """Of their names among the checkpoints; behind it comes the name that Tensor2Tensor looks for."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
+from ...files import write_atomically
 from ...protocol.run import RunSpec
 from ..files.checkpoints import Checkpoints, Saved
-from ..folder import RunFolder, write_atomically
+from ..folder import RunFolder
 from ..protocol import Assignment
 from ..role import log
 from ..tf import placement

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError, TransientError
+from ...files import write_atomically
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints
 from ..files.manifest import NAME, Checkpoint, File, Manifest, described, state_file
 from ..files.vocabularies import kept
-from ..folder import RunFolder, write_atomically
+from ..folder import RunFolder
 
 _NICE = 10
 _LEFT_OVER_SECONDS = 3600.0

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import TrainingError
+from ....files import write_atomically
 from ....protocol.events import Event
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainFailed, TrainFinished, told
 from ...files import data_files, delivery, vocabularies
 from ...files.checkpoints import Checkpoints
-from ...folder import Lines, RunFolder, append, write_atomically
+from ...folder import Lines, RunFolder, append
 from ...programs import shared_records
 from ...protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
 from ...role import log
