@@ -1,7 +1,6 @@
 """Notebooks that run headless, as papermill and `make demo` run them.
 
-What they need is imported when the first one runs: nbformat's check of addresses builds a parser for four seconds, in
-each process that collects the tests.
+What they need is imported when the first one runs, and not by each process that collects the tests.
 """
 
 from __future__ import annotations

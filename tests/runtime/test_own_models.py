@@ -192,30 +192,24 @@ def test_data_that_cannot_be_trained_on_fail_the_run_with_the_reason(
     assert says in failed["reason"]
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (
-            MODEL_FN.replace("[64, 10])", "[64, 12])").replace('"bias", [10]', '"bias", [12]'),
-            "has the shape (64, 10) in the checkpoint and (64, 12) in the model (--resume).",
-        ),
-        (MODEL_FN.replace('"bias", [10]', '"shift", [10]'), "the checkpoint has no shift (--resume)."),
-    ],
-)
-def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs(
-    room: MachineRoom, other: str, said: str
-) -> None:
+def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs(room: MachineRoom) -> None:
     room.start_agent("ps-0")
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     first = room.put("ps-0", OWN, MODEL_FN)
     room.say("ps-0", assignment("ps-0", [server], chief))
     Story(room).wait("the first checkpoint", "train.checkpoint")
-    second = room.put("ps-0", {**OWN, "name": "run-2", "resume": "run-1"}, other)
-    shutil.copytree(first / "checkpoints", second / "checkpoints")
-    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
-    room.say("ps-0", assignment("ps-0", [server], chief, "run-2"))
-    failed = Story(room, run="run-2").wait("the failure", "train.failed")
-    assert said in failed["reason"]
+    wider = MODEL_FN.replace("[64, 10])", "[64, 12])").replace('"bias", [10]', '"bias", [12]')
+    renamed = MODEL_FN.replace('"bias", [10]', '"shift", [10]')
+    for run, other, said in (
+        ("run-2", wider, "has the shape (64, 10) in the checkpoint and (64, 12) in the model (--resume)."),
+        ("run-3", renamed, "the checkpoint has no shift (--resume)."),
+    ):
+        second = room.put("ps-0", {**OWN, "name": run, "resume": "run-1"}, other)
+        shutil.copytree(first / "checkpoints", second / "checkpoints")
+        server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+        room.say("ps-0", assignment("ps-0", [server], chief, run))
+        failed = Story(room, run=run).wait("the failure", "train.failed")
+        assert said in failed["reason"]
 
 
 @pytest.mark.parametrize(
