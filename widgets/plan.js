@@ -7,7 +7,7 @@ import { mount } from "./mount.js";
 import { element, keyed, money, setText } from "./page.js";
 
 const WAIT_MS = 250;
-const BOX = { width: 520, height: 250, left: 56, right: 14, top: 12, bottom: 30 };
+const BOX = { width: 760, height: 280, left: 56, right: 14, top: 12, bottom: 30 };
 const TICKS = 4;
 
 /** From values to coordinates, by their logarithm where they span more than a factor of five. */
