@@ -19,8 +19,6 @@ import numpy as np
 
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.planner.efficiency import Target, TargetSteps
-from transient_magics.planner.families import families, leave_one_out, line
-from transient_magics.planner.fitting import Cell, fit
 from transient_magics.planner.lifetimes.beyond import Capped, continued
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import LifetimeModel
@@ -28,7 +26,9 @@ from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
-from transient_magics.planner.speed import capacity, cluster_speed, worker_speed
+from transient_magics.planner.speeds.families import families, leave_one_out, line
+from transient_magics.planner.speeds.fitting import Cell, fit
+from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
 
 LAWS = {"early, then steady": EarlyThenSteady(0.3, 1.0, 0.02), "memoryless, 20 h": Weibull(20.0)}
 KNOWN = (10, 30, 150)

@@ -23,12 +23,12 @@ from _common import ROOT, say
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.client import plan
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.families import families, leave_one_out
-from transient_magics.planner.fitting import Cell, fit
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.simulate import Startup, rent, simulate
-from transient_magics.planner.workloads import PUBLISHED
+from transient_magics.planner.speeds.families import families, leave_one_out
+from transient_magics.planner.speeds.fitting import Cell, fit
+from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.spec import parse_groups
 
 STEPS = 64_000

@@ -1,4 +1,4 @@
-/* What this page reads of a kernel's snapshots: the version of their forms (transient_magics/panels/contract.py), and
+/* What this page reads of a kernel's snapshots: the version of their forms (transient_magics/panels/snapshot/contract.py), and
  * what is said where something in them cannot be drawn.
  */
 

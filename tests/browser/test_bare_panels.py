@@ -15,8 +15,8 @@ from tests.panels import stories
 from tests.panels.long_story import LongStory
 from transient_magics.journal import ClusterState, RunSeries, bill, kept
 from transient_magics.panels import view
-from transient_magics.panels.curves import curves
-from transient_magics.panels.view import shown_run
+from transient_magics.panels.snapshot.curves import curves
+from transient_magics.panels.snapshot.view import shown_run
 
 from .bare import bare
 

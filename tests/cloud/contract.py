@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tests.emulator.emulated_cloud import PROJECT, http_request, start
-from transient_magics.cloud.recording import shape
+from transient_magics.cloud.calling.recording import shape
 
 _PLACEHOLDER = re.compile(r"\b[A-Z]+-\d+\b")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")

@@ -18,7 +18,7 @@ import pytest
 from scripted_api import PROJECT, Api
 
 from transient_magics.cloud import ComputeEngine
-from transient_magics.cloud.clock import Heard
+from transient_magics.cloud.calling.clock import Heard
 from transient_magics.controller import skew
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.programs import preflight

@@ -10,7 +10,8 @@ import pytest
 from scripted_api import PROJECT, ZONE, Api, operation, refusal
 
 from tests.emulator.discovery import faults
-from transient_magics.cloud import ComputeEngine, VmRequest, permissions, rules
+from transient_magics.cloud import ComputeEngine, VmRequest, rules
+from transient_magics.cloud.examination import permissions
 from transient_magics.errors import AccessError, AlreadyExistsError
 from transient_magics.spec import IAP_RANGE
 

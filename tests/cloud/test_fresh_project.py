@@ -21,7 +21,7 @@ from scripted_api import ZONE
 from tests.conftest import Emulate
 from tests.emulator.discovery import document, faults, refusal_faults
 from transient_magics.cloud import ComputeEngine, Finding, VmRequest, request_id, rules
-from transient_magics.cloud.permissions import ALL
+from transient_magics.cloud.examination.permissions import ALL
 from transient_magics.emulator.project.program import ask
 from transient_magics.emulator.project.state import POLICIES, QUOTAS, STEPS
 from transient_magics.errors import AccessError, CloudError, QuotaError

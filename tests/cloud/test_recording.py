@@ -10,7 +10,7 @@ from scripted_api import PROJECT, ZONE, Api, instance, refusal, succeed
 
 from transient_magics import places
 from transient_magics.cloud import ComputeEngine, VmRequest
-from transient_magics.cloud.recording import shape, sketch
+from transient_magics.cloud.calling.recording import shape, sketch
 from transient_magics.errors import AccessError
 
 

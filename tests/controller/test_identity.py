@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.cloud import permissions
+from transient_magics.cloud.examination import permissions
 from transient_magics.cloud.translation import instance_of
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels

@@ -16,9 +16,9 @@ import transient_magics.panels.display
 from transient_magics.client import Cluster, Run
 from transient_magics.client.following.follower import Follower
 from transient_magics.errors import ClusterError
-from transient_magics.panels import outlook
 from transient_magics.panels.display import WIDGET_VIEW, Display
-from transient_magics.panels.outlook import Outlook
+from transient_magics.panels.snapshot import outlook
+from transient_magics.panels.snapshot.outlook import Outlook
 
 from . import stories
 from .long_story import LongStory

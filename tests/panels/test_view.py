@@ -15,7 +15,7 @@ import pytest
 from transient_magics.client import text
 from transient_magics.journal import ClusterState, RunSeries, bill, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.curves import curves
+from transient_magics.panels.snapshot.curves import curves
 
 from . import stories
 

@@ -13,7 +13,7 @@ from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search, knee, pareto, search
 from transient_magics.planner.sketches import Sketches
-from transient_magics.planner.workloads import PUBLISHED
+from transient_magics.planner.speeds.workloads import PUBLISHED
 
 
 @cache  # several tests look at one

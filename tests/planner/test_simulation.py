@@ -18,7 +18,7 @@ from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
-from transient_magics.planner.speed import capacity, cluster_speed, worker_speed
+from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
 
 HOUR = 3600.0
 

@@ -7,14 +7,14 @@ the first use: that takes some 2.8 seconds, and `preload()` lets a process spend
 something else.
 """
 
-from . import clock
 from .advice import Chance, Shape
-from .bounded import BoundedToken, Reach, bounded_token
+from .calling import clock
 from .engine import ComputeEngine, preload
-from .examine import Finding
+from .examination.examine import Finding
 from .firewall import rules
 from .images import BASE_LABEL, GPU_LABEL, LOCK_LABEL, Image
-from .storage import CloudStorage, Stored
+from .storage.bounded import BoundedToken, Reach, bounded_token
+from .storage.objects import CloudStorage, Stored
 from .values import Vm, VmRequest, request_id
 
 __all__ = [

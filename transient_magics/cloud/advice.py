@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from ..errors import CloudError
-from .calls import Calls
+from .calling.calls import Calls
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import AlreadyExistsError, CloudError, GoneError
-from .calls import PLAIN, Calls, until
+from .calling.calls import PLAIN, Calls, until
 from .translation import properties_of
 from .values import LEAVING, Vm, VmRequest, request_id
 

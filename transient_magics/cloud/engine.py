@@ -23,13 +23,13 @@ from ..catalog import PriceRow
 from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
 from .advice import CapacityAdvice, Shape
 from .bulk import BulkInsert
-from .calls import PLAIN, Calls, limit, until
-from .examine import Examination, Finding, bad
+from .calling.calls import PLAIN, Calls, limit, until
+from .calling.principal import principal
+from .calling.signing_in import SignedIn, signed_in
+from .examination.examine import Examination, Finding, bad
 from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
-from .principal import principal
-from .signing_in import SignedIn, signed_in
 from .skus import list_prices
 from .translation import instance_of, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlreadyExistsError, GoneError
-from .calls import PLAIN, Calls
+from .calling.calls import PLAIN, Calls
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1

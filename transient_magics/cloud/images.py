@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..errors import AccessError, CloudError, GoneError
 from ..spec.image import FAMILY
-from .calls import PLAIN, Calls, limit
+from .calling.calls import PLAIN, Calls, limit
 
 LOCK_LABEL, GPU_LABEL, BASE_LABEL = "transient-magics-lock", "transient-magics-gpu", "transient-magics-base"
 _ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .advice import Shape
-from .calls import PLAIN, Calls
+from .calling.calls import PLAIN, Calls
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1

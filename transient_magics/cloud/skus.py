@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, DISK_TYPE, PriceRow
 
 if TYPE_CHECKING:
-    from .calls import Calls
+    from .calling.calls import Calls
 
 SOURCE = "cloud-billing"
 HOST = "https://cloudbilling.googleapis.com"

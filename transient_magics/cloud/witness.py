@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .calls import PLAIN, Calls
+from .calling.calls import PLAIN, Calls
 
 _LATEST = 200
 

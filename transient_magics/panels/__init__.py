@@ -8,8 +8,8 @@ from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
 from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
-from .twin import html
-from .view import view
+from .snapshot.twin import html
+from .snapshot.view import view
 
 __all__ = [
     "bundle",

@@ -26,12 +26,12 @@ from ..client import text
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..spec import ClusterSpec
-from .curves import curves
-from .markup import picture
-from .measured import Measured
-from .outlook import Forecasts, Outlook, nothing
-from .twin import html
-from .view import shown_run, view
+from .snapshot.curves import curves
+from .snapshot.markup import picture
+from .snapshot.measured import Measured
+from .snapshot.outlook import Forecasts, Outlook, nothing
+from .snapshot.twin import html
+from .snapshot.view import shown_run, view
 from .wishes import Asked, Wish, wish
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import client
 from ..errors import TransientError
-from .markup import COLOURS, FAINT, FONT, escape, row, table
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
+from .snapshot.markup import COLOURS, FAINT, FONT, escape, row, table
 
 if TYPE_CHECKING:
     from ..planner.plan import Plan

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ..client import Cluster, Run, follower, text
 from ..client.forecaster import ending
 from ..journal import ClusterState, bill
-from .curves import curves
 from .display import Display, Feed, Followed, known, live_view
-from .markup import picture
-from .outlook import Forecasts
-from .twin import html
-from .view import shown_run, view
+from .snapshot.curves import curves
+from .snapshot.markup import picture
+from .snapshot.outlook import Forecasts
+from .snapshot.twin import html
+from .snapshot.view import shown_run, view
 
 if TYPE_CHECKING:
     from .widget import Panel

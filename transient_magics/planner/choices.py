@@ -17,7 +17,7 @@ from ..spec import WorkerGroup, render_groups
 from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Startup, Workers
-from .speed import (
+from .speeds.speed import (
     capacity,
     cluster_speed,
     distance_seconds,
@@ -25,7 +25,7 @@ from .speed import (
     synchronous_speed,
     worker_speed,
 )
-from .workloads import Estimate, Workload
+from .speeds.workloads import Estimate, Workload
 
 Lifetimes = Callable[[str, str], LifetimeModel | None]
 """The lifetimes of VMs with a GPU in a region; None: they are never revoked."""

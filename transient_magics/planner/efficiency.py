@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ..errors import DeclarationError, PlanError
-from .fitting import spread
 from .measured import Record
+from .speeds.fitting import spread
 
 LEAST_R2, MOST_CHANCE = 0.8, 0.05
 _USUAL_SPREAD = 0.1  # of what runs alike need, relatively, before any tell

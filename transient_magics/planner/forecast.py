@@ -21,11 +21,11 @@ from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
 from .choices import Lifetimes
-from .fitting import Cell, fit, spread, tell
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
-from .speed import SCALING
-from .workloads import Estimate, by_peak
+from .speeds.fitting import Cell, fit, spread, tell
+from .speeds.speed import SCALING
+from .speeds.workloads import Estimate, by_peak
 
 _RUNS = 4000
 _YOUNG_ERROR = 0.1  # first quarters of CM-DARE's runs differ from the others by 8 %

@@ -13,7 +13,7 @@ from ..errors import PlanError
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
 from .simulate import Course, Outcome, simulate
-from .workloads import Workload
+from .speeds.workloads import Workload
 
 RUNS = 10_000
 _FEW = 10

@@ -18,7 +18,7 @@ from ..spec import render_money
 from .choices import Lifetimes, immortal
 from .plan import Plan, make_plan
 from .sketches import MOST_WORKERS, Sketches
-from .workloads import Workload
+from .speeds.workloads import Workload
 
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")

@@ -24,7 +24,7 @@ from scipy import stats
 
 from .lifetimes.model import LifetimeModel
 from .lifetimes.resampling import BLOCKS, resampled
-from .speed import SCALING, SHARPNESS, capacity, cluster_speed, synchronous_speed, worker_speed
+from .speeds.speed import SCALING, SHARPNESS, capacity, cluster_speed, synchronous_speed, worker_speed
 
 Array = NDArray[np.float64]
 

@@ -19,8 +19,8 @@ from ..catalog import has_gpu, never_on_demand, region, zones_with
 from ..errors import DeclarationError
 from ..spec import WorkerGroup
 from .choices import Choice
-from .speed import capacity, cluster_speed, worker_speed
-from .workloads import Workload
+from .speeds.speed import capacity, cluster_speed, worker_speed
+from .speeds.workloads import Workload
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 """How many workers of a GPU are looked at; of two GPUs together no more than the most."""

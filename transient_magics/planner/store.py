@@ -18,10 +18,10 @@ from typing import Any
 from .. import places
 from ..errors import PlanError
 from ..files import write_atomically
-from . import families
-from .fitting import Cell, fit
 from .measured import Record
-from .workloads import BY_PEAK_ERROR, Estimate, Workload
+from .speeds import families
+from .speeds.fitting import Cell, fit
+from .speeds.workloads import BY_PEAK_ERROR, Estimate, Workload
 
 _SERVER_SECONDS_PER_MEGABYTE = 1 / 600  # of variables, one way: CM-DARE's parameter server at its limit (500 to 700)
 

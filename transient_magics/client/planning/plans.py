@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ...planner.measured import Record
     from ...planner.plan import Plan
     from ...planner.search import Search
+    from ...planner.speeds.workloads import Workload
     from ...planner.store import ModelStore
-    from ...planner.workloads import Workload
 
 
 def plan(
@@ -107,8 +107,8 @@ def plan(
 
 def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Workload, dict[str, Record]]:
     """The workload, and what its own runs tell."""
+    from ...planner.speeds.workloads import PUBLISHED, published
     from ...planner.store import ModelStore
-    from ...planner.workloads import PUBLISHED, published
 
     if name and (found := published(name)):
         return found, {}

@@ -28,8 +28,9 @@ from datetime import UTC, datetime
 
 from ... import places
 from ...catalog import learned_seconds_ago, region
-from ...cloud import ComputeEngine, Finding, clock
-from ...cloud.mending import grant
+from ...cloud import ComputeEngine, Finding
+from ...cloud.calling import clock
+from ...cloud.calling.mending import grant
 from ...errors import AccessError, CloudError, CredentialsError, TransientError
 from ...journal import events
 from ...spec import ClusterSpec, own_bucket

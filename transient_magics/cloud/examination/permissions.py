@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..errors import CloudError
-from .asking import RESOURCE_MANAGER, STORAGE, ask
-from .calls import Calls
-from .values import VmRequest
+from ...errors import CloudError
+from ..calling.asking import RESOURCE_MANAGER, STORAGE, ask
+from ..calling.calls import Calls
+from ..values import VmRequest
 
 _MOST = 100  # in one question
 

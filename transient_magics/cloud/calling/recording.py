@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from .. import places
+from ... import places
 
 _LONGEST_VALUE, _MOST_ELEMENTS = 200, 50
 _SECRET = ("token", "secret", "password", "private", "credential", "assertion")

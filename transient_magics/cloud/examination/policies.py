@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .asking import RESOURCE_MANAGER, ask
-from .calls import Calls
-from .mending import lift
+from ..calling.asking import RESOURCE_MANAGER, ask
+from ..calling.calls import Calls
+from ..calling.mending import lift
+from ..translation import IMAGE
+from ..values import VmRequest
 from .quotas import gpus_of
-from .translation import IMAGE
-from .values import VmRequest
 
 OS_LOGIN, EXTERNAL_IP = "compute.requireOsLogin", "compute.vmExternalIpAccess"
 GUEST_ATTRIBUTES, SHIELDED = "compute.disableGuestAttributesAccess", "compute.requireShieldedVm"

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..catalog import ICAC19, PriceList, accelerator
-from ..errors import PlanError
+from ...catalog import ICAC19, PriceList, accelerator
+from ...errors import PlanError
 from . import families
 from .speed import SCALING, bytes_per_step
 

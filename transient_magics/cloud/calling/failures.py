@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..errors import (
+from ...errors import (
     AccessError,
     AlreadyExistsError,
     ChangedError,

@@ -10,8 +10,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from ..client import text
-from ..journal import ClusterState, RunSeries, RunState
+from ...client import text
+from ...journal import ClusterState, RunSeries, RunState
 from .contract import finite, sound
 
 _MOST_MARKS = 200

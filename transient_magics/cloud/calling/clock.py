@@ -7,7 +7,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ..journal.steady import counted, now
+from ...journal.steady import counted, now
 
 GOOGLE = "https://compute.googleapis.com/"
 _HEARD = 4

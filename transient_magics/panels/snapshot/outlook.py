@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..client import text
-from ..journal import RunState
+from ...client import text
+from ...journal import RunState
 
 Forecasts = Callable[[str, str], str]
 """How a run of a cluster ends, in words; nothing where that cannot be told. May take seconds."""

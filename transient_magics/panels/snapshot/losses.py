@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..client import text
-from ..journal import ClusterState, RunState
-from ..spec import render_duration
+from ...client import text
+from ...journal import ClusterState, RunState
+from ...spec import render_duration
 
 
 def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:

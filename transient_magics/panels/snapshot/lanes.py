@@ -7,8 +7,8 @@ there is room for; the page shows the rest when it is asked for them.
 
 from __future__ import annotations
 
-from ..client import text
-from ..journal import ClusterState, VmState
+from ...client import text
+from ...journal import ClusterState, VmState
 from .contract import Lane, Part
 
 MOST_LANES = 24

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from scipy.optimize import least_squares
 
-from ..catalog import ACCELERATORS, accelerator
+from ...catalog import ACCELERATORS, accelerator
 from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
 
 _USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypedDict
 
-from ..client import text
+from ...client import text
 
 VERSION = 1
 Part = tuple[str, str, float, float]

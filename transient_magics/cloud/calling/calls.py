@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import stamina
 
-from ..errors import CloudError, NotReadyError
+from ...errors import CloudError, NotReadyError
 from . import failures
 from .clients import Clients
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Literal
 
-from ..errors import AccessError, CloudError
-from ..journal import now
-from . import failures
-from .calls import Attempts
-from .recording import watched
+from ...errors import AccessError, CloudError
+from ...journal import now
+from ..calling import failures
+from ..calling.calls import Attempts
+from ..calling.recording import watched
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"

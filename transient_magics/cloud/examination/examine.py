@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AccessError, CloudError, GoneError
-from . import mending, permissions, policies, quotas
-from .asking import IAM, ask
-from .calls import PLAIN, Calls
-from .failures import across_projects
-from .images import FAMILY
-from .offers import WITHDRAWN, end_of
-from .translation import IMAGE
-from .values import VmRequest
+from ...errors import AccessError, CloudError, GoneError
+from ..calling import mending
+from ..calling.asking import IAM, ask
+from ..calling.calls import PLAIN, Calls
+from ..calling.failures import across_projects
+from ..images import FAMILY
+from ..offers import WITHDRAWN, end_of
+from ..translation import IMAGE
+from ..values import VmRequest
+from . import permissions, policies, quotas
 from .ways_out import place_of, way_out
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import CloudError, GoneError
-from .calls import PLAIN, Calls
-from .values import VmRequest
+from ...errors import CloudError, GoneError
+from ..calling.calls import PLAIN, Calls
+from ..values import VmRequest
 
 _ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
 

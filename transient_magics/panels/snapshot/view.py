@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 
-from ..client import text
-from ..journal import Bill, ClusterState, Event, RunState, events
-from ..spec import render_duration
+from ...client import text
+from ...journal import Bill, ClusterState, Event, RunState, events
+from ...spec import render_duration
 from .contract import VERSION, Cost, Said, Training, View, sound
 from .curves import end_of
 from .lanes import lanes

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
-from . import storage_failures
-from .calls import Attempts
-from .failures import policy_in
-from .recording import watched
+from ...errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
+from ..calling.calls import Attempts
+from ..calling.failures import policy_in
+from ..calling.recording import watched
+from . import failures
 
 _THREADS = 8
 _PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
@@ -48,7 +48,7 @@ class CloudStorage:
         self.endpoint = endpoint.rstrip("/") if endpoint else None
 
         def explain(error: Exception, where: str) -> CloudError | None:
-            return storage_failures.explain(error, where=where, project=project, endpoint=self.endpoint or "")
+            return failures.explain(error, where=where, project=project, endpoint=self.endpoint or "")
 
         self._attempts = Attempts("storage", _THREADS, patience, explain)
         self._client: Any = None

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..catalog import ACCELERATORS, MACHINE_TYPES
-from ..errors import CloudError
-from .values import VmRequest
+from ...catalog import ACCELERATORS, MACHINE_TYPES
+from ...errors import CloudError
+from ..values import VmRequest
 
 _SHARED_CORE = ("e2-micro", "e2-small", "e2-medium")
 _BAKED_GB = 50  # of an image whose size nobody asked for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import (
+from ...errors import (
     AccessError,
     AlreadyExistsError,
     ChangedError,
@@ -14,7 +14,7 @@ from ..errors import (
     RateLimitError,
     UnreachableError,
 )
-from . import failures
+from ..calling import failures
 
 _WRITE = "roles/storage.objectAdmin on the bucket"
 _MAKE = "roles/storage.admin in the project where the bucket is to be made"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..journal import RunSeries, RunState
+from ...journal import RunSeries, RunState
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
