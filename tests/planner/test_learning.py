@@ -11,7 +11,7 @@ import pytest
 
 from tests.panels import stories
 from transient_magics.errors import DeclarationError, PlanError
-from transient_magics.journal import Event, bill, events, replay
+from transient_magics.journal import Event, bill, events, fold, replay
 from transient_magics.planner.choices import immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, forecast
@@ -148,6 +148,21 @@ def test_an_empty_place_is_filled_again_some_day() -> None:
     left = 4000 - 8 * 100 - 6 * 31
     assert found.seconds == pytest.approx((left + 2 * 20) / 8, rel=0.05)
     assert found.seconds < 0.9 * left / 6
+
+
+def test_a_run_that_shares_the_cluster_is_foretold_with_its_own_workers() -> None:
+    history, rows = story(revoked=False)
+    now, seen = BEGAN + 240, record(history, rows, "run-1", {})
+    state = replay(history)
+    shared = fold(state, events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1", "2": "run-1",
+                                                                                       "1": "run-2"}))  # fmt: skip
+    alone, beside = (
+        forecast(each, bill(each, now), now, each.runs["run-1"], seen, immortal) for each in (state, shared)
+    )
+    assert beside.seconds - CLOSING_SECONDS == pytest.approx(2 * (alone.seconds - CLOSING_SECONDS), rel=0.1)
+    so_far = bill(state, now).total
+    ratio = (beside.dollars - so_far) / (alone.dollars - so_far)
+    assert ratio == pytest.approx(beside.seconds / alone.seconds, rel=0.05), "what others' workers cost goes on"
 
 
 def test_one_stretch_tells_less_of_a_speed_than_many() -> None:

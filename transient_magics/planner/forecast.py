@@ -10,7 +10,6 @@ of a GPU that has not trained yet: then the intervals are a guess, and the forec
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -101,8 +100,9 @@ def forecast(
         raise PlanError(f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already")
     speeds = _speeds(state, run, record)
     left = max(run.train_steps - _steps_by(now, run, record), 1)
-    vms = [vm for vm in state.living if vm.role == "worker" and vm.state != "leaving"]
-    vms += _to_come(state, vms)
+    own = [vm for vm in state.living if _is_of(state, run, vm)]
+    vms = [vm for vm in own if vm.state != "leaving"]
+    vms += _to_come(state, run, vms)
     if not vms:
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
     startup, join = _startup(state), _join(state, run, record)
@@ -115,7 +115,7 @@ def forecast(
             for kind in kinds
         ),
         steps=left, work_error=speeds.error,
-        servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm.role != "worker"),
+        servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm not in own),
         service_seconds=speeds.service_seconds, scaling=speeds.scaling, replace=bool(state.spec and state.spec.replace),
         spent=bill.total,
         rate=state.clock.rate,
@@ -138,19 +138,22 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
     return min(step + round(since * run.steps_per_second), run.train_steps)
 
 
-def _to_come(state: ClusterState, vms: list[VmState]) -> list[VmState]:
-    """VMs for declared places that are empty, because no zone would sell one: the controller goes on asking.
+def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
+    """Whether the VM is in a worker's place that the run has; where no run has any in particular, it has all."""
+    return vm.role == "worker" and (not state.leases or state.leases.get(vm.slot) == run.name)
 
-    They are like the last that had their accelerator, and not requested yet.
+
+def _to_come(state: ClusterState, run: RunState, vms: list[VmState]) -> list[VmState]:
+    """VMs for places of the run that are empty, because no zone would sell one: the controller goes on asking.
+
+    They are like the last that was there, and not requested yet.
     """
     if not (state.spec and state.spec.replace):
         return []
-    had = {vm.accelerator or "cpu": vm for vm in state.vms.values() if vm.role == "worker"}
-    wanted, there = Counter(), Counter(vm.accelerator or "cpu" for vm in vms)
-    for group in state.spec.groups:
-        wanted[group.accelerator] += group.count
-    empty = {kind: count - there[kind] for kind, count in wanted.items() if kind in had and count > there[kind]}
-    return [replace(had[kind], requested_at=0.0, running_at=0.0) for kind, count in empty.items() for _ in range(count)]
+    there = {vm.slot for vm in vms}
+    last = {vm.slot: vm for vm in state.vms.values() if vm.slot not in there and _is_of(state, run, vm)}
+    empty = list(last.values())[: max(0, state.spec.worker_count - len(vms))]
+    return [replace(vm, requested_at=0.0, running_at=0.0) for vm in empty]
 
 
 def _workers(
