@@ -173,7 +173,7 @@ def test_an_lstm_writes_what_its_own_logits_say(tmp_path: Path, monkeypatch: pyt
 def test_a_language_model_goes_on_from_texts_of_different_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trained("transformer", "small_transformer", "alternating", 300, tmp_path, monkeypatch)
+    run = trained("transformer", "small_transformer", "alternating", 800, tmp_path, monkeypatch)
     texts = ["0 1 0", "1", "1 0 1 0 1"]
     wholes = [f"{text} {answer}".split() for text, answer in zip(texts, run.decode(texts), strict=True)]
     for whole in wholes:
