@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
+import contextlib
 import shutil
+import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 
 from transient_magics.controller.placement.seat import Seat
 from transient_magics.controller.vms.startup import controller_unit
+from transient_magics.controller.watchdog import keep_telling
 from transient_magics.spec import ClusterSpec
 
 SETTINGS = {"PYTHONPATH": "/home/user/100% code", "TRANSIENT_MAGICS_SEAT": "ps-0"}
@@ -23,6 +28,7 @@ def test_systemd_accepts_the_unit_and_finds_nothing_to_warn_of(tmp_path: Path) -
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.read(unit)
     assert parsed["Service"]["Restart"] == "on-failure"
+    assert (parsed["Service"]["WatchdogSec"], parsed["Service"]["WatchdogSignal"]) == ("90", "SIGKILL")
     assert parsed["Install"]["WantedBy"] == "multi-user.target"
     if not (verifier := shutil.which("systemd-analyze")):
         pytest.skip("systemd-analyze is not installed")
@@ -66,3 +72,37 @@ async def test_on_a_vm_with_systemd_a_unit_starts_it_again_and_elsewhere_a_shell
     command, log = await supervised("")
     assert command.startswith("until transient-python -m transient_magics.controller demo; ")
     assert log == "transient/controller/clusters/demo/controller.log"
+
+
+async def signs(hears: socket.socket, seconds: float) -> list[bytes]:
+    """What systemd hears in so many seconds."""
+    await asyncio.sleep(seconds)
+    heard: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            heard.append(hears.recv(100))
+    return heard
+
+
+async def test_systemd_hears_of_a_controller_as_long_as_its_event_loop_turns(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
+        hears.setblocking(False)
+        hears.bind(str(tmp_path / "notify"))
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000"}
+        telling = asyncio.create_task(keep_telling(environment))
+        assert set(await signs(hears, 0.3)) == {b"WATCHDOG=1"}
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop stands still
+        assert await signs(hears, 0.0) == []
+        assert await signs(hears, 0.3)
+        (tmp_path / "notify").unlink()  # systemd is started anew
+        await asyncio.sleep(0.1)
+        telling.cancel()
+        await asyncio.wait([telling])
+        assert telling.cancelled(), "it goes on until it is cancelled"
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"NOTIFY_SOCKET": "x"}, {"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}]
+)
+async def test_nobody_is_told_where_nobody_asks(environment: dict[str, str]) -> None:
+    await asyncio.wait_for(keep_telling(environment), 5)

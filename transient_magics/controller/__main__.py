@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
 
 from .. import places
 from ..journal.lock import take
+from . import watchdog
 
 
 def main(arguments: list[str]) -> int:
@@ -31,10 +33,13 @@ async def _take_charge(directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Ending the controller does not end the cluster: whoever follows the journal starts another.
         loop.add_signal_handler(number, task.cancel)
+    alive = asyncio.create_task(watchdog.keep_telling(os.environ))
     try:
         await task
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("asked to end; the cluster goes on")
+    finally:
+        alive.cancel()
 
 
 async def _look_after(directory: Path) -> None:
