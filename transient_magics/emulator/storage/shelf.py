@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import bisect
-import contextlib
 import hashlib
 import json
 import logging
@@ -31,6 +30,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ... import places
+from ...files import write_atomically
 from ..rest import wire
 from . import rights
 from .conditions import Conditions
@@ -113,7 +113,7 @@ class Shelf:
         resource = _settled(resource, body, now)
         resource["etag"] = _etag(resource)
         (self._objects_folder / name).mkdir(exist_ok=True, mode=0o700)
-        _write(self._buckets_folder / f"{name}.json", json.dumps(resource))
+        write_atomically(self._buckets_folder / f"{name}.json", json.dumps(resource))
         self._buckets[name] = Bucket(resource)
         return resource
 
@@ -125,7 +125,7 @@ class Shelf:
         if replace:
             before = {key: value for key, value in before.items() if key not in ("labels", "lifecycle", "cors")}
         resource = _touched(_settled(before, body, _now()))
-        _write(self._buckets_folder / f"{name}.json", json.dumps(resource))
+        write_atomically(self._buckets_folder / f"{name}.json", json.dumps(resource))
         bucket.resource = resource
         return resource
 
@@ -225,7 +225,7 @@ class Shelf:
             if replace:
                 before = {key: value for key, value in before.items() if key not in OBJECT_FIELDS - {"storageClass"}}
             resource = _touched(_merged(before, given))
-            await asyncio.to_thread(_write, self._entry(resource), json.dumps(resource))
+            await asyncio.to_thread(write_atomically, self._entry(resource), json.dumps(resource))
             place.objects[name] = resource
         return resource
 
@@ -262,7 +262,7 @@ class Shelf:
 
     def _commit(self, resource: Resource, contents: Path) -> None:
         contents.replace(self.contents(resource))
-        _write(self._entry(resource), json.dumps(resource))
+        write_atomically(self._entry(resource), json.dumps(resource))
 
     def _load(self) -> None:
         used: set[str] = set()
@@ -304,22 +304,6 @@ def _read_all(folder: Path) -> Iterable[Resource]:
             # Left by a machine that lost its power: better without it than never to start again.
             _LOG.error("%s cannot be read and is forgotten", path)
             path.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file by a new one that is on the disk."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise
 
 
 def _settled(old: Resource, body: Mapping[str, Any], now: str) -> Resource:

@@ -12,6 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
+from ...files import write_atomically
 from ..folder import RunFolder
 
 _NICE = 10
@@ -39,10 +40,7 @@ def main() -> None:
     spec = folder.spec()
     content = written(define(folder, spec, folder.data_directory(spec)), spec, given.servers)
     folder.graphs.mkdir(exist_ok=True, mode=0o700)
-    place = folder.graph_file(given.gpu)
-    part = place.with_suffix(".part")
-    part.write_bytes(content)
-    os.replace(part, place)
+    write_atomically(folder.graph_file(given.gpu), content, durable=False)
 
 
 if __name__ == "__main__":
