@@ -42,6 +42,7 @@ from transient_magics.client import Cluster, Declaration, commands
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TransientError
 from transient_magics.journal import ClusterState, Event, VmState, events, fold, read
+from transient_magics.protocol.cluster_commands import Delete
 from transient_magics.spec import WORKER, ClusterSpec, price_kind
 
 NAME = "faulty"
@@ -299,7 +300,7 @@ class Sequence:
     def end(self) -> None:
         """Delete the cluster, the controller being killed at it now and then."""
         self.revive()
-        commands.send(self.cluster.directory, {"do": "delete"})
+        commands.send(self.cluster.directory, Delete())
         for _ in range(self.chance.choice([0, 0, 1, 2])):
             self.kill_at_some_point()
             self.outcome.met[KILLED] += 1

@@ -29,6 +29,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
 from transient_magics.journal import Journal, RunState, declared, events, fold, read, replay, unknown_run
+from transient_magics.protocol.cluster_commands import Resize
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
@@ -116,10 +117,10 @@ def test_a_resize_is_reckoned_from_what_this_machine_knows(
     if noted:  # an earlier version handed the cluster over without a note
         declared.agree(home, SPEC)
     attack(home)
-    sent: list[dict[str, Any]] = []
+    sent: list[Resize] = []
     monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command))
     client.Cluster("one").resize("cpux3")
-    wanted = ClusterSpec.from_dict(sent[0]["spec"])
+    wanted = ClusterSpec.from_dict(sent[0].spec)
     assert (wanted.project, wanted.image, wanted.max_cost, wanted.id) == ("mine", SPEC.image, 10.0, SPEC.id)
     assert "a2-megagpu-16g" not in {line.machine_type for line in wanted.prices.values()}
 

@@ -19,6 +19,7 @@ from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import serve
 from transient_magics.emulator.rest import wire
 from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
+from transient_magics.protocol.cluster_commands import Command, Ping, Revoke
 
 
 def below(cls: type[TransientError]) -> list[type[TransientError]]:
@@ -48,12 +49,12 @@ def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
     """As from the controller to the kernel, here or from its VM."""
     waiting = list(raised)
 
-    async def controller(request: dict[str, Any]) -> dict[str, Any]:
+    async def controller(command: Command) -> dict[str, Any]:
         raise waiting[0]
 
-    async def mirror(request: dict[str, Any]) -> dict[str, Any]:
+    async def mirror(command: Command) -> dict[str, Any]:
         reader, writer = await asyncio.open_unix_connection(tmp_path / "a")
-        writer.write(json.dumps(request).encode() + b"\n")
+        writer.write(command.line)
         line = await reader.readline()
         writer.close()
         return granted(json.loads(line))
@@ -63,11 +64,40 @@ def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
             for error in raised:
                 for name in "ab":
                     with pytest.raises(TransientError) as found:
-                        await asyncio.to_thread(commands._ask, tmp_path / name, {"do": "ping"}, 30.0)
+                        await asyncio.to_thread(commands._ask, tmp_path / name, Ping(), 30.0)
                     assert same(found.value, error)
                 waiting.pop(0)
 
     asyncio.run(live())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"[1]", "no JSON object"), (b"{", "Expecting"), (b"\xff", "decode"), (b'{"do": "dance"}', "nothing.*'dance'"),
+        (b'{"do": "train"}', "train: .*'run'"), (b'{"do": "train", "run": "../x"}', "train: run: no name"),
+        (b'{"do": "resize", "spec": 7}', "resize: spec: no object"),
+    ],
+    ids=lambda value: "",
+)  # fmt: skip
+async def test_a_controller_refuses_what_is_no_command_and_hears_the_next_one(
+    tmp_path: Path, line: bytes, said: str
+) -> None:
+    async def controller(command: Command) -> dict[str, Any]:
+        return {"heard": command.do}
+
+    async with serve(tmp_path / "a", controller):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "a")
+        writer.write(line + b"\n" + Ping().line)
+        with pytest.raises(ClusterError, match=said):
+            granted(json.loads(await reader.readline()))
+        assert granted(json.loads(await reader.readline())) == {"heard": "ping"}
+        writer.close()
+
+
+def test_what_cannot_be_sent_is_refused_here(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="cannot be sent"):
+        commands._line(Revoke(vm="worker-0", seconds=float("nan")))
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

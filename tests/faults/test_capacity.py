@@ -19,6 +19,7 @@ from transient_magics import client, places
 from transient_magics.client import commands
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events
+from transient_magics.protocol.cluster_commands import Delete, Ping
 
 MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
 
@@ -114,7 +115,7 @@ def test_while_no_credentials_are_accepted_vms_stay_and_what_is_wanted_waits(wit
         number = patient.controller()
         for _ in range(8):  # seconds in which it lives, knows what is wanted, and is not let in
             time.sleep(1)
-            answer = client.commands.send(patient.cluster.directory, {"do": "ping"})
+            answer = client.commands.send(patient.cluster.directory, Ping())
             assert (answer["pid"], "gcloud auth" in answer["trouble"]) == (number, True)
         state = patient.cluster.state
         assert state.spec
@@ -145,7 +146,7 @@ def test_credentials_that_expire_in_the_middle_of_a_deletion_are_told_and_the_ne
         cluster.resize("k80x2")
         asked = patient.event(0, events.VmRequested, vm="worker-1").at
         mark = patient.mark()
-        commands.send(cluster.directory, {"do": "delete"})
+        commands.send(cluster.directory, Delete())
         patient.event(mark, events.VmDeleted, vm="worker-0")
         witness.weather(credentials="expired")
         assert not cluster.state.over

@@ -28,6 +28,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Journal, events, read, replay
+from transient_magics.protocol.cluster_commands import Ping
 from transient_magics.remote import Connection
 from transient_magics.spec import CONTROLLER
 
@@ -114,7 +115,7 @@ def test_a_full_disk_under_the_journal_loses_no_event_and_no_vm(pair: tuple[Pati
         deadline = time.monotonic() + PATIENCE
         while "journal" not in str(answer.get("trouble")) and time.monotonic() < deadline:
             time.sleep(0.2)
-            answer = client.commands.send(left.cluster.directory, {"do": "ping"})
+            answer = client.commands.send(left.cluster.directory, Ping())
         assert "The journal cannot be written" in str(answer["trouble"])
         assert left.mark() == before
     left.event(before, events.VmPreemptionNotice, vm=worker)

@@ -19,6 +19,7 @@ from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.errors import ControllerError
 from transient_magics.journal import events
+from transient_magics.protocol.cluster_commands import Ping
 
 pytestmark = [pytest.mark.training, pytest.mark.matrix]
 
@@ -69,7 +70,7 @@ def test_a_controller_that_stood_still_carries_out_what_was_to_be_done(patient: 
     patient.cluster.revoke(lost)
     with frozen(number):  # as on a laptop that sleeps
         with pytest.raises(ControllerError, match="did not answer within 5 s"):
-            commands.send(patient.cluster.directory, {"do": "ping"}, timeout=5)
+            commands.send(patient.cluster.directory, Ping(), timeout=5)
         time.sleep(150)  # longer than the notice, and than anybody may be silent
     began = time.monotonic()
     patient.event(mark, events.WorkerReplaced, worker=lost)

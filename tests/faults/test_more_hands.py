@@ -19,6 +19,7 @@ from tests.faults.test_starting import Deaths
 from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.journal import events
+from transient_magics.protocol.cluster_commands import Ping
 
 TRAIN = (
     "from transient_magics import client\n"
@@ -195,7 +196,7 @@ def test_a_damaged_line_in_the_middle_of_a_journal_costs_no_more_than_what_it_sa
         lines[at] = b"\x00" * (len(lines[at]) - 1) + b"\n"
         journal.write_bytes(b"".join(lines))
         began = time.monotonic()
-        commands.send(cluster.directory, {"do": "ping"})
+        commands.send(cluster.directory, Ping())
         healthy = ["ps", "worker", "worker"]
 
         def whole() -> bool:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..errors import ClusterError, ControllerError, granted
 from ..journal import kept
 from ..journal.declared import unreadable
 from ..journal.lock import held
+from ..protocol.cluster_commands import Command
 
 _START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
 SWEPT = "`transient cluster sweep` finds its VMs."
@@ -51,7 +51,7 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
             raise ControllerError(f"The controller of {directory.name} could not be started: {error}") from error
 
 
-def send(directory: Path, command: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
+def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, Any]:
     """The controller's answer to `command`, starting a controller where none is in charge.
 
     Raises the error that the controller answered with, ControllerError when it does not answer, and ClusterError where
@@ -81,11 +81,18 @@ def _refuse_deleted(directory: Path) -> None:
         raise ClusterError(f"{directory.name} is deleted", fix="Declare another cluster.")
 
 
-def _ask(path: Path, command: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+def _line(command: Command) -> bytes:
+    try:
+        return command.line
+    except ValueError as error:
+        raise ClusterError(f"What is asked of the cluster cannot be sent: {error}") from None
+
+
+def _ask(path: Path, command: Command, timeout: float) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(timeout)
         line.connect(str(path))
-        line.sendall(json.dumps(dict(command)).encode() + b"\n")
+        line.sendall(_line(command))
         answer = b""
         try:
             while not answer.endswith(b"\n"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
+from ..protocol.cluster_commands import Train
 from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
 from . import commands, text
 from .cell import files_of, packages
@@ -82,7 +83,7 @@ def train(
         "chief": state.spec.chief if state.spec else "ps",
     })  # fmt: skip
     _write(folder, spec, source, include, files, earlier)
-    commands.send(chosen.directory, {"do": "train", "run": folder.name})
+    commands.send(chosen.directory, Train(run=folder.name))
     return Run(folder.name, chosen)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
+from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Ping, Resize, Revoke, Save, Stop, Train
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
@@ -372,32 +373,28 @@ class Controller:
 
     # Commands
 
-    async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _command(self, command: Command) -> dict[str, Any]:
         if self._state.seat != here():
             raise ConnectionAbortedError("the controller elsewhere is meant")  # the client tries again
-        match request.get("do"):
-            case "ping":
+        match command:
+            case Ping():
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
-            case "train":
+            case Train():
                 self._refuse_when_ending()
-                self._declare_run(str(request["run"]))
-            case "stop":
-                self._stop_run(str(request["run"]))
-            case "save" | "evaluate":
-                await self._ask_chief(str(request["do"]), str(request["run"]))
-            case "delete":
-                self._delete(str(request.get("reason") or "asked by the user"))
-            case "revoke":
-                await self._revoke(str(request["vm"]), float(request.get("seconds", 0)))
-            case "resize":
+                self._declare_run(command.run)
+            case Stop():
+                self._stop_run(command.run)
+            case Save() | Evaluate():
+                await self._ask_chief(command.do, command.run)
+            case Delete():
+                self._delete(command.reason)
+            case Revoke():
+                await self._revoke(command.vm, command.seconds)
+            case Resize():
                 self._refuse_when_ending()
-                self._resize(ClusterSpec.from_dict(request["spec"]))
-            case "logs":
-                return {
-                    "text": await self._logs(str(request["vm"]), request.get("run"), int(request.get("lines", 200)))
-                }
-            case other:
-                raise ClusterError(f"Unknown command of the controller: {other!r}")
+                self._resize(ClusterSpec.from_dict(command.spec))
+            case Logs():
+                return {"text": await self._logs(command.vm, command.run, command.lines)}
         return {}
 
     def _refuse_when_ending(self) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
-from ..errors import TransientError
+from ..errors import ClusterError, TransientError
 from ..files import private_sockets
+from ..protocol.cluster_commands import Command, read
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+Handler = Callable[[Command], Awaitable[dict[str, Any]]]
 
 
 @asynccontextmanager
@@ -54,11 +55,14 @@ async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
 
 async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(line)
-        if not isinstance(request, dict):
-            return {"ok": False, "error": "A command is a JSON object."}
-        return {"ok": True, **await handle(request)}
-    except ValueError:
-        return {"ok": False, "error": "A command is one line of JSON."}
+        return {"ok": True, **await handle(_read(line))}
     except TransientError as error:
         return {"ok": False, **errors.told(error)}
+
+
+def _read(line: bytes) -> Command:
+    try:
+        return read(line)
+    except ValueError as error:
+        what = f"The controller was sent what is no command of its: {error}"
+        raise ClusterError(what, fix="Who sent it may be of another version: restart the kernel.") from None

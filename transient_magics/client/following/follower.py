@@ -27,6 +27,7 @@ from typing import Any
 from ... import places
 from ...errors import ControllerError
 from ...journal import ClusterState, Event, follow, metrics, replay
+from ...protocol.cluster_commands import Ping
 from .. import commands
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ Callback = Callable[[ClusterState, list[Event]], None]
 
 _CHECK_SECONDS = 1.0
 _ASK_SECONDS = 5.0
-_PING = json.dumps({"do": "ping"}).encode() + b"\n"
+_PING = Ping().line
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _CALM_SECONDS = 60.0
 _END_SECONDS = 2.0  # for the thread to end; Jupyter kills a kernel that takes longer than five

@@ -12,6 +12,7 @@ from ... import places
 from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
+from ...protocol.cluster_commands import Delete, Logs, Resize, Revoke
 from .. import commands
 from ..following.follower import follower
 from ..shown import Log, displayed
@@ -106,7 +107,7 @@ class Cluster:
 
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
-        commands.send(self.directory, {"do": "revoke", "vm": worker, "seconds": seconds})
+        commands.send(self.directory, Revoke(vm=worker, seconds=seconds))
 
     def weather(self, **settings: Any) -> Weather:
         """What the emulator that the cluster lives in does to VMs; sets what is given first.
@@ -127,11 +128,11 @@ class Cluster:
         current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
         if current is None:
             raise ClusterError(f"{self.name} is not declared yet")
-        commands.send(self.directory, {"do": "resize", "spec": resized(current, spec).to_dict()})
+        commands.send(self.directory, Resize(spec=resized(current, spec).to_dict()))
 
     def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in the latest run."""
-        return Log(commands.send(self.directory, {"do": "logs", "vm": worker, "lines": lines})["text"])
+        return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
     def delete(self, timeout: float | None = 300.0, *, by_name: bool = False) -> None:
         """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake.
@@ -152,7 +153,7 @@ class Cluster:
             )
             raise ClusterError(what, where=f"project {state.spec.project}", fix=fix)
         try:
-            commands.send(self.directory, {"do": "delete", "reason": "asked by the user"})
+            commands.send(self.directory, Delete())
         except ClusterError:
             if not self.state.over:  # somebody else's deletion may have come first
                 raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError, TransientError
 from ...journal import ClusterState, RunState, cost_between, metrics, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
+from ...protocol.cluster_commands import Evaluate, Logs, Save, Stop
 from ...protocol.names import is_path
 from .. import commands
 from ..programs import fetch
@@ -126,11 +127,11 @@ class Run:
 
     def stop(self) -> None:
         """End the run where it stands, with a last checkpoint."""
-        commands.send(self.cluster.directory, {"do": "stop", "run": self.name})
+        commands.send(self.cluster.directory, Stop(run=self.name))
 
     def save(self) -> None:
         """Have a checkpoint written now; training goes on. Raises ClusterError where it does not train."""
-        commands.send(self.cluster.directory, {"do": "save", "run": self.name})
+        commands.send(self.cluster.directory, Save(run=self.name))
 
     def history(self) -> pandas.DataFrame:
         """The metrics as a DataFrame, a row per worker and second.
@@ -173,7 +174,7 @@ class Run:
         """
         if now:
             before = self.state.evaluations[-1:], self.state.unevaluated
-            commands.send(self.cluster.directory, {"do": "evaluate", "run": self.name})
+            commands.send(self.cluster.directory, Evaluate(run=self.name))
 
             def done(state: ClusterState) -> bool:
                 run = state.runs.get(self.name)
@@ -248,8 +249,7 @@ class Run:
 
     def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in this run."""
-        command = {"do": "logs", "vm": worker, "run": self.name, "lines": lines}
-        return Log(commands.send(self.cluster.directory, command)["text"])
+        return Log(commands.send(self.cluster.directory, Logs(vm=worker, run=self.name, lines=lines))["text"])
 
     def fetch(self, folder: str | Path) -> Path:
         """Bring checkpoints, metrics, events, the cell and the declaration into `folder` (made if needed).

@@ -31,6 +31,7 @@ from ...errors import (
 )
 from ...journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
 from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
+from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Train
 from ...remote import Connection, follow_across
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
@@ -218,10 +219,10 @@ class Mirror:
             try:
                 self._trouble_there = await seat.start()
                 if self._to_end:
-                    granted(await seat.ask({"do": "delete", "reason": self._to_end}))
+                    granted(await seat.ask(Delete(reason=self._to_end)))
                 for name in waiting_runs(self._directory, self._state):
                     await seat.bring_run(self._directory, name)
-                    granted(await seat.ask({"do": "train", "run": name}))
+                    granted(await seat.ask(Train(run=name)))
             except (TransientError, OSError) as error:
                 log.warning("%s", error)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -232,38 +233,38 @@ class Mirror:
         assert self._there
         return self._there[0]
 
-    async def _command(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request.get("do") == "ping":
+    async def _command(self, command: Command) -> dict[str, Any]:
+        if isinstance(command, Ping):
             return {"pid": os.getpid(), "trouble": self._known_trouble}
         new = self._spec
-        if request.get("do") == "resize":  # what is passed on is nothing that this machine would not take back
-            new = resized(self._spec, ClusterSpec.from_dict(request["spec"]), self._state, now())
-            request = {**request, "spec": new.to_dict()}
+        if isinstance(command, Resize):  # what is passed on is nothing that this machine would not take back
+            new = resized(self._spec, ClusterSpec.from_dict(command.spec), self._state, now())
+            command = Resize(spec=new.to_dict())
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                answer = await self._pass_on(request)
+                answer = await self._pass_on(command)
         except TimeoutError:
-            if request.get("do") == "delete":
-                self._to_end = str(request.get("reason") or "asked by the user")
+            if isinstance(command, Delete):
+                self._to_end = command.reason
                 (self._directory / TO_END).write_text(self._to_end)  # whoever follows after us knows it, too
                 return {}
             what = f"{self._vm.name}, on which the controller runs, does not answer now"
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
         answer = granted(answer)
-        if request.get("do") == "resize":
+        if isinstance(command, Resize):
             self._spec = new
             agree(self._directory, self._spec)
         return answer
 
-    async def _pass_on(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _pass_on(self, command: Command) -> dict[str, Any]:
         """The controller's answer. It may be starting at this moment."""
         while True:
             await self._live()
             assert self._there
             try:
-                if request.get("do") == "train":
-                    await self._there[1].bring_run(self._directory, str(request["run"]))
-                return await self._there[1].ask(request)
+                if isinstance(command, Train):
+                    await self._there[1].bring_run(self._directory, command.run)
+                return await self._there[1].ask(command)
             except RemoteError as error:
                 log.info("%s", error)
                 await asyncio.sleep(_FIRST_PAUSE)

@@ -17,6 +17,7 @@ from ...errors import ConnectionLostError, RemoteError
 from ...journal.declared import run_folder
 from ...journal.lock import LOCK
 from ...protocol.checks import parsed_object
+from ...protocol.cluster_commands import Command, Ping
 from ...remote import Connection, push_bundle
 from ...spec import ClusterSpec
 from ..place import HERE, JOURNAL
@@ -77,7 +78,7 @@ class Seat:
         """
         try:
             async with asyncio.timeout(_HANG_SECONDS):
-                return str((await self.ask({"do": "ping"})).get("trouble", ""))
+                return str((await self.ask(Ping())).get("trouble", ""))
         except TimeoutError:
             await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
         except RemoteError:
@@ -96,11 +97,11 @@ class Seat:
             command = f"until transient-python -m transient_magics.controller {name}; do sleep 2; done"
             await self._connection.start_detached(command, log, environment=settings)
 
-    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, command: Command) -> dict[str, Any]:
         """The controller's answer to a command, yet to be `granted`."""
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
         try:
-            writer.write(json.dumps(dict(request)).encode() + b"\n")
+            writer.write(command.line)
             await writer.drain()
             line = await reader.readline()
         finally:

@@ -1,0 +1,87 @@
+"""What clients say to the controller of a cluster, or to the mirror that stands in for it on this machine.
+
+One line over the cluster's command socket, and one comes back: `{"ok": true}` with what was asked for, or an error in
+its parts (`errors.told`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import messages
+from .checks import Amount, Count, Name
+from .messages import Message, message
+
+
+@message("ping")
+class Ping(Message):
+    """Are you there? The answer has `pid`, and `trouble`: what stands in the way, in one sentence."""
+
+
+@message("train")
+class Train(Message):
+    """Train the run whose declaration is in the cluster's folder."""
+
+    run: Name
+
+
+@message("stop")
+class Stop(Message):
+    """End the run where it stands, with a last checkpoint."""
+
+    run: Name
+
+
+@message("save")
+class Save(Message):
+    """Have a checkpoint of the run written now."""
+
+    run: Name
+
+
+@message("evaluate")
+class Evaluate(Message):
+    """Have the run's model evaluated as it is now."""
+
+    run: Name
+
+
+@message("delete")
+class Delete(Message):
+    """End every VM of the cluster. `reason` is a clause for its journal."""
+
+    reason: str = "asked by the user"
+
+
+@message("revoke")
+class Revoke(Message):
+    """Have Compute Engine take the VM back, after `seconds`. Which VMs there are, the answer says."""
+
+    vm: str
+    seconds: Amount = 0.0
+
+
+@message("resize")
+class Resize(Message):
+    """Have what this declaration of the cluster says (`ClusterSpec.to_dict`)."""
+
+    spec: Mapping[str, Any]
+
+
+@message("logs")
+class Logs(Message):
+    """The answer's `text` is the last `lines` of what the VM wrote in the run; None: in the latest."""
+
+    vm: str
+    run: Name | None = None
+    lines: Count = 200
+
+
+Command = Ping | Train | Stop | Save | Evaluate | Delete | Revoke | Resize | Logs
+_KNOWN: Mapping[str, type[Command]] = messages.kinds(Command)
+
+
+def read(line: bytes) -> Command:
+    """The command on a line. Raises ValueError where there is none."""
+    return messages.read(line, _KNOWN)

@@ -1,0 +1,74 @@
+"""What a message is: one line of JSON with `do`, which is its kind, and the fields of that kind.
+
+A class per kind, whose annotations are the checks of what is read. Who may say what to whom is a union of such classes,
+of which `kinds` makes the table that `read` goes by: the same word may mean one thing to a controller and another one
+to an agent. What is None is not sent, and fields that are not known (of newer versions) are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from . import checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What all messages have."""
+
+    do: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The message as plain JSON values, `do` first."""
+        return {"do": self.do, **{name: value for name, value in asdict(self).items() if value is not None}}
+
+    @property
+    def line(self) -> bytes:
+        """The message as it is sent. Raises ValueError where a number in it is none."""
+        return encode(self.to_dict())
+
+
+_Message = TypeVar("_Message", bound=Message)
+_Class = TypeVar("_Class", bound=type[Message])
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def message(do: str) -> Callable[[_Class], _Class]:
+    """Make a class that of the messages which say `do`."""
+
+    def named(cls: _Class) -> _Class:
+        cls = dataclass(frozen=True, kw_only=True)(cls)
+        cls.do = do
+        return cls
+
+    return named
+
+
+def kinds(union: Any) -> dict[str, type[Any]]:
+    """The classes of a union by what they say."""
+    return {each.do: each for each in typing.get_args(union)}
+
+
+def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
+    """The message on a line, of one of the classes that are `known`, each field checked.
+
+    Raises ValueError for everything else, whatever it is.
+    """
+    values = checks.parsed_object(line)
+    do = values.get("do")
+    cls = known.get(do) if isinstance(do, str) else None
+    if cls is None:
+        raise ValueError(f"nothing is known of {do!r:.80}")
+    try:
+        return checks.built(cls, values)
+    except ValueError as error:
+        raise ValueError(f"{do}: {error}") from None
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    """Plain values as one line."""
+    return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
