@@ -19,12 +19,13 @@ from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller.vms import link as link_module
 from transient_magics.controller.vms.link import Hooks, Link, Work
+from transient_magics.protocol.agent_commands import Assignment, Ping
 from transient_magics.protocol.vm_events import AgentLine
 from transient_magics.remote import Connection, generate_key
 
 MARK = "vm.preemption_notice"
 PLACE = "127.0.0.1:1"
-WORKER = {"run": "run-1", "role": "worker", "name": "worker-1", "address": "127.0.0.1", "ps": [PLACE], "chief": PLACE}
+WORKER = Assignment("run-1", "worker", "worker-1", "127.0.0.1", (PLACE,), PLACE)
 DECLARATION = {"name": "run-1", "train_steps": 1, "token": "t"}
 
 
@@ -130,7 +131,7 @@ async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine:
         link.assign(Work(WORKER, lambda: files(b"older\n")))
         async with asyncio.timeout(60):
             await link.connection("run-1")
-            running = (await link.ask({"do": "ping"}))["processes"]
+            running = (await link.ask(Ping()))["processes"]
         assert (metrics.read_bytes(), metrics.stat().st_ino) == (b"1\n2\n", written)
         assert [process["run"] for process in running] == ["run-1"]
         link.release("run-1")
@@ -173,11 +174,11 @@ async def test_an_agent_that_writes_too_much_is_told_of_once_and_the_link_goes_o
         with (machine.vm.home / "transient" / "agent.jsonl").open("ab") as file:
             file.write((b"x" * 1000 + b"\n") * 2000)
         await until(lambda: machine.troubles)
-        assert (await link.ask({"do": "ping"}, timeout=60))["ok"]
+        assert (await link.ask(Ping(), timeout=60))["ok"]
         assert len(machine.connections) == 1
         await machine.connections[-1].close()
         await until(lambda: len(machine.connections) == 2 and link.answering)
-        assert (await link.ask({"do": "ping"}, timeout=60))["ok"]
+        assert (await link.ask(Ping(), timeout=60))["ok"]
     (said,) = machine.troubles
     assert "transient/agent.jsonl on " in said
     assert "more than the 1 MiB that are taken from a VM" in said

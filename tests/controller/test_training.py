@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
+from transient_magics.protocol.agent_commands import Assignment, Command
 from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
 
@@ -33,7 +34,7 @@ class Machine:
         self.live = connection
         self.holds_run = asyncio.Event()
         self.asked: Callable[[], None] = lambda: None
-        self.assigned: Mapping[str, Any] = {}
+        self.assigned: Assignment | None = None
 
     def expect(self, run: str, role: str, *, own: bool, warm: bool) -> None:
         pass
@@ -45,7 +46,7 @@ class Machine:
         await self.holds_run.wait()
         return self.live
 
-    async def ask(self, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
+    async def ask(self, command: Command, timeout: float = 10.0) -> dict[str, Any]:
         self.asked()
         return {"ok": True}
 
@@ -327,7 +328,7 @@ async def test_a_worker_is_told_which_gpu_it_has_to_have(
     vms = [VmState("ps-0", "ps", 0, "z", "", *place)]
     vms += [VmState(f"worker-{slot}", "worker", slot, "z", kind, *place) for slot, kind in enumerate(("t4", "cpu"))]
     await until(lambda: run.training.give(vms, 1) or run.machines["worker-1"].assigned)
-    assert [run.machines[name].assigned.get("gpu", "") for name in run.machines] == ["", "t4", ""]
+    assert [machine.assigned.gpu for machine in run.machines.values() if machine.assigned] == ["", "t4", ""]
 
 
 async def test_workers_that_keep_ending_are_the_runs_fault_unless_somebody_trains(run: Conducted) -> None:

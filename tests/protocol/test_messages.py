@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from transient_magics.protocol import checks, cluster_commands
+from transient_magics.protocol import agent_commands, checks, cluster_commands
 from transient_magics.protocol.messages import Message, encode, kinds
 
 Read = Callable[[bytes], Message]
 BORDERS: dict[str, tuple[Any, Read]] = {
     "cluster": (cluster_commands.Command, cluster_commands.read),
+    "agent": (agent_commands.Command, agent_commands.read),
 }
 CLASSES = [(cls, read) for union, read in BORDERS.values() for cls in typing.get_args(union)]
 
@@ -99,6 +100,12 @@ def test_a_line_that_is_no_message_is_refused(border: str, line: bytes) -> None:
         BORDERS[border][1](line)
 
 
+ASSIGNMENT = agent_commands.Assignment("run-1", "worker", "worker-1", "10.0.0.3", ("10.0.0.2:2222",), "10.0.0.2:2221")
+ASSIGNED = {
+    "run": "run-1", "role": "worker", "name": "worker-1", "address": "10.0.0.3", "ps": ["10.0.0.2:2222"],
+    "chief": "10.0.0.2:2221", "index": 0, "gpu": "",
+}  # fmt: skip
+ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Ping(), {"do": "ping"}),
     (cluster_commands.read, cluster_commands.Train(run="run-1"), {"do": "train", "run": "run-1"}),
@@ -112,6 +119,14 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Logs(vm="ps-0", lines=9), {"do": "logs", "vm": "ps-0", "lines": 9}),
     (cluster_commands.read, cluster_commands.Logs(vm="ps-0", run="run-1", lines=9),
      {"do": "logs", "vm": "ps-0", "run": "run-1", "lines": 9}),
+    (agent_commands.read, agent_commands.Ping(), {"do": "ping"}),
+    (agent_commands.read, agent_commands.Warm(run="run-1", role="ps", name="ps-0", own=True),
+     {"do": "warm", **ROLE, "own": True}),
+    (agent_commands.read, agent_commands.Assign.of(ASSIGNMENT, ("run-1", "run-2")),
+     {"do": "assign", **ASSIGNED, "runs": ["run-1", "run-2"]}),
+    (agent_commands.read, agent_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1"}),
+    (agent_commands.read, agent_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
+    (agent_commands.read, agent_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
 ]  # fmt: skip
 
 
@@ -122,6 +137,24 @@ def test_a_process_of_an_earlier_version_says_and_hears_the_same(
     """What versions before these classes sent, field by field: a controller outlives the kernel that was updated."""
     assert json.loads(said.line) == values
     assert read(json.dumps(values).encode() + b"\n") == said
+
+
+def test_what_earlier_versions_left_out_is_as_it_was() -> None:
+    def said(read: Read, **values: Any) -> Message:
+        return read(json.dumps(values).encode())
+
+    assert said(cluster_commands.read, do="delete") == cluster_commands.Delete(reason="asked by the user")
+    assert said(cluster_commands.read, do="logs", vm="ps-0", run=None) == cluster_commands.Logs(vm="ps-0", lines=200)
+    few = {name: value for name, value in ASSIGNED.items() if name not in ("index", "gpu")}
+    assign = said(agent_commands.read, do="assign", **few)
+    assert assign == agent_commands.Assign.of(ASSIGNMENT, ())
+    assert assign.assignment == ASSIGNMENT
+    assert said(agent_commands.read, do="warm", **ROLE) == agent_commands.Warm(**ROLE)
+
+
+def test_a_text_is_sent_up_to_where_it_is_let_in() -> None:
+    said = cluster_commands.Delete(reason="é" * 5000)
+    assert cluster_commands.read(said.line) == cluster_commands.Delete(reason="é" * 2048)
 
 
 def test_every_message_is_held_to_what_earlier_versions_sent() -> None:

@@ -40,8 +40,8 @@ def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
     assert stat.S_IMODE((room.root("vm") / "agent.sock").stat().st_mode) == 0o600
     assert [line["pid"] for line in room.reports("vm", "agent.started")] == [pid]
     for message, said in (
-        ({"do": "dance"}, "unknown command"),
-        ({"do": "assign", "run": "../x"}, "not an assignment"),
+        ({"do": "dance"}, "nothing is known of 'dance'"),
+        ({"do": "assign", "run": "../x"}, "assign: run: no name"),
         (worker(free_ports(1)), "run.json"),
         ({**WARM, "name": "../x"}, "no name"),
         ({"do": "save", "run": "run-1"}, "no chief"),

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from tests.runtime.machine_room import lines
-from transient_magics.errors import TrainingError
 from transient_magics.files import write_atomically
+from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
 from transient_magics.runtime.files import data_files, vocabularies
 from transient_magics.runtime.files.checkpoints import Checkpoints
 from transient_magics.runtime.folder import Lines, append
-from transient_magics.runtime.protocol import Assignment
 
 
 def test_a_torn_line_is_closed_before_the_next(tmp_path: Path):
@@ -79,9 +78,9 @@ def test_a_declaration_of_a_newer_controller_is_read():
 @pytest.mark.parametrize("change", [{"role": "king"}, {"run": "../etc"}, {"ps": "10.0.0.1:1"}, {"name": None}])
 def test_an_assignment_that_makes_no_sense_is_refused(change: dict[str, Any]):
     message = {"run": "r", "role": "ps", "name": "ps-0", "address": "a", "ps": ["a:1"], "chief": "a:2", "index": 0}
-    assert Assignment.from_message(Assignment.from_message(message).to_dict()).ps == ("a:1",)
-    with pytest.raises(TrainingError, match="not an assignment"):
-        Assignment.from_message({**message, **change})
+    assert Assignment.from_dict(Assignment.from_dict(message).to_dict()).ps == ("a:1",)
+    with pytest.raises(ValueError, match="not an assignment"):
+        Assignment.from_dict({**message, **change})
 
 
 def test_only_the_last_checkpoints_are_kept_and_the_state_file_is_relative(tmp_path: Path):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import lines
+from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.chief import Chief
 from transient_magics.runtime.parameter_server.chief.roster import Roster, read_roster
-from transient_magics.runtime.protocol import Assignment
 
 SPEC = RunSpec("run-1", 100, token="secret")
 ASSIGNMENT = Assignment("run-1", "ps", "ps-0", "127.0.0.1", ("127.0.0.1:2222",), "127.0.0.1:2221")

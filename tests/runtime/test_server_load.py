@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import free_ports
+from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server import server_load
 from transient_magics.runtime.parameter_server.chief.chief import Chief
 from transient_magics.runtime.parameter_server.server_load import Load, own_load, report
-from transient_magics.runtime.protocol import Assignment
 
 SPEC = RunSpec("run-1", 100, token="secret")
 

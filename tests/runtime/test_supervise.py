@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from transient_magics.protocol.agent_commands import Assign, Assignment, Stop
 from transient_magics.protocol.vm_events import told
 from transient_magics.runtime.agent import supervise
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.agent.starting import Program, spawn
 from transient_magics.runtime.agent.supervise import RoleProcess
-from transient_magics.runtime.protocol import Assignment
 from transient_magics.runtime.role_record import Record, lock_file
 
 PLACE = "127.0.0.1:1"
@@ -125,13 +125,13 @@ async def test_what_an_agent_started_when_it_died_is_found_and_not_started_twice
     await supervised.claimed(left)
     monkeypatch.undo()
     agent = Agent(tmp_path)
-    await agent._do({"do": "assign", **supervised.role.assignment.to_dict()})
+    await agent._do(Assign.of(supervised.role.assignment, ()))
     (role,) = agent._roles.values()
     async with asyncio.timeout(60):
         while role.pid is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert role.pid == left
-    await agent._do({"do": "stop", "run": "run-1"})
+    await agent._do(Stop(run="run-1"))
     await asyncio.wait(ends)
 
 

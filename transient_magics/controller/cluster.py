@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
+from ..protocol import agent_commands
 from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Ping, Resize, Revoke, Save, Stop, Train
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
@@ -384,8 +385,10 @@ class Controller:
                 self._declare_run(command.run)
             case Stop():
                 self._stop_run(command.run)
-            case Save() | Evaluate():
-                await self._ask_chief(command.do, command.run)
+            case Save():
+                await self._ask_chief(agent_commands.Save(run=command.run))
+            case Evaluate():
+                await self._ask_chief(agent_commands.Evaluate(run=command.run))
             case Delete():
                 self._delete(command.reason)
             case Revoke():
@@ -427,11 +430,12 @@ class Controller:
         elif not run.over:
             self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
-    async def _ask_chief(self, what: str, name: str) -> None:
+    async def _ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
+        name = command.run
         run, training = self._state.runs.get(name), self._trainings.get(name)
         if run is None or training is None or run.phase != "running":
             raise ClusterError(f"{name} does not train now")
-        await training.ask_chief(what)
+        await training.ask_chief(command)
 
     async def _revoke(self, name: str, seconds: float) -> None:
         try:

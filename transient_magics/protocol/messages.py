@@ -23,8 +23,9 @@ class Message:
     do: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The message as plain JSON values, `do` first."""
-        return {"do": self.do, **{name: value for name, value in asdict(self).items() if value is not None}}
+        """The message as plain JSON values, `do` first, and its texts no longer than is let in."""
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"do": self.do, **{name: _clipped(value) for name, value in said.items()}}
 
     @property
     def line(self) -> bytes:
@@ -67,6 +68,10 @@ def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
         return checks.built(cls, values)
     except ValueError as error:
         raise ValueError(f"{do}: {error}") from None
+
+
+def _clipped(value: Any) -> Any:
+    return checks.clipped(value) if isinstance(value, str) else value
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..files import write_atomically
+from ..protocol.agent_commands import Assignment
 from ..protocol.run import RunSpec
 from .folder import RunFolder
-from .protocol import Assignment
 from .role_record import claim, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]
@@ -60,7 +60,7 @@ class Role:
         given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
         self.asked: float = given.asked
         self.folder = RunFolder(given.run_folder)
-        self.assignment = Assignment.from_message(json.loads(given.assignment))
+        self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim(self.folder.logs, self.assignment)
         self.spec: RunSpec = self.folder.spec()
         # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and would kill us so.

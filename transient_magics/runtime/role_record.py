@@ -21,7 +21,7 @@ from typing import Any
 from .. import files
 from ..errors import TrainingError
 from ..files import write_atomically
-from .protocol import Assignment
+from ..protocol.agent_commands import Assignment
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Record:
         """None where there is none that can be read."""
         try:
             told = json.loads(path.read_text())
-            return cls(Assignment.from_message(told["assignment"]), _number(told, "pid"), _number(told, "started"))
-        except (OSError, ValueError, KeyError, TypeError, TrainingError):
+            return cls(Assignment.from_dict(told["assignment"]), _number(told, "pid"), _number(told, "started"))
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
 

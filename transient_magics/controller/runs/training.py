@@ -22,6 +22,7 @@ from pathlib import Path
 from ...cloud import BoundedToken, CloudStorage, Reach
 from ...errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
 from ...journal import ClusterState, Event, RunState, VmState, events, metrics, now, read
+from ...protocol.agent_commands import Assignment, Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import from_chief
 from ...remote import MOST_FILES, Connection, follow_across, room
@@ -131,7 +132,8 @@ class Training:
             return
         for vm in vms:
             if vm.role != CONTROLLER and (link := self._link(vm.name)):
-                link.expect(self.name, vm.role, own=not self._model, warm=not self._checked)
+                role = "ps" if vm.role == PARAMETER_SERVER else "worker"
+                link.expect(self.name, role, own=not self._model, warm=not self._checked)
         first = (vm.name for vm in vms if (vm.role, vm.slot, vm.state) == (PARAMETER_SERVER, 0, "ready"))
         self._server = next(first, None)
         if not self._checked or self._token_awaited:
@@ -140,18 +142,18 @@ class Training:
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
         if len(by_slot) < servers:
             return
-        addresses = [f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT + 2 * port}" for slot in range(servers)]
-        common = {"run": self.name, "ps": addresses, "chief": f"{by_slot[0].address}:{CHIEF_PORT + 2 * port}"}
+        addresses = tuple(f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT + 2 * port}" for slot in range(servers))
+        chief = f"{by_slot[0].address}:{CHIEF_PORT + 2 * port}"
         for slot, vm in by_slot.items():
-            role = {"role": "ps", "name": vm.name, "index": slot, "address": vm.address}
-            self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=slot == 0)))
+            given = Assignment(self.name, "ps", vm.name, vm.address, addresses, chief, slot)
+            self._assign(vm.name, Work(given, partial(self._files, with_results=slot == 0)))
         self._chief = by_slot[0].name
         self._chief_known.set()
         for vm in ready:
             if vm.role == WORKER and vm.state == "ready":
                 gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
-                role = {"role": "worker", "name": vm.name, "address": vm.address, "gpu": gpu}
-                self._assign(vm.name, Work({**common, **role}, partial(self._files, with_results=False)))
+                given = Assignment(self.name, "worker", vm.name, vm.address, addresses, chief, gpu=gpu)
+                self._assign(vm.name, Work(given, partial(self._files, with_results=False)))
 
     async def conduct(self) -> None:
         """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
@@ -179,7 +181,7 @@ class Training:
         """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
         self._saved.clear()
         self._unsaved = ""
-        await self.ask_chief("save")
+        await self.ask_chief(Save(run=self.name))
         try:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
                 await self._saved.wait()
@@ -190,9 +192,9 @@ class Training:
         if not await self._in_bucket():
             await self._ship()
 
-    async def ask_chief(self, what: str) -> None:
-        """Have the chief `save` or `evaluate` now. Raises RemoteError."""
-        await self._chief_link().ask({"do": what, "run": self.name})
+    async def ask_chief(self, command: Save | Evaluate) -> None:
+        """Have the chief do so now. Raises RemoteError."""
+        await self._chief_link().ask(command)
 
     async def stop(self, state: Callable[[], RunState]) -> None:
         """End the run where it stands (what `state` says), with a last checkpoint brought home if it can be had."""

@@ -9,7 +9,6 @@ it says `ready` and `lost`, and is cancelled when the VM is gone.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from typing import Any
 
 from ...errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
 from ...journal import now
+from ...protocol.agent_commands import Assign, Assignment, Command, Ping, Role, Stop, Warm
 from ...protocol.checks import parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
 from ...remote import Connection, Reader, Writer, push_bundle
@@ -46,7 +46,7 @@ class Work:
     `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is one of them.
     """
 
-    assignment: Mapping[str, Any]
+    assignment: Assignment
     files: Callable[[], Mapping[str, bytes | Path]]
 
 
@@ -78,7 +78,7 @@ class Link:
         self._agent: tuple[Reader, Writer] | None = None
         self._agent_answers = asyncio.Event()
         self._asking = asyncio.Lock()
-        self._expected: dict[str, tuple[str, bool]] = {}
+        self._expected: dict[str, tuple[Role, bool]] = {}
         self._warm: set[str] = set()
         self._work: dict[str, Work] = {}
         self._finished_runs: list[str] = []
@@ -104,7 +104,7 @@ class Link:
                 return self._connection
             self._connected.clear()
 
-    def expect(self, run: str, role: str, *, own: bool, warm: bool) -> None:
+    def expect(self, run: str, role: Role, *, own: bool, warm: bool) -> None:
         """`assign` or `release` will follow, for this role in `run`; `own`: its model is not one of Tensor2Tensor's.
 
         With `warm` the agent has a fork server for it. That imports all that the role may need: where `assign` follows
@@ -130,7 +130,7 @@ class Link:
         """
         if self._dismissed:
             return
-        run = str(work.assignment["run"])
+        run = work.assignment.run
         known = self._work.get(run)
         if known is None or known.assignment != work.assignment:
             self._work[run] = work
@@ -159,19 +159,19 @@ class Link:
         runs, self._work, self._expected = list(self._work), {}, {}
         for run in runs if self.answering else ():
             with suppress(RemoteError, TrainingError, OSError):
-                await self.ask({"do": "stop", "run": run}, timeout=_DISMISS_SECONDS)
+                await self.ask(Stop(run=run), timeout=_DISMISS_SECONDS)
 
     def recall(self) -> None:
         """It is not deleted after all: it may be given work again."""
         self._dismissed = False
 
-    async def ask(self, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
-        """One request to the agent and its answer. Raises RemoteError or TrainingError (the agent said no)."""
+    async def ask(self, command: Command, timeout: float = 10.0) -> dict[str, Any]:
+        """One command to the agent and its answer. Raises RemoteError or TrainingError (the agent said no)."""
         try:
             async with asyncio.timeout(timeout):
                 await self._agent_answers.wait()
                 async with self._asking:
-                    return await self._exchange(request)
+                    return await self._exchange(command)
         except TimeoutError:
             raise ConnectionLostError(f"The agent on {self.vm} does not answer") from None
 
@@ -250,7 +250,7 @@ class Link:
             self._agent = (reader, writer)
             try:
                 async with asyncio.timeout(_AGENT_ANSWER_SECONDS):
-                    await self._exchange({"do": "ping"})
+                    await self._exchange(Ping())
             except (TimeoutError, RemoteError) as error:
                 log.warning("%s: the agent hangs (%s); another one takes its place", self.vm, error)
                 writer.close()
@@ -273,23 +273,23 @@ class Link:
         while True:
             await asyncio.sleep(1.0)
             if not self._asking.locked():  # a question under way has a limit of its own
-                await self.ask({"do": "ping"}, timeout=15.0)
+                await self.ask(Ping(), timeout=15.0)
 
     async def _enforce_work(self) -> None:
         while True:
             await self._work_changed.wait()
             self._work_changed.clear()
             while self._finished_runs:
-                await self._tell({"do": "stop", "run": self._finished_runs[0]})
+                await self._tell(Stop(run=self._finished_runs[0]))
                 self._finished_runs.pop(0)
             for run, (role, own) in list(self._expected.items()):
                 if run in self._warm:
-                    await self._tell({"do": "warm", "run": run, "role": role, "name": self.vm, "own": own})
+                    await self._tell(Warm(run=run, role=role, name=self.vm, own=own))
             for run, work in list(self._work.items()):
                 assert self._connection
                 await self._bring(self._connection, run, work.files)
                 if self._work.get(run) is work:  # not released meanwhile, as a run that has ended
-                    await self._tell({"do": "assign", **work.assignment, "runs": sorted(self._work)})
+                    await self._tell(Assign.of(work.assignment, tuple(sorted(self._work))))
 
     async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
         """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written
@@ -302,9 +302,9 @@ class Link:
             await connection.put_files(declaration, below=folder)
         self._held[run].set()
 
-    async def _tell(self, request: Mapping[str, Any]) -> None:
+    async def _tell(self, command: Command) -> None:
         try:
-            await self.ask(request, timeout=30.0)
+            await self.ask(command, timeout=30.0)
         except TrainingError as error:  # as from a VM that is about to be taken away
             log.warning("%s: %s", self.vm, error)
 
@@ -344,10 +344,10 @@ class Link:
         except CommandError as error:
             log.info("%s: %s", self.vm, error)  # it was gone already
 
-    async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _exchange(self, command: Command) -> dict[str, Any]:
         assert self._agent
         reader, writer = self._agent
-        writer.write(json.dumps(dict(request)).encode() + b"\n")
+        writer.write(command.line)
         await writer.drain()
         line = await reader.readline()
         if not line:

@@ -14,16 +14,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import TransientError
 from ...files import lock, private_sockets, write_atomically
+from ...protocol.agent_commands import Assign, Assignment, Command, Evaluate, Ping, Save, Stop, Warm, read
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
-from ..protocol import LONGEST_LINE, Assignment, decode, encode, named
+from ..protocol import LONGEST_LINE, encode
 from ..role_record import Record, recorded
 from .starting import ForkServer
 from .supervise import RoleProcess
@@ -165,11 +166,14 @@ class Agent:
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            message = decode(line)
-            if message.get("do") == "ping":  # answered at once, also while a chief takes its time to end
-                return {"ok": True, **self._describe()}
+            command = read(line)
+        except ValueError as error:
+            return {"ok": False, "error": f"the agent was sent what is no command of its: {error}"}
+        try:
+            if isinstance(command, Ping):  # answered at once, also while a chief takes its time to end
+                return {"ok": True, **await self._do(command)}
             async with self._changing:
-                return {"ok": True, **await self._do(message)}
+                return {"ok": True, **await self._do(command)}
         except TransientError as error:
             return {"ok": False, "error": str(error)}
         except (ValueError, OSError) as error:
@@ -179,26 +183,26 @@ class Agent:
         running = [role.describe() for role in self._roles.values() if role.pid is not None]
         return {"pid": os.getpid(), "processes": running}
 
-    async def _do(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        match message.get("do"):
-            case "warm":
-                self._warm(*named(message), own=message.get("own") is True)
-            case "assign":
-                await self._assign(Assignment.from_message(message), message.get("runs"))
-            case "stop":
-                await self._end(lambda run: run == message.get("run"))
-            case "save":
-                self._tell_chief(str(message.get("run")), signal.SIGUSR1)
-            case "evaluate":
-                self._tell_chief(str(message.get("run")), signal.SIGUSR2)
-            case other:
-                raise TransientError(f"unknown command of the agent: {other!r}")
+    async def _do(self, command: Command) -> dict[str, Any]:
+        match command:
+            case Ping():
+                return self._describe()
+            case Warm():
+                self._warm(command)
+            case Assign():
+                await self._assign(command.assignment, command.runs)
+            case Stop():
+                await self._end(lambda run: run == command.run)
+            case Save():
+                self._tell_chief(command.run, signal.SIGUSR1)
+            case Evaluate():
+                self._tell_chief(command.run, signal.SIGUSR2)
         return {}
 
-    def _warm(self, run: str, role: str, name: str, *, own: bool) -> None:
+    def _warm(self, command: Warm) -> None:
         """Have imported what this needs in the run, unless it is that already."""
-        if (run, name) not in self._roles and not self._preempted:
-            self._have_server(own)
+        if (command.run, command.name) not in self._roles and not self._preempted:
+            self._have_server(command.own)
 
     async def _end(self, over: Callable[[str], bool]) -> None:
         """End what is done for the runs that are `over`."""
@@ -207,7 +211,7 @@ class Agent:
         await asyncio.gather(*(role.end() for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
-    async def _assign(self, assignment: Assignment, runs: Any) -> None:
+    async def _assign(self, assignment: Assignment, runs: Sequence[str]) -> None:
         """Be this in the run, and nothing in any that is not among `runs`: a worker is in one, a parameter server's VM
         has a process for each.
 
@@ -218,7 +222,7 @@ class Agent:
             raise TransientError("this VM is about to be taken away")
         if not (self._root / "runs" / assignment.run / "run.json").is_file():
             raise TransientError(f"run.json of {assignment.run} has not been put here yet")
-        others = runs if assignment.role == "ps" and isinstance(runs, list) else ()
+        others = runs if assignment.role == "ps" else ()
         # Nobody may have been left to say that one is over.
         await self._end(lambda run: run != assignment.run and run not in others)
         known = self._roles.get((assignment.run, assignment.name))

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...protocol.agent_commands import Assignment
 from ...protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted, ProcessUnfit
 from ..folder import RunFolder
-from ..protocol import DONE, FAILED, UNFIT, Assignment
+from ..protocol import DONE, FAILED, UNFIT
 from ..role_record import Record, exit_file, lock_file, pid_file, start_time
 from .starting import Adopted, ForkServer, Process, log_file, spawn
 

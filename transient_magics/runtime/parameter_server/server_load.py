@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..protocol import Assignment, encode, host_and_port
+from ...protocol.agent_commands import Assignment
+from ..protocol import encode, host_and_port
 
 EVERY = 1.0
 _PATIENCE = 5.0

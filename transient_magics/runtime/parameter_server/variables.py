@@ -16,10 +16,10 @@ from typing import Any
 
 from ...errors import TrainingError
 from ...files import write_atomically
+from ...protocol.agent_commands import Assignment
 from ...protocol.run import RunSpec
 from ..files.checkpoints import Checkpoints, Saved
 from ..folder import RunFolder
-from ..protocol import Assignment
 from ..role import log
 from ..tf import placement
 from ..tf.graph_mode import tensorflow

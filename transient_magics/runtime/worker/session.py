@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import TrainingError
+from ...protocol.agent_commands import Assignment
 from ...protocol.run import RunSpec
 from ..files.checkpoints import Checkpoints, Saved
 from ..files.delivery import deliver
 from ..folder import RunFolder
-from ..protocol import Assignment
 from ..role import log
 from ..stopwatch import Stopwatch
 from ..tf import placement

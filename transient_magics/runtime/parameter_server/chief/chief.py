@@ -19,6 +19,7 @@ from typing import Any
 
 from ....errors import TrainingError
 from ....files import write_atomically
+from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainFailed, TrainFinished, told
@@ -26,7 +27,7 @@ from ...files import data_files, delivery, vocabularies
 from ...files.checkpoints import Checkpoints
 from ...folder import Lines, RunFolder, append
 from ...programs import shared_records
-from ...protocol import DONE, LONGEST_LINE, Assignment, decode, encode, host_and_port, token_fits
+from ...protocol import DONE, LONGEST_LINE, decode, encode, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
 from ...training.usercode import reason

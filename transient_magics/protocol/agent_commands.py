@@ -1,0 +1,120 @@
+"""What a controller says to the agent of a VM: over its socket, a line for a line.
+
+The answer is `{"ok": true}`, to a ping with the agent's `pid` and its `processes`, or `{"ok": false}` with an `error`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any, Literal, Self
+
+from . import checks, messages
+from .checks import Count, Name
+from .messages import Message, message
+
+Role = Literal["ps", "worker"]
+
+
+def _something(value: Any) -> Any:
+    if not value:
+        raise ValueError("nothing is in it")
+    return value
+
+
+Place = Annotated[str, _something]
+"""An address, of a server with its port."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the controller asks a VM to be in a run: `name`, in the place `index` of the parameter servers at `ps`."""
+
+    run: Name
+    role: Role
+    name: Name
+    address: Place
+    ps: Annotated[tuple[Place, ...], _something]
+    chief: Place
+    index: Count = 0
+    gpu: str = ""
+    """A worker's GPU; empty: none is to be looked for."""
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Assignment:
+        """Read what `to_dict` wrote. Raises ValueError with what is wrong with it."""
+        try:
+            return checks.built(cls, values)
+        except ValueError as error:
+            raise ValueError(f"not an assignment: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The assignment as it is kept."""
+        return asdict(self)
+
+    def arguments(self) -> list[str]:
+        """The assignment as a role's command line."""
+        return ["--assignment", json.dumps(self.to_dict(), separators=(",", ":"))]
+
+
+@message("ping")
+class Ping(Message):
+    """Are you there, and what runs?"""
+
+
+@message("warm")
+class Warm(Message):
+    """The VM will be this in the run: have imported what that takes. `own`: its model is none of Tensor2Tensor's."""
+
+    run: Name
+    role: Role
+    name: Name
+    own: bool = False
+
+
+@message("assign")
+class Assign(Message, Assignment):
+    """Be this, and nothing in any run that is not among `runs`."""
+
+    runs: tuple[Name, ...] = ()
+
+    @classmethod
+    def of(cls, assignment: Assignment, runs: tuple[str, ...]) -> Self:
+        """The command to be this."""
+        return cls(**asdict(assignment), runs=runs)
+
+    @property
+    def assignment(self) -> Assignment:
+        """What to be."""
+        return Assignment(**{each.name: getattr(self, each.name) for each in fields(Assignment)})
+
+
+@message("stop")
+class Stop(Message):
+    """End what the VM does for the run."""
+
+    run: Name
+
+
+@message("save")
+class Save(Message):
+    """Have the run's chief, which is on this VM, write a checkpoint."""
+
+    run: Name
+
+
+@message("evaluate")
+class Evaluate(Message):
+    """Have the run's chief, which is on this VM, evaluate the model as it is."""
+
+    run: Name
+
+
+Command = Ping | Warm | Assign | Stop | Save | Evaluate
+_KNOWN: Mapping[str, type[Command]] = messages.kinds(Command)
+
+
+def read(line: bytes) -> Command:
+    """The command on a line. Raises ValueError where there is none."""
+    return messages.read(line, _KNOWN)
