@@ -124,6 +124,24 @@ def test_one_place_that_has_to_wait_keeps_no_other_waiting(first: str) -> None:
     ], "only workers that were revoked stay away"  # fmt: skip
 
 
+def test_workers_that_wait_for_a_parameter_server_that_never_boots_are_not_paid_for_long() -> None:
+    story = trains(workers(WorkerGroup("cpu", 2), project="mine", idle_seconds=600.0))
+    for server in ("ps-0", "ps-1"):
+        assert not story.state.stranded
+        story.happens(events.VmBootFailed(vm=server, reason="no network"))
+        story.carry_out(story.decisions()).carry_out(story.decisions())
+    assert story.state.stranded
+    story.happens(events.VmRevoked(vm="worker-0", signal="api"))
+    assert story.decisions() == [], "nobody could use another worker"
+    assert story.after(600).decisions() == [DeleteVm("worker-1", "no parameter server for 10 min")]
+    assert story.after(600).decisions() == [BeginDeletion("no parameter server for 20 min")]
+    spec = story.state.spec
+    assert spec
+    story.happens(events.ClusterResized(spec=spec.to_dict()))
+    assert not story.state.stranded, "a resize has it tried again"
+    assert [vm.vm for vm in requests(story.decisions())] == ["ps-2", "worker-2"]
+
+
 def test_a_vm_is_asked_for_as_long_as_it_can_have_booted_before_the_end() -> None:
     story = workers(WorkerGroup("k80", 1), project="mine", max_seconds=7200.0).after(6600)
     story.happens(events.VmRevoked(vm="worker-0", signal="api"))

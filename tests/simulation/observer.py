@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from transient_magics.spec import PARAMETER_SERVER, WORKER
+
 CLOSED = {"stockout": (30.0, 900.0), "quota": (300.0, 3600.0), "quota everywhere": (300.0, 3600.0)}
 DELAYED = {"access": (30.0, 900.0), "other": (2.0, 300.0)}
 SHORTEST, LONGEST = 0.75, 1.25
@@ -103,8 +105,8 @@ class Observer:
         earliest = self._opens(kind, model, zone, SHORTEST)
         if now < earliest - 1e-3:
             self.breaks("closed zones asked", f"{name} is asked for in {zone} {earliest - now:.0f} s before it opens")
-        if self._failed[self._boots_as(slot, kind)] >= MOST_FAILED:
-            self.breaks("asked for nothing", f"{name} is asked for though VMs of its kind did not boot")
+        if self._hopeless(slot, kind):
+            self.breaks("asked for nothing", f"{name} is asked for though VMs of its kind, or servers, did not boot")
         if rival := next((each.name for each in self._of(slot) if each.kind == kind and each.coming_or_there), ""):
             self.breaks("places doubled", f"{name} is asked for in the place of {rival}, which is there")
         self.seen[name] = Seen(name, slot, kind, zone, model, now, hourly)
@@ -218,7 +220,24 @@ class Observer:
         return f"{slot[0]} {kind}"
 
     def _hopeless(self, slot: Slot, kind: str) -> bool:
-        return self._failed[self._boots_as(slot, kind)] >= MOST_FAILED
+        """No VM may be asked for in this place: those like it did not boot, or a worker's parameter server did not."""
+        return (slot[0] == WORKER and self.stranded) or self._failed[self._boots_as(slot, kind)] >= MOST_FAILED
+
+    @property
+    def stranded(self) -> bool:
+        """Whether a parameter server is missing that is asked for no more."""
+        return bool(self._lost_servers)
+
+    @property
+    def stranded_since(self) -> float:
+        """Since when; 0 where it is not, or the last one still exists."""
+        return max((each.gone for each in self._lost_servers), default=0.0)
+
+    @property
+    def _lost_servers(self) -> list[Seen]:
+        latest = [made[-1] for slot, made in self._by_slot.items() if slot[0] == PARAMETER_SERVER]
+        given_up = [each for each in latest if self._failed[self._boots_as(each.slot, each.kind)] >= MOST_FAILED]
+        return [each for each in given_up if not each.coming_or_there]
 
     def _unwanted(self) -> list[str]:
         """VMs that exist, were answered for, and have no place or no use."""

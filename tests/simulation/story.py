@@ -91,6 +91,7 @@ class Story:
     def _wanted(self) -> dict[Slot, Wanted]:
         now, spec = self.clock.now, self._spec
         idle_from = max(self.ready_at, self.run_ended_at) if self.ready_at and not self._training else now
+        idle_from = self.observer.stranded_since or idle_from
         if self.deleted_at or now >= self._ends_at or now - idle_from >= 2 * spec.idle_seconds:
             return {}
         if now - idle_from >= spec.idle_seconds:
@@ -284,6 +285,8 @@ class Story:
     def settle(self) -> None:
         """No fault any more: soon what is declared is there, and nothing else."""
         self.log("weather: fair for good")
+        if self.training:
+            self.training.crashes = 0.0
         self.cloud.weather = Weather()
         self.pass_time(60)
         due = self.observer.settled_by(self.clock.now)
@@ -295,6 +298,7 @@ class Story:
         if not missing and not self.deleted_at and len(ready) < len(self.observer.wanted) - len(self.observer.given_up):
             self.observer.breaks("not healed", f"only {ready} answer")
         hands = any(vm.role == WORKER and vm.state == "ready" for vm in self.steering.state.living)
+        hands = hands and not self.observer.stranded
         if hands and not missing and self.training and not self.training.over and not self.deleted_at:
             before = self.training.step
             self.pass_time(150)

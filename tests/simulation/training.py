@@ -64,6 +64,8 @@ class Training:
         self._excused_until = 0.0
         self._names: dict[int, str] = {}
         self._ending = 0.0
+        self.crashes = 0.0002
+        """How often the chief's process dies between two things that it was told to do."""
         self.over = False
         story.clock.after(TURN, self._turn)
 
@@ -236,7 +238,7 @@ class Training:
         for instruction in self.chief.handle(event, self._story.clock.now):
             if self._process != process:
                 return
-            if self._story.chance.random() < 0.0002:
+            if self._story.chance.random() < self.crashes:
                 self.kill_chief()
                 return
             self._carry_out(instruction)

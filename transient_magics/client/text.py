@@ -195,12 +195,13 @@ def ending_words(state: ClusterState, now: float) -> str:
     if spec is None or state.phase in ("deleting", "deleted"):
         return ""
     said = []
-    if since := state.idle_since:
+    if since := state.stranded_since or state.idle_since:
+        lacking = "without a parameter server" if state.stranded_since else "without a run"
         workers, all_of_it = since + spec.idle_seconds - now, since + 2 * spec.idle_seconds - now
         if workers > 0:
-            said.append(f"without a run, the workers are deleted in {render_duration(workers)}")
+            said.append(f"{lacking}, the workers are deleted in {render_duration(workers)}")
         elif all_of_it > 0:
-            said.append(f"without a run, everything is deleted in {render_duration(all_of_it)}")
+            said.append(f"{lacking}, everything is deleted in {render_duration(all_of_it)}")
     if (left := state.seconds_left(now)) < _NEAR_END_SECONDS:
         said.append(f"its limits end it in {render_duration(max(0.0, left))}")
     text = "; ".join(said)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ..errors import JournalError, TransientError
 from ..protocol import checks
 from ..protocol.run import RunSpec
-from ..spec import ClusterSpec
+from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
@@ -204,6 +204,21 @@ class ClusterState:
             return 0.0
         return max([self.ready_at, *(run.finished_at for run in self.runs.values())])
 
+    @property
+    def stranded(self) -> bool:
+        """Whether a parameter server is missing that is asked for no more, so that no run goes on."""
+        return boot_key(PARAMETER_SERVER, "") in self.given_up and any(map(_is_lost, self._servers))
+
+    @property
+    def stranded_since(self) -> float:
+        """Since when, in seconds since 1970; 0 where it is not, or the last one is just being deleted."""
+        return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0) if self.stranded else 0.0
+
+    @property
+    def _servers(self) -> Iterable[VmState]:
+        """The latest VM in each place of a parameter server."""
+        return {vm.slot: vm for vm in self.vms.values() if vm.role == PARAMETER_SERVER}.values()
+
     def seconds_left(self, now: float) -> float:
         """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of this machine."""
         if self.spec is None:
@@ -228,6 +243,10 @@ class ClusterState:
     def run_of(self, vm: VmState) -> RunState | None:
         """The run that the VM trains in now."""
         return next((run for run in self.runs.values() if not run.over and vm.name in run.workers), None)
+
+
+def _is_lost(vm: VmState) -> bool:
+    return not vm.living or bool(vm.failure)
 
 
 def boot_key(role: str, accelerator: str) -> str:

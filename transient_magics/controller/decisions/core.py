@@ -8,7 +8,8 @@ that was not, and every decision can be replayed from the journal in a test. The
 - each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
   the controller's own among them where it is to run on one;
 - but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
-  has booted: they would be paid for nothing;
+  has booted, and no worker where that is so of a parameter server: they would be paid for nothing, and workers that
+  are there idle;
 - VMs in places that are no longer declared are deleted, and those that will never answer.
 """
 
@@ -162,8 +163,8 @@ def _kept(state: ClusterState, places: list[Place]) -> list[Place]:
 
 
 def idle_seconds(situation: Situation) -> float:
-    """How long the cluster has been ready without a run, in seconds."""
-    since = situation.state.idle_since
+    """Seconds for which the cluster has been ready without a run, or without a parameter server that it could have."""
+    since = situation.state.stranded_since or situation.state.idle_since
     return situation.now - since if since else 0.0
 
 
@@ -179,11 +180,15 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     if spec.max_cost is not None and (state.seconds_left(now) <= 0 or bill(state, now).total >= spec.max_cost):
         return f"the limit of ${spec.max_cost:.2f} is reached"
     if idle_seconds(situation) >= 2 * spec.idle_seconds:
-        return f"no run for {render_duration(2 * spec.idle_seconds)}"
+        return f"{_unused(state)} for {render_duration(2 * spec.idle_seconds)}"
     run = state.run
     if run and not state.active_run and run.spec.when_done == "cluster":
         return f"{run.name} is over"
     return ""
+
+
+def _unused(state: ClusterState) -> str:
+    return "no parameter server" if state.stranded_since else "no run"
 
 
 def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> Iterator[DeleteVm]:
@@ -194,7 +199,8 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
         place = declared.get((vm.role, vm.slot))
         if place is None:
             idle = idle_seconds(situation) >= spec.idle_seconds
-            yield DeleteVm(vm.name, f"no run for {render_duration(spec.idle_seconds)}" if idle else "no longer needed")
+            unused = f"{_unused(state)} for {render_duration(spec.idle_seconds)}"
+            yield DeleteVm(vm.name, unused if idle else "no longer needed")
         elif vm.role == WORKER and not place.fits(vm):
             yield DeleteVm(vm.name, "no longer declared")
         elif vm.failure:
@@ -214,6 +220,8 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         if left < boot_times.least(spec, place.accelerator):
             continue
         if boot_key(place.role, place.accelerator) in state.given_up:
+            continue
+        if place.role == WORKER and state.stranded:
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:

@@ -80,9 +80,10 @@ class Boots:
             None,
         )
         what = "were of no use" if last and last.ready_at else "did not boot"
+        more = "more, and no workers," if state.stranded else "more"
         return (
             f"{' and '.join(sorted(given_up))}: {MOST_FAILED_BOOTS} VMs in a row {what}"
-            f"{f', the last one: {last.failure}' if last else ''}; no more are asked for until the cluster is resized"
+            f"{f', the last one: {last.failure}' if last else ''}; no {more} are asked for until the cluster is resized"
         )
 
     async def _follow(self, name: str) -> None:
