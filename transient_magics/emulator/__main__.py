@@ -24,6 +24,7 @@ from .. import places
 from ..errors import TransientError, UnreachableError
 from .network import isolation
 from .network.isolation import Isolation
+from .network.ownership import open_sources
 from .settings import Settings, find
 
 _PREDECESSOR_SECONDS = 10
@@ -42,7 +43,7 @@ def run(argv: list[str] | None = None) -> int:
     try:
         if options.inside:
             settings = Settings(**json.loads(options.inside))
-            for descriptor in (settings.listening, settings.lock, *settings.tables):
+            for descriptor in (settings.listening, settings.lock, *settings.sources):
                 os.set_inheritable(descriptor, False)
             _serve(settings)
         else:
@@ -108,13 +109,13 @@ def _prepare_and_serve(options: argparse.Namespace) -> None:
         isolation=allowed.value, keep=options.keep, fresh=options.fresh_project,
         linger=_setting(options.linger, before, "linger", 0.0), boot=_setting(options.boot, before, "boot", 1.5),
         notice=_setting(options.notice, before, "notice", 30.0),
-        listening=_listen(options.port, before.get("url", "")), lock=lock, tables=_open_tables(),
+        listening=_listen(options.port, before.get("url", "")), lock=lock, sources=open_sources(),
         holder=holder if same else None, same_network=same,
     )  # fmt: skip
     if allowed is Isolation.NONE:
         _serve(settings)
         return
-    for descriptor in (settings.listening, settings.lock, *settings.tables):
+    for descriptor in (settings.listening, settings.lock, *settings.sources):
         os.set_inheritable(descriptor, True)
     isolation.enter(["--inside", settings.to_json()], holder[0] if settings.same_network and holder else None)
 
@@ -129,15 +130,6 @@ def _serve(settings: Settings) -> None:
     from .server import serve
 
     serve(settings)
-
-
-def _open_tables() -> list[int]:
-    """The kernel's tables of TCP connections, as descriptors that go on showing the host's (see `guard`)."""
-    descriptors: list[int] = []
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(FileNotFoundError):
-            descriptors.append(os.open(path, os.O_RDONLY))
-    return descriptors
 
 
 def _listen(port: int | None, earlier_url: str) -> int:

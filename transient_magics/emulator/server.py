@@ -60,7 +60,7 @@ class _Emulator:
         self._timer: asyncio.TimerHandle | None = None
         self._active, self._serving, self._requests = time.monotonic(), 0, 0
         self._expected_until = self._active + _EXPECTED_SECONDS
-        guard = Guard(settings.tables, settings.owner)
+        guard = Guard(settings.sources, settings.owner)
         self._project = Project(self._state, fresh=settings.fresh)
         self._storage = Endpoint(self._state / "storage", self._project)
         self._operations = Operations(Store(self._state / "operations"))

@@ -25,7 +25,7 @@ class Settings:
     fresh: bool = False
     listening: int = -1
     lock: int = -1
-    tables: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
     holder: list[Any] | None = None
     same_network: bool = False
 

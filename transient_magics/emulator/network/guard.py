@@ -6,28 +6,26 @@ in a browser has forged, would be a way to a shell. The kernel tells whose the o
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
+from .ownership import belongs
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FROM_A_VM = "from a VM"
 """Marks a request that a VM's metadata server has let in."""
 _LOCAL_NAMES = ("127.0.0.1", "localhost")
-_OPEN = ("01", "08")  # ESTABLISHED, CLOSE_WAIT
 _OWN_SITE = (None, "none", "same-origin")
 
 
 class Guard:
     """Answers whether a request may be served. `owner` is the user's number outside of any namespace,
-    `tables` the kernel's lists of TCP connections, opened there."""
+    `sources` what tells of the kernel's connections, opened there (`ownership`)."""
 
-    def __init__(self, tables: list[int], owner: int) -> None:
-        self._tables, self._owner = tables, owner
+    def __init__(self, sources: list[int], owner: int) -> None:
+        self._sources, self._owner = sources, owner
         self._known: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
 
     def allows(self, request: web.BaseRequest) -> bool:
@@ -40,6 +38,11 @@ class Guard:
             self._known[transport] = bool(here and there) and self._belongs(there[:2], here[:2])
         return self._known[transport]
 
+    def _belongs(self, client: tuple[str, int], server: tuple[str, int]) -> bool:
+        if not self._sources:
+            return True  # Not Linux: the kernel does not tell, and VMs have no address of their own.
+        return belongs(self._sources, self._owner, client, server)
+
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """For aiohttp: refuses with 403. What comes from a VM has been looked at there."""
@@ -51,20 +54,6 @@ class Guard:
             raise web.HTTPForbidden(text="This emulator belongs to another user of this machine.\n")
         return await handler(request)
 
-    def _belongs(self, client: tuple[str, int], server: tuple[str, int]) -> bool:
-        if not self._tables:
-            return True  # Not Linux: the kernel has no such table, and VMs have no address of their own.
-        wanted = {(_hex(client, six), _hex(server, six)) for six in (False, True)}
-        return any(
-            (fields[1], fields[2]) in wanted
-            and int(fields[7]) == self._owner
-            # A connection that nobody holds any more is written down as root's, whoever opened it.
-            and fields[3] in _OPEN
-            and fields[9] != "0"
-            for table in self._tables
-            for fields in map(str.split, _read(table).splitlines()[1:])
-        )
-
 
 def from_a_page(request: web.BaseRequest, names: tuple[str, ...] = ()) -> bool:
     """Whether a web page may be behind a request: it says so, or it takes us for a host other than `names`.
@@ -75,20 +64,3 @@ def from_a_page(request: web.BaseRequest, names: tuple[str, ...] = ()) -> bool:
     host = name if mark else request.host
     known = host in names if names else host.replace(".", "").isdigit() or host == "metadata.google.internal"
     return not known or "Origin" in request.headers or request.headers.get("Sec-Fetch-Site") not in _OWN_SITE
-
-
-def _hex(place: tuple[str, int], six: bool) -> str:
-    """An address as the table writes it: words of the machine's byte order, in hexadecimal."""
-    packed = socket.inet_aton(place[0])
-    if six:
-        packed = bytes(10) + b"\xff\xff" + packed
-    words = struct.unpack(f"={len(packed) // 4}I", packed)
-    return "".join(f"{word:08X}" for word in words) + f":{place[1]:04X}"
-
-
-def _read(table: int) -> str:
-    os.lseek(table, 0, os.SEEK_SET)
-    parts: list[bytes] = []
-    while part := os.read(table, 1 << 16):
-        parts.append(part)
-    return b"".join(parts).decode()
