@@ -197,7 +197,7 @@ def ending_words(state: ClusterState, now: float) -> str:
     said = []
     if since := state.stranded_since or state.idle_since:
         lacking = "without a parameter server" if state.stranded_since else "without a run"
-        workers, all_of_it = since + spec.idle_seconds - now, since + 2 * spec.idle_seconds - now
+        workers, all_of_it = since + spec.idle_seconds - now, since + spec.idle_end_seconds - now
         if workers > 0:
             said.append(f"{lacking}, the workers are deleted in {render_duration(workers)}")
         elif all_of_it > 0:

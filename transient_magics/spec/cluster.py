@@ -174,6 +174,11 @@ class ClusterSpec:
         return replace(self, end_hourly=self.most_hourly + more * dearest)
 
     @property
+    def idle_end_seconds(self) -> float:
+        """Without a run for so long the whole cluster is deleted; its workers go after `idle_seconds`."""
+        return 2 * self.idle_seconds
+
+    @property
     def ends_at(self) -> float:
         """The one moment (seconds since 1970) at which Compute Engine itself deletes every VM of this cluster."""
         seconds = self.max_seconds

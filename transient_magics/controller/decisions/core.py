@@ -179,8 +179,8 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"the limit of {render_duration(spec.max_seconds)} is reached"
     if spec.max_cost is not None and (state.seconds_left(now) <= 0 or bill(state, now).total >= spec.max_cost):
         return f"the limit of ${spec.max_cost:.2f} is reached"
-    if idle_seconds(situation) >= 2 * spec.idle_seconds:
-        return f"{_unused(state)} for {render_duration(2 * spec.idle_seconds)}"
+    if idle_seconds(situation) >= spec.idle_end_seconds:
+        return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     run = state.run
     if run and not state.active_run and run.spec.when_done == "cluster":
         return f"{run.name} is over"
