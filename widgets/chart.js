@@ -5,7 +5,8 @@
  */
 
 import uPlot from "uplot";
-import { OWN_KEYS, clock, colour, day, element, keyed, number, setAttribute, setText } from "./page.js";
+import { clock, number, timeLabels } from "./figures.js";
+import { OWN_KEYS, colour, element, keyed, setAttribute, setText } from "./page.js";
 
 const MARKS = { revoked: "bad", checkpoint: "quiet", evaluation: "good" };
 const NEAR_PIXELS = 5;
@@ -20,6 +21,7 @@ export function sharedAxis() {
     key: `transient-${(axes += 1)}`,
     charts,
     byStep: false,
+    /** @type {[number, number] | null} */
     zoom: null,
     zoomTo(from, to) {
       this.zoom = from === null || !(to > from) ? null : [from, to];
@@ -34,23 +36,10 @@ export function sharedAxis() {
   };
 }
 
-/** Times of day; a day that begins is named at its first label. */
-function timeLabels(_, splits, __, ___, step) {
-  const today = day(Date.now() / 1000);
-  let before = splits[0] === undefined || day(splits[0]) === day(splits.at(-1)) ? today : "";
-  return splits.map((at) => {
-    if (at === null) return "";
-    const [now, time] = [day(at), clock(at, step < 60)];
-    const said = now === before ? time : time === "00:00" ? now : `${now} ${time}`;
-    before = now;
-    return said;
-  });
-}
-
 /** The points that no line leads to or from, or all of them where they are few. */
 function lonely({ data }, series) {
   const values = data[series];
-  const known = values.map((value, index) => index).filter((index) => (values[index] ?? null) !== null);
+  const known = [...values.keys()].filter((index) => (values[index] ?? null) !== null);
   if (known.length < FEW) return known;
   return known.filter((index) => (values[index - 1] ?? null) === null && (values[index + 1] ?? null) === null);
 }
@@ -67,12 +56,14 @@ export function lineChart(title, axis, { height }) {
   const names = element("div", { class: "transient-names", hidden: "" });
   const told = element("span", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const node = element("figure", { class: "transient-chart", tabindex: "0", role: "group", ...OWN_KEYS }, element("figcaption", {}, name, readout), room, names, told);
+  /** @type {any} */
   let plot = null;
   let drawing = null;
   let shape = "";
 
   const line = (curve) => () => (curve.colour.startsWith("--") ? colour(node, curve.colour.slice(2)) : curve.colour);
 
+  /** @returns {any} */
   function options() {
     const small = { stroke: () => colour(node, "faint"), grid: { stroke: () => colour(node, "grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const bands = drawing.curves.flatMap((curve, index) =>
@@ -84,7 +75,7 @@ export function lineChart(title, axis, { height }) {
         bind: { dblclick: () => () => { axis.zoomTo(null); return null; } },
       },
       scales: {
-        x: { time: !axis.byStep, range: (_, low, high) => axis.zoom ?? spread(...reaching(low, high, "x")) },
+        x: { time: !axis.byStep, range: (_, low, high) => axis.zoom ?? spread(reaching(low, high, "x")) },
         y: { distr: drawing.log ? 3 : 1, range: (_, first, most) => {
           const [low, high] = reaching(first, most, "y");
           if (low === null) return [drawing.log ? 0.1 : 0, 1];
@@ -94,7 +85,7 @@ export function lineChart(title, axis, { height }) {
         } },
       },
       axes: [
-        { ...small, size: 25, gap: 6, space: 72, ...(axis.byStep ? {} : { incrs: TIME_STEPS }), values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : timeLabels },
+        { ...small, size: 25, gap: 6, space: 72, ...(axis.byStep ? {} : { incrs: TIME_STEPS }), values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : (_, splits, __, ___, step) => timeLabels(splits, step) },
         { ...small, size: 40, gap: 4, space: 26, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
       ],
       series: [{}, ...drawing.curves.map((curve) => ({
@@ -107,18 +98,20 @@ export function lineChart(title, axis, { height }) {
   }
 
   /** From `low` to `high`, and as far as the marks are (those that are seen, where it is about their height). */
+  /** @param {number | null} low @param {number | null} high @param {"x" | "y"} where @returns {[number, number] | [null, null]} */
   function reaching(low, high, where) {
     const seen = ({ x }) => where === "x" || !axis.zoom || (x >= axis.zoom[0] && x <= axis.zoom[1]);
     const places = drawing.marks.filter(seen).map((mark) => mark[where])
       .filter((place) => Number.isFinite(place) && !(where === "y" && drawing.log && place <= 0));
-    const all = low === null ? places : [low, high, ...places];
+    const all = low === null || high === null ? places : [low, high, ...places];
     if (!all.length) return [null, null];
     const [least, most] = [Math.min(...all), Math.max(...all)];
     return where === "x" ? [least, most + (places.includes(most) ? 0.015 * (most - least) : 0)] : [least, most];
   }
 
-  function spread(low, high) {
-    return low === high ? [low - 1, high + 1] : [low, high];
+  /** @param {[number, number] | [null, null]} ends */
+  function spread([low, high]) {
+    return low !== null && low === high ? [low - 1, low + 1] : [low, high];
   }
 
   function drawMarks({ ctx, bbox, valToPos }) {
@@ -188,7 +181,7 @@ export function lineChart(title, axis, { height }) {
 
   function move(by) {
     const [x] = plot.data;
-    const visible = x.map((at, index) => index).filter((index) => x[index] >= plot.scales.x.min && x[index] <= plot.scales.x.max);
+    const visible = [...x.keys()].filter((index) => x[index] >= plot.scales.x.min && x[index] <= plot.scales.x.max);
     const place = visible.indexOf(plot.cursor.idx);
     const index = visible[place < 0 ? visible.length - 1 : Math.min(visible.length - 1, Math.max(0, place + by))];
     if (index === undefined) return;

@@ -8,10 +8,11 @@
 
 import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
+import { money, when } from "./figures.js";
 import { vmTable } from "./lanes.js";
 import { kernelLink } from "./link.js";
 import { mount } from "./mount.js";
-import { ASKS, OWN_KEYS, TONES, asking, element, hush, money, setAttribute, setText, when } from "./page.js";
+import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } from "./page.js";
 import { trainingSection } from "./training.js";
 
 const ANNOUNCE_SECONDS = 5;
@@ -45,6 +46,7 @@ function resizing(send) {
   const no = element("button", { type: "button", text: "Not now" });
   const question = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Resize?", hidden: "" }, words, yes, no);
   const open = element("button", { type: "button", text: "Resize", "aria-expanded": "false", ...ASKS, onclick: () => toggle(form.hidden) });
+  /** @type {import("./snapshot").Question} */
   let asked = {};
   function toggle(shown) {
     form.hidden = !shown;
@@ -61,6 +63,7 @@ function resizing(send) {
   for (const box of [form, question]) box.addEventListener("keydown", (event) => { if (event.key === "Escape") { if (asked.text) send({ do: "nothing" }); toggle(false); } });
   return {
     open, form, question,
+    /** @param {import("./snapshot").Frame} view */
     update(view) {
       open.hidden = view.focus || view.over || view.phase === "deleting";
       if (open.hidden) form.hidden = true;
@@ -77,6 +80,7 @@ function resizing(send) {
 function render({ model, el }) {
   const link = kernelLink(model, () => draw());
   const send = link.send;
+  /** @type {import("./snapshot").Frame} */
   let view = model.get("view");
   let received = performance.now();
   const elapsed = () => (link.lost ? 0 : (performance.now() - received) / 1000);  // of what is not heard of, nothing is known

@@ -102,7 +102,7 @@ function render({ model, el }) {
       await navigator.clipboard.writeText(offer.line);
       setText(said, "Copied.");
     } catch {
-      getSelection().selectAllChildren(line);
+      getSelection()?.selectAllChildren(line);
       setText(said, "Marked: copy it with the keyboard.");
     }
   } });

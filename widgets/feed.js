@@ -1,6 +1,13 @@
 /* What a cluster costs, and what happened to it. */
 
-import { OWN_KEYS, choice, element, fact, keyed, money, setAttribute, setText, when } from "./page.js";
+import { money, when } from "./figures.js";
+import { OWN_KEYS, choice, element, fact, keyed, setAttribute, setText } from "./page.js";
+
+/** What has cost `total` costs some hours later; NaN where that is not known.
+ * @param {import("./snapshot").Figure} total @param {import("./snapshot").Figure} hourly @param {number} hours */
+export function later(total, hourly, hours) {
+  return total === null || hourly === null ? NaN : total + hourly * hours;
+}
 
 /** `update(view, elapsed)`: the meter goes on by itself in the seconds that have elapsed since the snapshot. */
 export function costSection() {
@@ -17,11 +24,12 @@ export function costSection() {
   const foot = element("div", { class: "transient-foot" });
   const node = element("section", { "aria-label": "Cost" },
     element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), meter, limit, transfer, foot, ending);
+  /** @param {import("./snapshot").View} view @param {number} elapsed */
   node.update = (view, elapsed) => {
     const cost = view.cost;
     const hours = view.over ? 0 : elapsed * (cost.pace || 0) / 3600;
-    const now = cost.total + cost.hourly * hours;
-    const full = cost.on_demand + cost.on_demand_hourly * hours;
+    const now = later(cost.total, cost.hourly, hours);
+    const full = later(cost.on_demand, cost.on_demand_hourly, hours);
     total.set(money(now));
     rate.set(money(cost.hourly));
     onDemand.set(money(full));
@@ -48,6 +56,7 @@ const FAMILIES = [["", "all events"], ["VMs", "VMs"], ["training", "training"], 
 
 /** The latest events, first the newest, of a kind or with a word in them. */
 export function eventSection() {
+  /** @type {import("./snapshot").Said[]} */
   let events = [];
   let family = "";
   let now = 0;

@@ -4,7 +4,8 @@
  * arrow keys once a lane has the focus, say what a bar is. Of many VMs some have a lane until all are asked for.
  */
 
-import { ASKS, OWN_KEYS, TONES, choice, clock, disable, duration, element, keyed, number, setAttribute, setText, when } from "./page.js";
+import { clock, duration, number, when } from "./figures.js";
+import { ASKS, OWN_KEYS, TONES, choice, disable, element, keyed, setAttribute, setText } from "./page.js";
 
 const WIDTH = 1000;
 const HEIGHT = 24;
@@ -15,13 +16,17 @@ const ENDS = ["revoked", "refused", "deleted"];
 const STALE_SECONDS = 15;
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
+/** @type {Partial<import("./snapshot").Curves>} */
+const NOTHING = {};
+
 /** The state of the table that its lanes share: the time from where to where, and how high the fastest line is. */
-const SPAN = { from: 0, to: 1, fastest: 0, curves: {} };
+const SPAN = { from: 0, to: 1, fastest: 0, curves: NOTHING };
 
 function bar(state, x, width) {
   return `M${x.toFixed(1)} ${HEIGHT / 2 - HALF[state]}h${width.toFixed(1)}v${2 * HALF[state]}H${x.toFixed(1)}z`;
 }
 
+/** @param {import("./snapshot").Part[]} life @param {string} name @param {boolean} own @param {typeof SPAN} span */
 function bars(life, name, own, span) {
   const paths = Object.fromEntries(STATES.map((state) => [state, ""]));
   const scale = WIDTH / Math.max(1, span.to - span.from);
@@ -36,6 +41,7 @@ function bars(life, name, own, span) {
   return paths;
 }
 
+/** @param {import("./snapshot").Part[]} life @param {typeof SPAN} span */
 function line(life, span) {
   const { time = [], workers = {} } = span.curves;
   const scale = WIDTH / Math.max(1, span.to - span.from);
@@ -52,7 +58,8 @@ function line(life, span) {
   return path;
 }
 
-function partWords([vm, state, begin, end], speed, now) {
+/** What a part of a life was. @param {import("./snapshot").Part} part @param {import("./snapshot").Figure | undefined} speed @param {number} now */
+export function partWords([vm, state, begin, end], speed, now) {
   if (ENDS.includes(state)) return `${vm} was ${state} at ${clock(begin)}`;
   const words = state === "ready" ? "running" : state === "leaving" ? "under notice" : state;
   const until = end ? `to ${clock(end)}` : "until now";
@@ -60,6 +67,7 @@ function partWords([vm, state, begin, end], speed, now) {
   return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;
 }
 
+/** @param {typeof SPAN} span */
 function lane(span, tell) {
   const before = element("g", { class: "transient-before" });
   const own = element("g");
@@ -72,6 +80,7 @@ function lane(span, tell) {
   const drawn = [[before, false, paths(before)], [own, true, paths(own)]];
   const node = element("svg", { class: "transient-lane", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "slider", tabindex: "-1", "aria-valuemin": 1 },
     before, own, speed);
+  /** @type {import("./snapshot").Lane} */
   let vm;
   let chosen = -1;
   const speedAt = (name, at) => {
@@ -121,7 +130,7 @@ function lane(span, tell) {
 }
 
 function row(span, send, now, tell) {
-  return (first) => {
+  return (/** @type {import("./snapshot").Lane} */ first) => {
     const name = element("th", { scope: "row", title: first.terms }, element("span", { text: first.name }));
     const where = element("span", { class: "transient-where" });
     if (first.role === "parameter server") name.append(element("abbr", { class: "transient-tag", title: "parameter server", text: "PS" }));
@@ -139,6 +148,7 @@ function row(span, send, now, tell) {
     const node = element("tr", {}, name, machine, zone, element("td", { class: "transient-life" }, life), element("td", {}, state), element("td", {}, revoke));
     let vm = first;
     node.lane = life;
+    /** @param {import("./snapshot").Lane} next */
     node.update = (next) => {
       if (next.state !== vm.state) disable(revoke, false);
       vm = next;
@@ -185,6 +195,7 @@ function strip(changed) {
   } });
   const node = element("div", { class: "transient-strip", role: "group", "aria-label": "All VMs" }, words, cells, all);
   node.all = false;
+  /** @param {import("./snapshot").Lane[]} vms */
   node.update = (vms) => {
     node.hidden = vms.every((vm) => vm.first);
     if (node.hidden) return;
@@ -208,6 +219,7 @@ function strip(changed) {
 export function vmTable(send, now) {
   const span = { ...SPAN };
   let shown = "";
+  /** @type {import("./snapshot").View} */
   let view;
   const body = element("tbody", OWN_KEYS);
   const many = strip(() => node.update(view, span.curves));
@@ -258,6 +270,7 @@ export function vmTable(send, now) {
     setText(to, view.until ? clock(view.until) : Date.now() / 1000 - end > STALE_SECONDS ? clock(end) : "now");
     zoom.hidden = end - view.since < 600;
   }
+  /** @param {import("./snapshot").View} next @param {Partial<import("./snapshot").Curves>} curves */
   node.update = (next, curves) => {
     view = next;
     node.hidden = !view.vms.length;

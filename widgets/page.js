@@ -1,4 +1,4 @@
-/* What all panels share: making elements, changing only what differs, figures, colours, and buttons that ask first.
+/* What all panels share: making elements, changing only what differs, colours, and buttons that ask first.
  *
  * Whatever comes from the kernel is set as text or as an attribute that holds text, never as markup.
  */
@@ -10,9 +10,10 @@ export const TONES = {
   revoked: "bad", failed: "bad",
 };
 
-/** An element: tag, attributes (text: its text, onclick: ...), children. */
+/** An element: tag, attributes (text: its text, onclick: ...), children; it may get methods of its own.
+ * @param {string} tag @param {Record<string, any>} [attributes] @param {(Node | string)[]} children @returns {any} */
 export function element(tag, attributes = {}, ...children) {
-  const svg = ["svg", "path", "g", "title"].includes(tag);
+  const svg = ["svg", "path", "g", "title", "circle", "text"].includes(tag);
   const node = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "text") node.textContent = value;
@@ -49,48 +50,6 @@ export function keyed(parent, items, key, make) {
     child.update?.(item);
   });
   for (const child of before.values()) child.remove();
-}
-
-export function money(dollars) {
-  if (!Number.isFinite(dollars)) return "-";
-  const digits = dollars < 0.00005 ? 2 : dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2;
-  return "$" + dollars.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-}
-
-export function clock(at, seconds = true) {
-  if (!Number.isFinite(at)) return "-";
-  const text = new Date(at * 1000).toLocaleTimeString("en-GB");
-  return seconds ? text : text.slice(0, 5);
-}
-
-/** The day of a moment: 23 Nov. */
-export function day(at) {
-  return new Date(at * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
-}
-
-/** The time of day, with the day where that is not the one of `now`. */
-export function when(at, now) {
-  return day(at) === day(now) ? clock(at) : `${day(at)} ${clock(at)}`;
-}
-
-/** Names as people count: worker-9 before worker-10. */
-export function inOrder(names) {
-  return [...names].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
-}
-
-/** A measured value in three significant digits. */
-export function number(value) {
-  if (!Number.isFinite(value)) return "-";
-  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(3)));
-}
-
-/** Seconds in words: 42 s, 3 min 5 s, 2 h 10 min. */
-export function duration(seconds) {
-  const whole = Math.max(0, Math.round(seconds));
-  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-  if (hours) return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
-  if (minutes) return rest ? `${minutes} min ${rest} s` : `${minutes} min`;
-  return `${rest} s`;
 }
 
 /** Where keys mean something of our own, the notebook must not take them for its shortcuts (0 0 restarts the kernel). */

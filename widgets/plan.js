@@ -2,52 +2,14 @@
  * kernel, which searches again; a cluster that is picked puts its line into the next cell.
  */
 
+import { money } from "./figures.js";
 import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
-import { element, keyed, money, setText } from "./page.js";
+import { element, keyed, setText } from "./page.js";
+import { scale } from "./scale.js";
 
 const WAIT_MS = 250;
 const BOX = { width: 760, height: 280, left: 56, right: 14, top: 12, bottom: 30 };
-const TICKS = 4;
-
-/** From values to coordinates, by their logarithm where they span more than a factor of five. */
-function scale(values, begin, end) {
-  let low = Math.min(...values);
-  let high = Math.max(...values);
-  const margin = 0.06 * (high - low) || 0.1 * high || 1;
-  low = Math.max(low - margin, 0.5 * low);
-  high += margin;
-  const bent = low > 0 && high / low > 5 ? Math.log : (value) => value;
-  const place = (value) => begin + ((bent(value) - bent(low)) / (bent(high) - bent(low))) * (end - begin);
-  place.shows = (value) => value >= low && value <= high;
-  place.high = high;
-  place.ticks = (unit) => (bent === Math.log ? evenly : round)(low / unit, high / unit).map((value) => value * unit);
-  return place;
-}
-
-/** Values evenly apart by their logarithm, to two digits. */
-function evenly(low, high) {
-  return [...Array(TICKS).keys()].map((index) => Number((low * (high / low) ** ((index + 0.5) / TICKS)).toPrecision(2)));
-}
-
-/** About TICKS round values. */
-function round(low, high) {
-  const power = 10 ** Math.floor(Math.log10((high - low) / TICKS));
-  const step = power * [1, 2, 5, 10].find((factor) => (high - low) / (power * factor) <= TICKS + 1);
-  const first = Math.ceil(low / step);
-  return [...Array(Math.floor(high / step) - first + 1).keys()].map((index) => (first + index) * step);
-}
-
-function drawn(tag, attributes, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "text") node.textContent = value;
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value);
-  }
-  node.append(...children);
-  return node;
-}
 
 function time(hours) {
   return hours < 1 ? `${Number((60 * hours).toPrecision(3))} min` : `${Number(hours.toPrecision(3))} h`;
@@ -160,15 +122,15 @@ function render({ model, el }) {
     const [x, y] = [across(point.hours), up(point.dollars)];
     const [left, right] = point.hours_interval.map(across);
     const [low, high] = point.dollars_interval.map(up);
-    const node = drawn("g", {
+    const node = element("g", {
       tabindex: -1, role: "button", "aria-label": point.words, class: point.best ? "transient-plan-best" : "transient-plan-point",
       onclick: () => pick(point.line),
       onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(point.line); } },
     },
-    drawn("title", { text: point.words }),
-    drawn("path", { d: `M${left} ${y}H${right}M${x} ${low}V${high}` }),
-    drawn("circle", { cx: x, cy: y, r: 4.5 }));
-    if (point.knee) node.append(drawn("circle", { cx: x, cy: y, r: 9, class: "transient-plan-knee" }));
+    element("title", { text: point.words }),
+    element("path", { d: `M${left} ${y}H${right}M${x} ${low}V${high}` }),
+    element("circle", { cx: x, cy: y, r: 4.5 }));
+    if (point.knee) node.append(element("circle", { cx: x, cy: y, r: 9, class: "transient-plan-knee" }));
     return node;
   }
 
@@ -204,19 +166,19 @@ function render({ model, el }) {
     const floor = BOX.height - BOX.bottom;
     const chosen = [...plot.querySelectorAll("[tabindex]")].indexOf(document.activeElement);
     const dots = view.front.map((each) => dot(each, across, up));
-    plot.replaceChildren(drawn("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "group", "aria-label": "Time against cost" },
-      drawn("path", { class: "transient-plan-axes", d: `M${BOX.left} ${BOX.top}V${floor}H${BOX.width - BOX.right}` }),
-      drawn("path", { class: "transient-plan-grid", d: [
+    plot.replaceChildren(element("svg", { viewBox: `0 0 ${BOX.width} ${BOX.height}`, role: "group", "aria-label": "Time against cost" },
+      element("path", { class: "transient-plan-axes", d: `M${BOX.left} ${BOX.top}V${floor}H${BOX.width - BOX.right}` }),
+      element("path", { class: "transient-plan-grid", d: [
         ...across.ticks(across.high < 1 ? 1 / 60 : 1).map((tick) => `M${across(tick)} ${BOX.top}V${floor}`),
         ...up.ticks(1).map((tick) => `M${BOX.left} ${up(tick)}H${BOX.width - BOX.right}`),
       ].join("") }),
-      drawn("text", { x: BOX.width - BOX.right, y: floor - 6, "text-anchor": "end", text: "time" }),
-      drawn("text", { x: BOX.left + 6, y: BOX.top + 10, text: "cost" }),
-      ...across.ticks(across.high < 1 ? 1 / 60 : 1).map((tick) => drawn("text", { x: across(tick), y: floor + 17, "text-anchor": "middle", text: time(tick) })),
-      ...up.ticks(1).map((tick) => drawn("text", { x: BOX.left - 7, y: up(tick) + 4, "text-anchor": "end", text: money(tick) })),
+      element("text", { x: BOX.width - BOX.right, y: floor - 6, "text-anchor": "end", text: "time" }),
+      element("text", { x: BOX.left + 6, y: BOX.top + 10, text: "cost" }),
+      ...across.ticks(across.high < 1 ? 1 / 60 : 1).map((tick) => element("text", { x: across(tick), y: floor + 17, "text-anchor": "middle", text: time(tick) })),
+      ...up.ticks(1).map((tick) => element("text", { x: BOX.left - 7, y: up(tick) + 4, "text-anchor": "end", text: money(tick) })),
       ...view.points.filter((each) => across.shows(each.hours) && up.shows(each.dollars))
-        .map((each) => drawn("circle", { class: "transient-plan-other", cx: across(each.hours), cy: up(each.dollars), r: 2 })),
-      drawn("path", { class: "transient-plan-front", d: "M" + view.front.map((each) => `${across(each.hours)} ${up(each.dollars)}`).join("L") }),
+        .map((each) => element("circle", { class: "transient-plan-other", cx: across(each.hours), cy: up(each.dollars), r: 2 })),
+      element("path", { class: "transient-plan-front", d: "M" + view.front.map((each) => `${across(each.hours)} ${up(each.dollars)}`).join("L") }),
       ...dots));
     rove(dots, Math.min(chosen, dots.length - 1));
     keyed(head, view.header, (text) => text, (text) => element("th", { scope: "col", text }));

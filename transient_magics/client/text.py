@@ -46,7 +46,7 @@ def number(value: float | None) -> str:
     """A measured value in three significant digits, without an exponent where that reads well."""
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def scores(metrics: Mapping[str, float]) -> dict[str, float]:

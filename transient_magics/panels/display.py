@@ -164,7 +164,7 @@ class Display:
             self._panel = ClusterPanel(shown, self._curves(), self.ask)
         return self._panel
 
-    def _curves(self) -> dict[str, Any]:
+    def _curves(self) -> Mapping[str, Any]:
         run = shown_run(self._state, self._run)
         return curves(self._state, run, self._measured.series_of(run.name)) if run else {}
 

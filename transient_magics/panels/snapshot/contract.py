@@ -1,5 +1,6 @@
-"""What a kernel sends to the page of a cluster's panel: a snapshot of these forms, and the number of their version.
+"""What a kernel sends to the page of a cluster's panel: snapshots of these forms, and the number of their version.
 
+The page's code is checked against them as `widgets/snapshot.d.ts`, which `tools/page_types.py` writes from this module.
 Whoever changes a form so that an older page would misread it raises VERSION here and in `widgets/contract.js`. Page and
 kernel are of one version as a rule, because the page gets its code from the kernel; where they are not (a page that was
 open while the package was renewed), it says so. A figure that is not known is None and never NaN, which is no JSON.
@@ -9,13 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from ...client import text
 
 VERSION = 1
+Figure = float | None
+"""A measured or computed value, None where it is not known."""
 Part = tuple[str, str, float, float]
 """A part of a VM's life: its name, its state, from and to in seconds since 1970, to 0 for what goes on."""
+Mark = tuple[str, float, int | None, str] | tuple[str, float, int | None, str, Figure]
+"""On the curves: `revoked`, `checkpoint` or `evaluation`, when, at which step, in words; of an evaluation its loss."""
 
 
 class Lane(TypedDict):
@@ -40,11 +45,11 @@ class Cost(TypedDict):
 
     limit_words: str
     limit_used: float
-    total: float
-    hourly: float
+    total: Figure
+    hourly: Figure
     pace: float
-    on_demand: float
-    on_demand_hourly: float
+    on_demand: Figure
+    on_demand_hourly: Figure
     total_words: str
     hourly_words: str
     on_demand_words: str
@@ -52,6 +57,15 @@ class Cost(TypedDict):
     projected_words: str
     transfer_words: str
     source: str
+
+
+class End(TypedDict):
+    """Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per second."""
+
+    time: float
+    step: int
+    loss: Figure
+    speed: Figure
 
 
 class Training(TypedDict):
@@ -65,8 +79,8 @@ class Training(TypedDict):
     step: int
     steps: int
     forecast: str
-    facts: list[list[str]]
-    end: dict[str, Any] | None
+    facts: list[tuple[str, str]]
+    end: End | None
     stoppable: bool
 
 
@@ -102,6 +116,69 @@ class View(TypedDict):
     cost: Cost
     ending: str
     events: list[Said]
+
+
+class Notice(TypedDict):
+    """What became of something that the page asked for."""
+
+    text: NotRequired[str]
+    tone: NotRequired[str]
+
+
+class Question(TypedDict):
+    """What a change of the workers means; empty where none is asked."""
+
+    spec: NotRequired[str]
+    text: NotRequired[str]
+
+
+class Frame(View):
+    """A snapshot as it is sent. `heard`: the name of the page's wish that was taken up last."""
+
+    notice: Notice
+    question: Question
+    heard: str
+
+
+class OfWorker(TypedDict):
+    """Columns of one worker: steps per second, examples or tokens per step, steps of others meanwhile."""
+
+    speed: list[Figure]
+    batch: NotRequired[list[Figure]]
+    staleness: NotRequired[list[Figure]]
+
+
+class Columns(TypedDict):
+    """Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers could be."""
+
+    time: list[float]
+    step: list[float]
+    loss: list[Figure]
+    speed: list[Figure]
+    expected: list[Figure]
+    workers: dict[str, OfWorker]
+
+
+class Curves(Columns):
+    """What the charts of `run` are drawn from.
+
+    `below`: the share of the expected speed below which the run is called slow (0: never); `width`: seconds of a row
+    (0: not told); `unnamed`: there are more workers than are told apart.
+    """
+
+    run: str
+    below: float
+    width: float
+    unnamed: bool
+    end: End | None
+    marks: list[Mark]
+
+
+class Log(TypedDict):
+    """The last lines that a worker wrote; empty before anybody asked."""
+
+    worker: NotRequired[str]
+    text: NotRequired[str]
 
 
 def sound(value: Any) -> Any:

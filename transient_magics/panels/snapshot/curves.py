@@ -12,21 +12,21 @@ from typing import Any
 
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
-from .contract import finite, sound
+from .contract import Curves, End, Mark, finite, sound
 
 _MOST_MARKS = 200
 _HOLE = 2.5  # times as long as between others: more than one span is missing
 
 
-def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> dict[str, Any]:
-    """The columns of `RunSeries.columns`, with `run` (its name), `below`, `end` and `marks`.
-
-    `below`: the share of the expected speed below which the run is called slow (0: never). A mark is (kind, moment,
-    step, words), its kind `revoked`, `checkpoint` or `evaluation`; an evaluation has its loss behind that, or None.
-    """
-    columns = _finite_columns(series.columns(whole=run.over) if series and series.rows else _progress(run))
-    below = run.spec.alarm_below
-    return {"run": run.name, "below": below, **apart(columns), "end": sound(end_of(run)), "marks": _marks(state, run)}
+def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> Curves:
+    """Everything that the charts of a run are drawn from."""
+    found = apart(_finite_columns(series.columns(whole=run.over) if series and series.rows else _progress(run)))
+    return {
+        "run": run.name, "below": run.spec.alarm_below, "width": found["width"], "unnamed": found["unnamed"],
+        "time": found["time"], "step": found["step"], "loss": found["loss"], "speed": found["speed"],
+        "expected": found["expected"], "workers": found["workers"],
+        "end": sound(end_of(run)), "marks": _marks(state, run),
+    }  # fmt: skip
 
 
 def apart(columns: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def apart(columns: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def end_of(run: RunState) -> dict[str, Any] | None:
+def end_of(run: RunState) -> End | None:
     """Where the drawn curves end, whatever was measured last: time, step, loss and speed as the run's figures say."""
     if not run.series:
         return None
@@ -82,7 +82,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _marks(state: ClusterState, run: RunState) -> list[tuple[Any, ...]]:
+def _marks(state: ClusterState, run: RunState) -> list[Mark]:
     end = run.finished_at or float("inf")
     revoked = [
         ("revoked", vm.ended_at, None, f"{text.plain(vm.name)} was revoked")

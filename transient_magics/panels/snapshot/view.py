@@ -153,15 +153,15 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
     return "waiting" if text.waits_for(run, state) else "starting"
 
 
-def _facts(state: ClusterState, run: RunState, now: float) -> list[list[str]]:
+def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, str]]:
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
-    going = [["steps/s", text.number(run.steps_per_second)], ["workers", str(len(run.workers))]]
-    measured = [[f"dev {name}", text.number(value)] for name, value in text.scores(run.metrics).items()]
+    going = [("steps/s", text.number(run.steps_per_second)), ("workers", str(len(run.workers)))]
+    measured = [(f"dev {name}", text.number(value)) for name, value in text.scores(run.metrics).items()]
     if run.evaluated[0]:
-        measured.append(["dev split", text.examples_words(*run.evaluated)])
+        measured.append(("dev split", text.examples_words(*run.evaluated)))
     lost = lost_words(state, run, now)
-    missing = [["lost to revocations", lost]] if lost else []
-    return [*([] if run.over else going), ["loss", text.number(run.loss)], ["checkpoint", saved], *missing, *measured]
+    missing = [("lost to revocations", lost)] if lost else []
+    return [*([] if run.over else going), ("loss", text.number(run.loss)), ("checkpoint", saved), *missing, *measured]
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:

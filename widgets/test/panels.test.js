@@ -1,0 +1,44 @@
+/* Scales, lives in words, costs that go on, and lists that keep their elements. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { later } from "../feed.js";
+import { money } from "../figures.js";
+import { partWords } from "../lanes.js";
+import { keyed } from "../page.js";
+import { scale } from "../scale.js";
+
+test("a scale is even where values are close, and by their logarithm where they are not", () => {
+  assert.equal(scale([1, 3], 0, 100)(2), 50);
+  const bent = scale([1, 100], 0, 100);
+  assert.ok(Math.abs(bent(10) - 50) < 8, "the middle of their logarithms");
+  assert.equal(bent.shows(1000), false);
+});
+
+test("a part of a VM's life is told with its length by the kernel's clock", () => {
+  const said = partWords(["worker-1", "ready", 60, 0], 4.256, 180);
+  assert.match(said, /^worker-1 running from \d\d:\d\d:00 until now \(2 min\), 4.26 steps\/s$/);
+  assert.match(partWords(["worker-1", "revoked", 60, 60], null, 180), /^worker-1 was revoked at \d\d:\d\d:00$/);
+});
+
+test("a cost goes on by the hour, and is unknown where one of its parts is", () => {
+  assert.equal(later(1, 2, 0.5), 2);
+  assert.equal(money(later(1, null, 0.5)), "-");
+});
+
+test("a list keeps what it has by its key, and two that say the same are two", () => {
+  const parent = { children: [], insertBefore(child, before) {
+    this.children = this.children.filter((each) => each !== child);
+    this.children.splice(before ? this.children.indexOf(before) : this.children.length, 0, child);
+  } };
+  const make = (item) => ({ dataset: {}, item, remove() { parent.children = parent.children.filter((each) => each !== this); } });
+  const show = (...items) => {
+    keyed(parent, items, (item) => item, make);
+    return parent.children.map((child) => child.item);
+  };
+  assert.deepEqual(show("a", "b", "b"), ["a", "b", "b"]);
+  const [, first] = parent.children;
+  assert.deepEqual(show("b", "c"), ["b", "c"]);
+  assert.equal(parent.children[0], first, "it is moved and not made anew");
+});
