@@ -137,9 +137,9 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
     with taken_back(home) as controller:
         controller._tasks = cast(Any, SimpleNamespace(do=lambda *_: None))
         fleet = cast(Fleet, SimpleNamespace(training_refused="", link=None, storage=None, bounded_token=None))
-        controller._begin_run(fleet, controller._state.runs["run-1"])
+        controller._conduct(fleet, controller._state.runs["run-1"])
         declared.note_brought(home, "run-1")
-        controller._begin_run(fleet, controller._state.runs["run-1"])
+        controller._conduct(fleet, controller._state.runs["run-1"])
     (run, own), (_, brought) = begun
     assert (run.spec.pip, run.spec.store, run.train_steps) == ((), None, 9)
     assert (own, brought) == (True, False)

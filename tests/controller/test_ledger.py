@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from transient_magics.controller.decisions.ledger import MOST_RUNS, Leases, leases, waiting
-from transient_magics.errors import DeclarationError
+from transient_magics.controller.decisions.admission import GB, Need, Server, shortage
+from transient_magics.controller.decisions.ledger import Leases, leases, to_check
+from transient_magics.errors import DeclarationError, JournalError
 from transient_magics.journal import ClusterState, RunState, VmState, events, fold, unknown_run
+from transient_magics.journal.events import MOST_RUNS
 from transient_magics.spec import parse_workers
+
+ANY, ROOM = Server(), Server(memory=10 * GB, link=10e6)
+"""A parameter server with room for all, and one with 10 GB and 80 Mbit/s each way."""
 
 
 def run(name: str, least: int = 0, most: int = 0, phase: str = "declared") -> RunState:
     """A run that asks for so many workers; all of them without a number."""
-    return replace(unknown_run(name, train_steps=9, least_workers=least, most_workers=most or least), phase=phase)
+    asked = {"least_workers": least, "most_workers": most or least, "check": False}
+    return replace(unknown_run(name, train_steps=9, **asked), phase=phase)
 
 
 def cluster(*runs: RunState, states: str = "") -> ClusterState:
@@ -30,11 +36,22 @@ def cluster(*runs: RunState, states: str = "") -> ClusterState:
     return ClusterState(vms=vms, runs={each.name: each for each in runs})
 
 
-def after(state: ClusterState, slots: int) -> ClusterState:
+def sized(name: str, gigabytes: float, least: int = 1) -> RunState:
+    """A run whose process takes so much memory on a parameter server's VM."""
+    return replace(run(name, least), server_bytes=int(gigabytes * GB))
+
+
+def stepping(name: str, rate: float) -> RunState:
+    """A run with one worker that takes so many bytes per second each way."""
+    each = replace(run(name, 1), parameters=int(rate) // 4)
+    return replace(each, spec=replace(each.spec, pace_seconds=1.0))
+
+
+def after(state: ClusterState, slots: int, room: Server = ANY) -> ClusterState:
     """The state once the leases of this moment are written down."""
-    held = leases(state, range(slots))
-    written = events.ClusterLeased(ports=held.ports, workers={str(slot): name for slot, name in held.workers.items()})
-    return fold(state, written)
+    held = leases(state, range(slots), room)
+    workers = {str(slot): name for slot, name in held.workers.items()}
+    return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
 
 
 def over(state: ClusterState, name: str) -> ClusterState:
@@ -84,30 +101,85 @@ def test_what_is_left_goes_to_whoever_takes_more_and_comes_back_when_another_beg
 
 def test_a_run_that_an_earlier_version_began_has_the_first_ports() -> None:
     state = after(cluster(run("a", phase="running"), run("b"), states="rr"), 2)
-    assert (dict(state.ports), shares(state), [each.name for each in waiting(state)]) == ({"a": 0}, {"a": 2}, ["b"])
+    assert (dict(state.ports), shares(state), [each.name for each in state.queue]) == ({"a": 0}, {"a": 2}, ["b"])
 
 
 def test_ports_are_never_those_of_two_runs_and_are_used_again() -> None:
-    state = after(cluster(*(run(f"run-{number}", 1) for number in range(12))), 12)
+    state = after(cluster(*(run(f"run-{number}", 1) for number in range(MOST_RUNS + 2))), MOST_RUNS + 2)
     assert sorted(state.ports.values()) == list(range(MOST_RUNS))
-    state = after(over(state, "run-3"), 12)
+    state = after(over(state, "run-3"), MOST_RUNS + 2)
     assert state.ports[f"run-{MOST_RUNS}"] == 3
 
 
-_NEEDS = some.tuples(some.integers(0, 5), some.integers(0, 3))
+def test_a_run_that_does_not_fit_on_the_parameter_server_is_held_until_it_does() -> None:
+    state = after(cluster(sized("a", 4), sized("b", 9), sized("c", 1)), 4, ROOM)
+    assert (list(state.ports), list(state.held)) == (["a"], ["b"]), "nobody passes a run that is held by memory"
+    assert state.held["b"] == (
+        "memory",
+        "a parameter server has 10.0 GB of memory for runs, a takes 4.0 GB of it, this one needs about 9.0 GB",
+    )
+    measured = replace(state, runs={**state.runs, "a": replace(state.runs["a"], server_bytes=5 * GB)})
+    assert after(measured, 4, ROOM).held == state.held, "told once, whatever is measured meanwhile"
+    state = after(over(state, "a"), 4, ROOM)
+    assert (list(state.ports), list(state.held)) == (["b", "c"], [])
+    large = after(cluster(sized("a", 99), sized("b", 1)), 4, ROOM)
+    assert (list(large.ports), list(large.held)) == (["a"], ["b"]), "alone a run begins, however large it is"
+
+
+def test_a_run_whose_steps_the_link_does_not_carry_is_held_until_it_does() -> None:
+    state = after(cluster(stepping("a", 6e6), stepping("b", 6e6)), 4, ROOM)
+    assert state.held["b"] == (
+        "link",
+        "a parameter server's link carries 80 Mbit/s each way, a takes 48 Mbit/s of it, this one needs about 48 Mbit/s",
+    )
+    assert not after(cluster(stepping("a", 6e6), stepping("b", 3e6)), 4, ROOM).held
+    assert not after(cluster(stepping("a", 6e6), run("b", 1)), 4, ROOM).held, "what is not known takes nothing"
+    assert list(after(cluster(stepping("a", 9.5e6), run("b", 1)), 4, ROOM).held) == ["b"], "but of what is left"
+
+
+def test_a_run_is_checked_before_it_begins_beside_another() -> None:
+    first, second = (replace(each, spec=replace(each.spec, check=True)) for each in (run("a", 1), run("b", 1)))
+    state = after(cluster(first, second), 2)
+    assert (list(state.ports), state.held["b"][0]) == (["a"], "check"), "alone at once, to be checked beside its start"
+    assert [each and each.name for each in (to_check(state), to_check(cluster()))] == ["b", None]
+    checked = fold(state, events.TrainChecked(run="b", parameters=10))
+    assert list(after(checked, 2).ports) == ["a", "b"]
+
+
+def test_a_run_that_waits_is_moved_before_others_that_wait() -> None:
+    state = after(cluster(run("a", 4), *(run(name, 4) for name in "bcd")), 4)
+    state = fold(state, events.TrainMoved(run="d"))
+    assert [each.name for each in state.turns] == ["a", "d", "b", "c"]
+    state = fold(state, events.TrainMoved(run="b", before="d"))
+    state = replace(state, runs={**state.runs, "e": run("e", 4)})
+    assert [each.name for each in state.queue] == ["b", "d", "c", "e"]
+    assert list(after(over(state, "a"), 4).ports) == ["b"]
+    for wrong in (events.TrainMoved(run="a"), events.TrainMoved(run="x"), events.TrainMoved(run="b", before="a")):
+        with pytest.raises(JournalError):
+            fold(state, wrong)
+
+
+_NEEDS = some.tuples(some.integers(0, 5), some.integers(0, 3), some.integers(0, 12), some.integers(0, 12))
+"""Of a run: its least number of workers, how many more it would take, its GB, its Mbyte/s."""
 
 
 @some.composite
 def stories(draw: some.DrawFn) -> list[tuple[str, int]]:
-    return draw(some.lists(some.tuples(some.sampled_from(["end", "resize", "lose"]), some.integers(0, 7)), max_size=12))
+    what = some.sampled_from(["end", "resize", "lose", "move", "measure"])
+    return draw(some.lists(some.tuples(what, some.integers(0, 12)), max_size=12))
 
 
 @given(some.lists(_NEEDS, min_size=1, max_size=7), stories(), some.integers(1, 6))
 def test_every_run_begins_and_has_its_least_whatever_happens(
-    needs: list[tuple[int, int]], story: list[tuple[str, int]], slots: int
+    needs: list[tuple[int, int, int, int]], story: list[tuple[str, int]], slots: int
 ) -> None:
-    runs = [run(f"r{number}", least, least + more if least else 0) for number, (least, more) in enumerate(needs)]
-    state = after(cluster(*runs, states="r" * slots), slots)
+    runs = []
+    for number, (least, more, memory, link) in enumerate(needs):
+        asked = {"least_workers": least, "most_workers": least + more if least else 0, "pace_seconds": 1.0}
+        sizes = {"server_bytes": memory * GB, "parameters": int(link * 1e6 / 4 / max(least, 1))}
+        each = run(f"r{number}")
+        runs.append(replace(each, spec=replace(each.spec, **asked), **sizes))
+    state = after(cluster(*runs, states="r" * slots), slots, ROOM)
     for what, which in [*story, *[("end", 0)] * len(runs)]:
         before = state
         going = list(state.ports)
@@ -117,9 +189,16 @@ def test_every_run_begins_and_has_its_least_whatever_happens(
             slots = 1 + which % 6
         elif what == "lose":
             state = replace(state, vms={name: vm for name, vm in state.vms.items() if vm.slot != which})
-        state = after(state, slots)
-        assert leases(state, range(slots)) == Leases(state.ports, state.leases), "nothing is moved twice"
+        elif what == "move" and state.queue:
+            state = fold(state, events.TrainMoved(run=state.queue[which % len(state.queue)].name))
+        elif what == "measure" and going:
+            grown = replace(state.runs[name := going[which % len(going)]], server_bytes=which * GB)
+            state = replace(state, runs={**state.runs, name: grown})
+        state = after(state, slots, ROOM)
+        known = Leases(state.ports, state.leases, state.held)
+        assert leases(state, range(slots), ROOM) == known, "nothing is moved twice"
         check(before, state, slots, resized=what == "resize")
+        check_room(before, state)
     assert all(each.over for each in state.runs.values()), "each has begun and has had its end"
 
 
@@ -141,12 +220,31 @@ def check(before: ClusterState, state: ClusterState, slots: int, *, resized: boo
     assert any(not each.over for each in state.runs.values()) == bool(state.ports), "somebody goes on"
 
 
+def check_room(before: ClusterState, state: ClusterState) -> None:
+    new = [name for name in state.ports if name not in before.ports]
+    assert set(before.ports) - {name for name in before.ports if state.runs[name].over} <= set(state.ports), (
+        "none stops"
+    )
+    if new and len(state.ports) > 1:
+        assert sum(state.runs[name].server_bytes or GB for name in state.ports) <= ROOM.memory
+    queue = [each.name for each in state.queue]
+    assert set(state.held) <= set(queue[:1]), "whoever waits longest is the one that is held"
+
+
+@given(some.lists(some.integers(0, 12), min_size=1, max_size=5), some.lists(some.integers(0, 12), max_size=2))
+def test_what_does_not_fit_with_some_does_not_fit_with_more(begun: list[int], more: list[int]) -> None:
+    needs = [Need(memory * GB, memory * 1e6) for memory in begun]
+    other = [Need(memory * GB, memory * 1e6) for memory in more]
+    if shortage(ROOM, needs[1:], other):
+        assert shortage(ROOM, needs, other)
+
+
 @given(some.lists(some.integers(1, 4), min_size=2, max_size=6), some.permutations(range(6)))
 def test_the_head_begins_as_early_as_if_nobody_had_begun_before_it(leasts: list[int], order: list[int]) -> None:
     slots = 4
     runs = [run(f"r{number}", least) for number, least in enumerate(leasts)]
     state = after(cluster(*runs), slots)
-    if not (queue := waiting(state)):
+    if not (queue := state.queue):
         return
     head, behind = queue[0], runs[runs.index(queue[0]) + 1 :]
     alone = after(cluster(*[each for each in runs if each not in behind]), slots)

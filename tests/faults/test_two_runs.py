@@ -28,6 +28,11 @@ model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
 model.compile(optimizer="sgd", loss="mse")
 """
 
+WIDE = CELL.replace(
+    "tf.keras.layers.Dense(1)", "tf.keras.layers.Dense(640), tf.keras.layers.Dense(640), tf.keras.layers.Dense(1)"
+)
+"""The same with 412,161 parameters: 1.65 MB each way in a step."""
+
 
 @pytest.mark.training
 def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: Path) -> None:
@@ -67,4 +72,29 @@ def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: 
         assert short.directory.joinpath("checkpoints").is_dir()
         assert list(long.directory.glob("checkpoints/model.ckpt-*.index"))
     finally:
+        cluster.delete(PATIENCE)
+
+
+@pytest.mark.training
+@pytest.mark.matrix
+def test_a_run_that_the_link_does_not_carry_is_told_so_and_begins_once_it_does(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux3", name="narrow"))
+    patient = Patient(cluster)
+    trained = {"source": WIDE, "cluster": cluster, "eval_steps": None}
+    try:
+        cluster.weather(link="30mbit")
+        first = client.train(name="first", workers=2, train_steps=100_000, **trained)
+        patient.until(lambda now: now.runs["first"].steps_per_second > 0 and first.state.workers, "a saturated link")
+        second = client.train(name="second", workers=1, train_steps=5, **trained)
+        state = patient.until(lambda now: now.held.get("second", ("",))[0] == "link", "the second run held by the link")
+        shown = text.status(state, cluster.cost(), time.time())
+        assert "second  waits for the end of first: a parameter server's link carries 30 Mbit/s each way" in shown
+        assert not second.state.workers
+        os.kill(patient.controller(), signal.SIGKILL)
+        first.stop()
+        assert second.wait(PATIENCE).step >= 5
+        order = [event.run for event in cluster.events() if isinstance(event, events.TrainStarted)]
+        assert order == ["first", "second"]
+    finally:
+        cluster.weather(reset=True)
         cluster.delete(PATIENCE)

@@ -1,6 +1,7 @@
 """What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no network."""
 
 from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative, never_on_demand
+from .egress import egress
 from .extras import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, address_hourly, disk_hourly, with_extras
 from .gpu_stack import stack_refusal
 from .machines import (
@@ -60,6 +61,7 @@ __all__ = [
     "controller_price",
     "default_zone",
     "disk_hourly",
+    "egress",
     "has_gpu",
     "item_price",
     "learn",

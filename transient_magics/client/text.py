@@ -19,7 +19,7 @@ from ..spec import render_table as table
 NOTICE_SECONDS = 30.0
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
-    "cluster.leased",
+    "cluster.leased", "train.checked",
 )  # fmt: skip
 _NEAR_END_SECONDS = 3600.0
 RENTED = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
@@ -134,21 +134,26 @@ def was_stopped(run: RunState) -> bool:
     return run.phase == "finished" and run.stopped and run.step < run.train_steps
 
 
-def waits_for(run: RunState, state: ClusterState) -> list[str]:
-    """The runs of which one has to end before this one begins; none if it has begun, or is the next to."""
-    if state.has_begun(run):
-        return []
-    active = [each for each in state.runs.values() if not each.over]
-    begun = [each.name for each in active if state.has_begun(each)]
-    return begun or [each.name for each in active[:1] if each.name != run.name]
+def waits_for(run: RunState, state: ClusterState) -> str:
+    """What a run waits for, and why; nothing if it has begun, or is the next to."""
+    if run.over or state.has_begun(run):
+        return ""
+    kind, why = state.held.get(run.name, ("", ""))
+    if kind == "check":
+        return why
+    *before, _ = [each.name for each in state.queue[: state.queue.index(run) + 1]]
+    if before:
+        return f"waits behind {before[-1]}"
+    begun = [each.name for each in state.turns if state.has_begun(each)]
+    end = f"waits for the end of {' or '.join(begun)}" if begun else ""
+    return f"{end}: {why}" if end and why else end
 
 
 def run_words(run: RunState, state: ClusterState | None = None) -> str:
     """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
     of = f"step {run.step:,} of {run.train_steps:,}"
     if run.phase == "declared":
-        before = waits_for(run, state) if state else []
-        return f"waits for the end of {' or '.join(before)}" if before else "waits for its first step"
+        return (waits_for(run, state) if state else "") or "waits for its first step"
     if run.phase == "failed":
         return f"failed at step {run.step:,}: {run.reason}"
     loss = f", loss {number(run.loss)}" if run.loss is not None else ""
@@ -367,7 +372,8 @@ def event_words(event: Event) -> str:
             return f"Compute Engine's advice on Spot {event.accelerator.upper()}s{likely}"
         case events.ClusterLeased():
             counted = {run: sum(each == run for each in event.workers.values()) for run in event.ports}
-            return "; ".join(f"{run} has {count(many, 'worker')}" for run, many in counted.items()) or "no run goes on"
+            has = [f"{run} has {count(many, 'worker')}" for run, many in counted.items()] or ["no run goes on"]
+            return "; ".join([*has, *(f"{run} waits: {why}" for run, (_, why) in event.held.items())])
         case events.ClusterImageChosen():
             return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
         case events.ClusterZonesFound():
@@ -447,6 +453,11 @@ def _train_words(event: Event) -> str:
     match event:
         case events.TrainDeclared():
             return f"{event.run} was declared"
+        case events.TrainChecked():
+            counted = f": {count(event.parameters, 'parameter')}" if event.parameters else ""
+            return f"{event.run} passed its check{counted}"
+        case events.TrainMoved():
+            return f"{event.run} is to begin before {event.before}" if event.before else f"{event.run} is to begin next"
         case events.TrainStarted():
             return f"{event.run} started" if not event.step else f"{event.run} goes on from step {event.step:,}"
         case events.TrainProgress():

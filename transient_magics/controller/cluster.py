@@ -26,7 +26,7 @@ from ..version import VERSION
 from . import skew
 from .commands import serve
 from .decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide, wanted
-from .decisions.ledger import leases
+from .decisions.ledger import leases, to_check
 from .metering import Metering
 from .place import command_socket, here
 from .placement.seat import Seat
@@ -259,12 +259,12 @@ class Controller:
             # A run that is ending is still followed, also by a controller that took over, until its results are home.
             if state.phase == "deleting" and run.phase != "running":
                 continue
-            if run.name not in self._trainings:
-                self._begin_run(fleet, run)
-            if training := self._trainings.get(run.name):
+            if training := self._training(fleet, run):
                 assert state.spec
                 mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
                 training.give(mine, state.spec.parameter_servers, state.ports.get(run.name, 0))
+        if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(fleet, run)):
+            training.look(state.living)
 
     def _lease(self, fleet: Fleet, now: float) -> None:
         """Write down who has which workers from now on, where that is another one, and end what one does for another.
@@ -272,16 +272,25 @@ class Controller:
         A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
         """
         slots = [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
-        held = leases(self._state, slots)
-        if (held.ports, held.workers) != (self._state.ports, self._state.leases):
+        state, server = self._state, fleet.server
+        held = leases(state, slots, server)
+        if (held.ports, held.workers, held.held) != (state.ports, state.leases, state.held):
+            if set(held.ports) - set(state.ports):
+                self._recorder.forget([each.name for each in state.runs.values() if each.over])
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
-            self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers))
+            self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
         for vm in self._state.living:
             if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
                 for other in link.runs - {held.workers.get(vm.slot, "")}:
                     link.release(other)
 
-    def _begin_run(self, fleet: Fleet, run: RunState) -> None:
+    def _training(self, fleet: Fleet, run: RunState) -> Training | None:
+        """The conduct of a run; None where there can be none, and the run has failed."""
+        if run.name not in self._trainings:
+            self._conduct(fleet, run)
+        return self._trainings.get(run.name)
+
+    def _conduct(self, fleet: Fleet, run: RunState) -> None:
         if refused := fleet.training_refused:
             self._recorder.record(events.TrainFailed(run=run.name, reason=refused))
             return
@@ -290,7 +299,6 @@ class Controller:
         except ClusterError as error:
             self._recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
             return
-        self._recorder.forget([each.name for each in self._state.runs.values() if each.over])
         folder, changed = run_folder(self._directory, run.name), self._recorder.changed.set
         own = not is_brought(self._directory, run.name)
         training = Training(

@@ -34,6 +34,8 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     WorkerLeft,
 )
 
+MOST_RUNS = 100
+"""At once on one cluster: each has ports of its own."""
 _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds per second
 
 
@@ -265,13 +267,39 @@ class TrainDeclared(Event):
     spec: Mapping[str, Any]
 
 
+@_event("train.checked")
+class TrainChecked(Event):
+    """The run passed its check: a step of it can be built.
+
+    Counted then: the `parameters` of its model, and the `variable_bytes` that parameter servers keep for it, the
+    optimizer's among them (0: not known).
+    """
+
+    run: Name
+    parameters: Count = 0
+    variable_bytes: Count = 0
+
+
+@_event("train.moved")
+class TrainMoved(Event):
+    """The user wants this run, which waits, to begin before that one; `before` is empty: before all that wait."""
+
+    run: Name
+    before: NameOrNone = ""
+
+
 @_event("cluster.leased")
 class ClusterLeased(Event):
     """Which runs have begun, each with the number of its ports on the parameter servers, and which of them has the
-    worker in each slot."""
+    worker in each slot.
 
-    ports: Mapping[str, Annotated[int, within(0, 99)]]
+    `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
+    clause.
+    """
+
+    ports: Mapping[str, Annotated[int, within(0, MOST_RUNS - 1)]]
     workers: Mapping[str, Name]
+    held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @_event("controller.started")

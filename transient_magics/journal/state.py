@@ -111,6 +111,13 @@ class RunState:
     loss: float | None = None
     steps_per_second: float = 0.0
     workers: Mapping[str, WorkerState] = field(default_factory=dict)
+    checked: bool = False
+    parameters: int = 0
+    """Of its model; 0 where they were not counted."""
+    variable_bytes: int = 0
+    """What parameter servers keep for it, the optimizer's variables among them; 0 where not counted."""
+    server_bytes: int = 0
+    """The most memory that its process on the first parameter server's VM has had; 0 where it was not told."""
     checkpoint_step: int | None = None
     checkpoint: str = ""
     shipped_step: int | None = None
@@ -173,6 +180,10 @@ class ClusterState:
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict)
     """The run that has the worker in a slot, whichever VM is there."""
+    held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
+    order: tuple[str, ...] = ()
+    """The order of the runs that were there when the user last changed it."""
     clock: Clock = field(default_factory=Clock)
     advice: dict[str, e.ClusterAdvised] = field(default_factory=dict)
     """By GPU, the latest."""
@@ -232,9 +243,21 @@ class ClusterState:
         return next(reversed(self.runs.values()), None) if self.runs else None
 
     @property
+    def turns(self) -> list[RunState]:
+        """The runs that are not over, in the order in which they begin."""
+        active = [run for run in self.runs.values() if not run.over]
+        places = {name: place for place, name in enumerate(self.order)}
+        return sorted(active, key=lambda run: places.get(run.name, len(places)))
+
+    @property
+    def queue(self) -> list[RunState]:
+        """Those of them that have not begun, the one that is to begin next first."""
+        return [run for run in self.turns if not self.has_begun(run)]
+
+    @property
     def active_run(self) -> RunState | None:
         """The first run that trains, or is the next to."""
-        return next((run for run in self.runs.values() if not run.over), None)
+        return next(iter(self.turns), None)
 
     def has_begun(self, run: RunState) -> bool:
         """Whether the run has its parameter servers, or had."""
@@ -538,11 +561,34 @@ def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
     return _changed(state, runs={**state.runs, event.run: run})
 
 
+@_rule(e.TrainChecked)
+def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
+    counted = {"parameters": event.parameters, "variable_bytes": event.variable_bytes}
+    return _with_run(state, event.run, checked=True, **counted)
+
+
+@_rule(e.TrainMoved)
+def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
+    queue = [run.name for run in state.queue]
+    if event.run not in queue:
+        raise ValueError(f"{event.run} does not wait")
+    order = [run.name for run in state.turns if run.name != event.run]
+    queue.remove(event.run)
+    if event.before and event.before not in queue:
+        raise ValueError(f"{event.before} does not wait")
+    before = event.before or next(iter(queue), "")
+    order.insert(order.index(before) if before else len(order), event.run)
+    return _changed(state, order=tuple(order))
+
+
 @_rule(e.TrainStarted)
 def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     run = state.runs.get(event.run)
     started = (run.started_at if run else 0.0) or event.at
-    return _with_run(state, event.run, phase="running", started_at=started, step=event.step, slow=None)
+    parameters = event.parameters or (run.parameters if run else 0)
+    return _with_run(
+        state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters
+    )
 
 
 @_rule(e.TrainProgress)
@@ -550,9 +596,10 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     run = state.runs.get(event.run)
     point = (event.at, event.step, event.loss, event.steps_per_second)
     series = _longer(run.series if run else (), point, SERIES)
-    return _with_run(
-        state, event.run, step=event.step, loss=event.loss, steps_per_second=event.steps_per_second, series=series
-    )
+    known = {"steps_per_second": event.steps_per_second, "series": series}
+    if run and event.server_bytes > run.server_bytes:
+        known["server_bytes"] = event.server_bytes
+    return _with_run(state, event.run, step=event.step, loss=event.loss, **known)
 
 
 @_rule(e.TrainCheckpoint)
@@ -637,7 +684,7 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
 @_rule(e.ClusterLeased)
 def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
     workers = {int(slot): run for slot, run in event.workers.items()}
-    return _changed(state, ports=dict(event.ports), leases=workers)
+    return _changed(state, ports=dict(event.ports), leases=workers, held=dict(event.held))
 
 
 @_rule(e.ControllerMoved)

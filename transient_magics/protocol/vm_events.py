@@ -54,15 +54,22 @@ class WorkerBatchResized(Event):
 
 @event("train.started")
 class TrainStarted(Event):
-    """The chief initialised or restored the model; training goes on from `step`."""
+    """The chief initialised or restored the model; training goes on from `step`.
+
+    `parameters`: of the model (0: not told).
+    """
 
     run: Name
     step: Count
+    parameters: Count = 0
 
 
 @event("train.progress")
 class TrainProgress(Event):
-    """Where the run stands, over the whole cluster."""
+    """Where the run stands, over the whole cluster.
+
+    `server_bytes`: the most memory that its process on the first parameter server's VM has had (0: not told).
+    """
 
     run: Name
     step: Count
@@ -70,6 +77,7 @@ class TrainProgress(Event):
     steps_per_second: Amount = 0.0
     samples_per_second: Amount = 0.0
     active: Count = 0
+    server_bytes: Count = 0
 
 
 @event("train.checkpoint")

@@ -19,10 +19,11 @@ from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .packages import check_package, without_secrets
 from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
-from .training import RunSpec, check_run, make_run, parse_workers
+from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
 
 __all__ = [
+    "BYTES_EACH_WAY",
     "CONTROLLER",
     "EMULATED_PROJECT",
     "IAP_RANGE",

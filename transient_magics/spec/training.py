@@ -9,6 +9,9 @@ from ..errors import DeclarationError
 from ..protocol import checks
 from ..protocol.run import RunSpec, choices, contradiction
 
+BYTES_EACH_WAY = {"fp32": 4, "bf16": 2}
+"""What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its gradient, back."""
+
 
 def check_run(given: Mapping[str, Any]) -> None:
     """Check the options that were given for a run (fields of RunSpec). Raises DeclarationError.

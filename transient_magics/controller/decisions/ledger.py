@@ -6,43 +6,58 @@ where that cannot delay the head, whichever of the runs before it end first (`_d
 their least, and what is left goes to them in order, up to the most of each.
 
 What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to whoever lost a VM. A
-place changes hands only where its run has too many. Parameter servers are shared: each run has a process of its own on
-their VMs, on ports of its own.
+place changes hands only where its run has too many.
+
+Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A run begins beside
+others only where their memory and their link have room for it, too (`admission`); so it is checked first, which counts
+its parameters. Alone it begins always, so nobody waits for ever. Nobody passes a run that is held by any of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...journal import ClusterState, RunState
+from ...journal.events import MOST_RUNS
 from ...spec import WORKER
+from .admission import Need, Server, need, shortage, why
 
-MOST_RUNS = 8
-"""At once: each has a process of some 0.6 GB on the VM of every parameter server."""
+CHECK = "check"
 _READINESS = ("ready", "booting", "requested", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Who has what: the numbers of the ports of runs that have begun, and the runs of workers' slots."""
+    """Who has what: the numbers of the ports of runs that have begun, and the runs of workers' slots.
+
+    `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause.
+    """
 
     ports: Mapping[str, int] = field(default_factory=dict)
     workers: Mapping[int, str] = field(default_factory=dict)
+    held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def leases(state: ClusterState, slots: Sequence[int]) -> Leases:
-    """The leases of this moment, where workers may be in `slots`. The same again from a state that has them."""
-    ports = _begun(state, max(1, len(slots)))
-    going = [run for run in state.runs.values() if run.name in ports]
+def leases(state: ClusterState, slots: Sequence[int], server: Server = Server()) -> Leases:  # noqa: B008 - frozen
+    """The leases of this moment, where workers may be in `slots` and parameter servers have what `server` says.
+
+    The same again from a state that has them.
+    """
+    ports, held = _begun(state, max(1, len(slots)), server)
+    going = [run for run in state.turns if run.name in ports]
     shares = _shares(going, len(slots))
-    return Leases(ports, _handed_out(state, slots, shares))
+    return Leases(ports, _handed_out(state, slots, shares), _as_told(state, ports, held))
 
 
-def waiting(state: ClusterState) -> list[RunState]:
-    """Runs that have not begun, the head first."""
-    return [run for run in state.runs.values() if not run.over and run.name not in state.ports and not _began(run)]
+def to_check(state: ClusterState) -> RunState | None:
+    """The run that waits and is to be checked meanwhile: one at a time, in their order."""
+    return next((run for run in state.queue if _unchecked(run)), None)
+
+
+def _unchecked(run: RunState) -> bool:
+    return run.spec.check and not run.checked
 
 
 def _began(run: RunState) -> bool:
@@ -57,22 +72,69 @@ def _most(run: RunState, places: int) -> int:
     return min(run.spec.most_workers or places, places)
 
 
-def _begun(state: ClusterState, places: int) -> dict[str, int]:
-    """The ports of runs that have begun, or begin now."""
-    active = [run for run in state.runs.values() if not run.over]
+def _begun(state: ClusterState, places: int, server: Server) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
+    """The ports of runs that have begun, or begin now; and what holds those that would have enough workers."""
+    active = state.turns
     ports = {run.name: state.ports[run.name] for run in active if run.name in state.ports}
     for run in active:
         if run.name not in ports and _began(run):
             ports[run.name] = _free_port(ports.values())
+    held: dict[str, tuple[str, str]] = {}
     head: RunState | None = None
-    for run in waiting(state):
-        begun = [_least(each, places) for each in active if each.name in ports]
-        fits = len(ports) < MOST_RUNS and sum(begun) + _least(run, places) <= places
-        if fits and (head is None or not _delays(begun, _least(run, places), _least(head, places), places)):
-            ports[run.name] = _free_port(ports.values())
-        elif head is None:
-            head = run
-    return ports
+    for run in state.queue:
+        going = [each for each in active if each.name in ports]
+        begun = [_least(each, places) for each in going]
+        if len(ports) >= MOST_RUNS or sum(begun) + _least(run, places) > places:
+            head = head or run
+            continue
+        if head and (head.name in held or _delays(begun, _least(run, places), _least(head, places), places)):
+            continue
+        if short := _short(run, head, going, state, places, server):
+            if head is None:
+                held[run.name] = short
+            head = head or run
+            continue
+        ports[run.name] = _free_port(ports.values())
+    return ports, held
+
+
+def _short(
+    run: RunState, head: RunState | None, going: Sequence[RunState], state: ClusterState, places: int, server: Server
+) -> tuple[str, str] | None:
+    """What keeps the run from beginning beside those that have begun (`going`), and why; nothing where it may.
+
+    Behind a head there has to be room for both.
+    """
+    if not going:
+        return None
+    if _unchecked(run):
+        return CHECK, f"it is checked first, to see whether it fits beside {_names(going)}"
+    begun = {each.name: _need(each, state, places) for each in going}
+    own = _need(run, state, places)
+    more = [own, *([_need(head, state, places)] if head else [])]
+    if kind := shortage(server, [*begun.values()], more):
+        return kind, why(kind, server, begun, own)
+    return None
+
+
+def _need(run: RunState, state: ClusterState, places: int) -> Need:
+    has = sum(name == run.name for name in state.leases.values())
+    return need(run, state, has or _least(run, places))
+
+
+def _names(runs: Iterable[RunState]) -> str:
+    return ", ".join(run.name for run in runs)
+
+
+def _as_told(
+    state: ClusterState, ports: Mapping[str, int], held: Mapping[str, tuple[str, str]]
+) -> dict[str, tuple[str, str]]:
+    """The same in the words in which it was told, as long as those go on beside which it does not fit: what is measured
+    of them is another number every ten seconds."""
+    if ports != state.ports:
+        return dict(held)
+    return {name: told if (told := state.held.get(name, short))[0] == short[0] else short
+            for name, short in held.items()}  # fmt: skip
 
 
 def _delays(begun: Sequence[int], another: int, head: int, places: int) -> bool:

@@ -73,6 +73,14 @@ async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str,
     return _reason(folder, output, last)
 
 
+def counts(folder: Path) -> dict[str, float]:
+    """What a check has counted of the model; nothing where it could not."""
+    try:
+        return _numbers(json.loads((folder / "model.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
 def _reason(folder: Path, output: str, last_words: str) -> str:
     """What the process said: a line of JSON among whatever else."""
     for line in reversed(output.splitlines()):

@@ -33,7 +33,7 @@ from ..foreign import Refusals
 from ..place import here
 from ..vms.link import Link, Work
 from .bucket_token import TokenKeeper, reaches
-from .checking import check, check_there, possible_here
+from .checking import check, check_there, counts, possible_here
 from .packages import gather
 from .results import Results, thin_metrics
 
@@ -109,13 +109,14 @@ class Training:
         self._may_build = run.spec.pip_build
         self._model = run.spec.model
         self._to_build = run.spec.check
-        self._checked = bool(run.started_at) or not own
+        self._checked = bool(run.started_at) or run.checked or not own
+        self._to_tell = run.spec.check and not (run.checked or run.started_at)
         self._since = int(run.declared_at * 1e9)
         self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))
         self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
         self._server: str | None = None
         self._chief: str | None = None
-        self._chief_known = asyncio.Event()
+        self._begun, self._chief_known = asyncio.Event(), asyncio.Event()
         self._to_ship = asyncio.Event()
         self._shipping = asyncio.Lock()
         self._saved, self._unsaved = asyncio.Event(), ""
@@ -130,12 +131,12 @@ class Training:
         """
         if self._over.done():
             return
+        self._begun.set()
         for vm in vms:
             if vm.role != CONTROLLER and (link := self._link(vm.name)):
                 role = "ps" if vm.role == PARAMETER_SERVER else "worker"
                 link.expect(self.name, role, own=not self._model, warm=not self._checked)
-        first = (vm.name for vm in vms if (vm.role, vm.slot, vm.state) == (PARAMETER_SERVER, 0, "ready"))
-        self._server = next(first, None)
+        self.look(vms)
         if not self._checked or self._token_awaited:
             return
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
@@ -154,6 +155,11 @@ class Training:
                 gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
                 given = Assignment(self.name, "worker", vm.name, vm.address, addresses, chief, gpu=gpu)
                 self._assign(vm.name, Work(given, partial(self._files, with_results=False)))
+
+    def look(self, vms: list[VmState]) -> None:
+        """Know where the check can be made, also of a run that waits; called at every change."""
+        first = (vm.name for vm in vms if (vm.role, vm.slot, vm.state) == (PARAMETER_SERVER, 0, "ready"))
+        self._server = next(first, None)
 
     async def conduct(self) -> None:
         """Live until the run is over; then its end is in the journal and its results are here. Never raises for a run
@@ -256,12 +262,17 @@ class Training:
             if self._to_build and (reason := await self._reason_against()):
                 self.fail(reason)
                 return
+        if self._to_tell:
+            counted = counts(self.folder)
+            known = {name: max(0, int(counted.get(name, 0))) for name in ("parameters", "variable_bytes")}
+            self._record(events.TrainChecked(run=self.name, **known))
         self._checked = True
         self._changed()
 
     async def _keep_token(self) -> None:
         """The chief begins with what lies in the bucket: it is given its work once it can be given a token, too."""
         if self._token:
+            await self._begun.wait()
             await self._token.renew()
             self._token_awaited = False
             self._changed()

@@ -54,6 +54,8 @@ class Access:
         self.storage: CloudStorage | None = None
         self._dialler: Dialler | None = None  # to internal addresses, if there is a way
         self.isolated = True
+        self.link: float | None = None
+        """What an emulated VM's network carries each way, in bytes per second, as last heard; None: as it comes."""
         self._opening = asyncio.Lock()
         self._opened_at = -_ANEW_SECONDS
 
@@ -82,7 +84,11 @@ class Access:
         """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator."""
         if not self._spec.emulated:
             return Clock()
+        from ...emulator.weather.settings import read_link
+
         weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
+        link = read_link(weather["link"]) if weather.get("link") else None
+        self.link = link.rate / 8 if link else None
         return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"]))
 
     async def protect(self, whose: Mapping[str, str]) -> None:

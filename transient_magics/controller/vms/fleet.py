@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -23,6 +24,7 @@ from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split
 from ...spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
+from ..decisions.admission import Server, server
 from ..decisions.capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from ..decisions.core import RequestVm
 from ..decisions.silence import Silence
@@ -38,6 +40,8 @@ from .owner import noted
 
 log = logging.getLogger(__name__)
 
+_MEMORY = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+"""Bytes of this machine's memory."""
 _POLL_SECONDS = 5.0
 _LEAVE_SECONDS = 300.0  # a VM that is still there so long after the notice of its preemption may have made it up
 _FIRST_WAIT = 2.0
@@ -99,6 +103,11 @@ class Fleet:
     def training_refused(self) -> str:
         """Why no training may run on these VMs, or nothing."""
         return self._access.training_refused
+
+    @property
+    def server(self) -> Server:
+        """What a parameter server has for runs, as far as the catalog knows or, of an emulated one, this machine."""
+        return server(self._spec, self._access.link, _MEMORY)
 
     def release(self, run: str) -> None:
         """Have all agents end what they do for `run`."""

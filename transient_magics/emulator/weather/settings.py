@@ -269,7 +269,8 @@ def _boot(value: Any) -> float | str | None:
     return text if text in ("published", "fails", "silent") else reading.duration(text, "--boot", zero=True)
 
 
-def _link(value: Any) -> Link | None:
+def read_link(value: Any) -> Link | None:
+    """What the option says; None: nothing is in the way. Raises DeclarationError."""
     text = reading.text(value, "--link")
     if text == "none":
         return None
@@ -324,6 +325,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "boot": _boot,
     "gpu_driver": reading.choice("--gpu-driver", "works", "fails"),
     "gpu_speed": _gpu_speed,
-    "link": _link,
+    "link": read_link,
     "seed": _seed,
 }

@@ -18,12 +18,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...spec import BYTES_EACH_WAY
+
 SHARPNESS = 4.5
 """How sharply the sum bends: best for CM-DARE's 96 cells of four models (2.5 % mean, 7.7 % worst error)."""
 SCALING = 0.85
 """The exponent for parameter servers of models whose variables spread over them: ResNets measured 0.83 to 1.14."""
 
-_WIRE_BYTES = {"fp32": 8, "bf16": 4}
 _MILLISECONDS_PER_DEGREE = 1.7  # a round trip over 111 km in glass fibre (200 km/ms), half as long again as a crow's
 _ROUND_TRIPS = 0.64
 _SECONDS_PER_MEGABYTE_AND_MILLISECOND = 0.000265
@@ -63,7 +64,7 @@ def synchronous_speed(speeds: ArrayLike, counts: ArrayLike, backup: int, limit: 
 
 def bytes_per_step(parameters: float, wire: str = "fp32") -> float:
     """Bytes between a worker and its parameter servers in one step: each parameter comes, its gradient goes."""
-    return _WIRE_BYTES[wire] * parameters
+    return 2 * BYTES_EACH_WAY[wire] * parameters
 
 
 def round_trip_milliseconds(degrees: float) -> float:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ...protocol.agent_commands import Assignment
@@ -51,6 +52,14 @@ class Load:
 def own_load(threads: int) -> Load:
     """Of this process; `threads` is what it was told to take at most, 0 for all cores."""
     return Load(time.process_time(), time.monotonic(), min(len(os.sched_getaffinity(0)), threads or sys.maxsize))
+
+
+def most_memory() -> int:
+    """The most memory that this process has had, in bytes; 0 where the kernel does not tell."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 async def report(assignment: Assignment, token: str, threads: int) -> None:

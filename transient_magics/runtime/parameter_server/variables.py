@@ -65,6 +65,12 @@ class Keeper:
         return self._variables.batch
 
     @property
+    def parameters(self) -> int:
+        """How many the model has, once its graph is built."""
+        made = self._variables
+        return sum(each.placeholder.shape.num_elements() for each in made.loadings if each.name in made.trained)
+
+    @property
     def accumulators(self) -> Any:
         """Of a synchronous run, once its graph is built."""
         return self._variables.accumulators

@@ -22,7 +22,7 @@ from ....files import write_atomically
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
 from ....protocol.run import RunSpec
-from ....protocol.vm_events import TrainFailed, TrainFinished, told
+from ....protocol.vm_events import TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
 from ...files import data_files, delivery, vocabularies
 from ...files.checkpoints import Checkpoints
 from ...folder import Lines, RunFolder, append
@@ -32,7 +32,7 @@ from ...role import log
 from ...stopwatch import Stopwatch
 from ...training.usercode import reason
 from .. import dead_sessions
-from ..server_load import Load, own_load
+from ..server_load import Load, most_memory, own_load
 from ..variables import Keeper
 from . import events as events
 from .evaluation import evaluate
@@ -232,6 +232,10 @@ class Chief:
                 self._kept["finished"] = event.step
                 seconds = round(max(0.0, time.time() - self._kept.get("started", time.time())), 3)
                 self._farewell = replace(event, seconds=seconds)
+            case events.Emit(TrainStarted() as event):
+                self._tell(replace(event, parameters=self._keeper.parameters))
+            case events.Emit(TrainProgress() as event):
+                self._tell(replace(event, server_bytes=most_memory()))
             case events.Emit(TrainFailed() as event):
                 self._farewell = event
             case events.Emit(event):

@@ -1,4 +1,4 @@
-"""How large a model is: its parameters, and the floating-point operations of a training step.
+"""How large a model is: its parameters, what is kept of it, and the floating-point operations of a training step.
 
 Operations are counted by TensorFlow's profiler on the whole training graph, gradients and updates included, as CM-DARE
 (ICDCS'20) counts them. It needs shapes, so the graph is counted as it would be on batches of two examples: of a copy,
@@ -20,13 +20,17 @@ _FREE = "targets"  # Tensor2Tensor's losses have branches that are never taken, 
 def count(graph: Any, features: Mapping[str, Any]) -> dict[str, float]:
     """`parameters` that are trained, and `gigaflops` (1e9) of a step per example, of a training graph on placeholders.
 
-    `gigaflops` is left out where the shapes of the features do not tell.
+    `variable_bytes` is what parameter servers keep, the optimizer's variables among them. `gigaflops` is left out where
+    the shapes of the features do not tell.
     """
     tf = tensorflow()
 
     with graph.as_default():
-        variables = tf.trainable_variables()
-    found: dict[str, float] = {"parameters": sum(variable.shape.num_elements() or 0 for variable in variables)}
+        trained, kept = tf.trainable_variables(), tf.global_variables()
+    found: dict[str, float] = {
+        "parameters": sum(each.shape.num_elements() or 0 for each in trained),
+        "variable_bytes": sum((each.shape.num_elements() or 0) * each.dtype.size for each in kept),
+    }
     fixed = [feature for name, feature in features.items() if name != _FREE]
     if fixed and all(feature.shape.rank and feature.shape[1:].is_fully_defined() for feature in fixed):
         with contextlib.suppress(ValueError):  # some other branch that fits no known batch
