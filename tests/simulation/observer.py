@@ -57,6 +57,8 @@ class Seen:
     cause: str = ""
     noticed: float = 0.0
     gone: float = 0.0
+    written_off: float = 0.0
+    """Since when the journal says so."""
     useless: float = 0.0
     """Since when it is known to be of no use (its boot failed)."""
 
@@ -230,8 +232,8 @@ class Observer:
 
     @property
     def stranded_since(self) -> float:
-        """Since when; 0 where it is not, or the last one still exists."""
-        return max((each.gone for each in self._lost_servers), default=0.0)
+        """Since when the journal says that the last one is gone; 0 where it does not."""
+        return max((each.written_off for each in self._lost_servers), default=0.0)
 
     @property
     def _lost_servers(self) -> list[Seen]:

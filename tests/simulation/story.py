@@ -161,6 +161,8 @@ class Story:
                 self._training = True
             case events.TrainFinished() | events.TrainFailed():
                 self.run_ended_at, self._training = self.clock.now, self.steering.state.active_run is not None
+            case events.VmDeleted() | events.VmRevoked() if event.vm in self.observer.seen:
+                self.observer.seen[event.vm].written_off = self.clock.now
             case events.ClusterDeleting():
                 self.deleted_at = self.deleted_at or self.clock.now
             case _:
