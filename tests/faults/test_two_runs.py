@@ -6,12 +6,16 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
+from transient_magics.cli import verbs
+from transient_magics.cli.arguments import parse
 from transient_magics.client import text
+from transient_magics.errors import ClusterError
 from transient_magics.journal import ClusterState, events
 
 CELL = """
@@ -34,6 +38,32 @@ WIDE = CELL.replace(
 """The same with 412,161 parameters: 1.65 MB each way in a step."""
 
 
+def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
+    """As a user does it, while `late` waits behind `long` and `short`."""
+    last = client.train(name="last", workers=3, train_steps=10, **trained)
+    cluster.follow(lambda now: "last" in now.runs, PATIENCE)
+    assert "last  waits behind late" in str(act("status shared"))
+    assert act("move shared last") == "Next on shared: last, late."
+    assert "late  waits behind last" in str(act("status shared"))
+    assert act("move shared late --before last") == "Next on shared: late, last."
+    for line, said in (
+        ("move shared nobody", "shared has no run nobody"),
+        ("move shared long", "long has begun already, and does not wait. There are: late, last."),
+        ("move shared last --before short", "short has begun already"),
+        ("move shared last --before last", "last cannot begin before itself"),
+    ):
+        with pytest.raises(ClusterError, match=said):
+            act(line)
+    assert act("stop shared last") == "last does not wait any more."
+    assert last.wait(PATIENCE).step == 0
+    assert act("stop shared last") == "last was over already."
+
+
+def act(line: str) -> Any:
+    """What the verb of a line in a cell or a terminal answers."""
+    return verbs.act(parse("cluster", line.split()))
+
+
 @pytest.mark.training
 def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux3", name="shared"))
@@ -51,6 +81,7 @@ def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: 
         shown = text.status(cluster.state, cluster.cost(), time.time())
         assert "late  waits for the end of long or short" in shown
         assert shown.count("training long") == 2
+        queue_is_changed(cluster, trained)
 
         lost = next(iter(state.runs["long"].workers))
         mark = patient.mark()
@@ -92,6 +123,7 @@ def test_a_run_that_the_link_does_not_carry_is_told_so_and_begins_once_it_does(h
         assert not second.state.workers
         os.kill(patient.controller(), signal.SIGKILL)
         first.stop()
+        assert first.wait(PATIENCE).checkpoint, "also of a controller that has just taken over"
         assert second.wait(PATIENCE).step >= 5
         order = [event.run for event in cluster.events() if isinstance(event, events.TrainStarted)]
         assert order == ["first", "second"]

@@ -35,7 +35,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("%transient_cluster st", ["status"]),
+        ("%transient_cluster st", ["status", "stop"]),
         ("%transient_cluster k", ["k80"]),
         ("c = %transient_cluster v", ["v100"]),
         ("%transient_cluster k80x2+p1", ["k80x2+p100"]),

@@ -35,6 +35,8 @@ def let_in(annotation: Any) -> some.SearchStrategy[Any]:
     """Values that may stand in a field that is annotated so."""
     if annotation == checks.Name:
         return _NAMES
+    if annotation == checks.NameOrNone:
+        return some.just("") | _NAMES
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return let_in(inner[0])
@@ -110,6 +112,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Ping(), {"do": "ping"}),
     (cluster_commands.read, cluster_commands.Train(run="run-1"), {"do": "train", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1"}),
+    (cluster_commands.read, cluster_commands.Move(run="run-3"), {"do": "move", "run": "run-3", "before": ""}),
     (cluster_commands.read, cluster_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Delete(), {"do": "delete", "reason": "asked by the user"}),

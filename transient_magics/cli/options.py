@@ -40,7 +40,7 @@ from .option import (
     zones,
 )
 
-CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "logs", "events", "delete", "sweep")
+CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "move", "stop", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
     "cluster", "train", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator", "catalog",
@@ -91,6 +91,13 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             flag("--in", "when the notice comes: 30s, 2m (default: now)", duration("--in", "s"), name="seconds",
                   metavar="TIME"),
         ),
+        "move": (
+            _CLUSTER_NAME,
+            _RUN,
+            flag("--before", "before this one that waits (default: before all of them)", str, completes="run",
+                  metavar="RUN"),
+        ),
+        "stop": (_CLUSTER_NAME, _RUN),
         "logs": (_CLUSTER_NAME, _WORKER, flag("--lines", "how many of the last lines (200)", whole("--lines"))),
         "events": (
             _ANY_CLUSTER,
@@ -484,6 +491,8 @@ DESCRIPTIONS = {
     "machine, too), and give its handle.",
     "resize": "Give a cluster other workers.",
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
+    "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
+    "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue.",
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",

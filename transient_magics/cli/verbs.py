@@ -92,6 +92,22 @@ def _revoke(name: str, worker: str, seconds: float = 0.0) -> Sentence:
     return Sentence(f"{worker} of {name} will be taken back: 30 seconds from its notice on.")
 
 
+def _move(name: str, run: str, before: str | None = None) -> Sentence:
+    cluster = client.cluster(name)
+    cluster.run(run).move(before)
+    return Sentence(f"Next on {name}: {', '.join(each.name for each in cluster.state.queue) or run}.")
+
+
+def _stop(name: str, run: str) -> Sentence:
+    chosen = client.cluster(name).run(run)
+    before = chosen.cluster.state
+    chosen.stop()
+    if chosen.name in [each.name for each in before.queue]:
+        return Sentence(f"{run} does not wait any more.")
+    over = before.runs[run].over
+    return Sentence(f"{run} was over already." if over else f"{run} ends, once its last checkpoint is here.")
+
+
 def _logs(name: str, worker: str, lines: int = 200) -> Sentence:
     logged = client.cluster(name).logs(worker, lines)
     return Sentence(logged.rstrip("\n") or f"{worker} has logged nothing yet.")
@@ -136,6 +152,8 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "attach": lambda **values: client.attach(**values),
     "resize": _resize,
     "revoke": _revoke,
+    "move": _move,
+    "stop": _stop,
     "logs": _logs,
     "events": _events,
     "delete": _delete,

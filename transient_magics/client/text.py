@@ -250,7 +250,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {_why_slow(run.slow)}")
-        others = (each for each in state.runs.values() if not each.over and each.name != run.name)
+        others = (each for each in state.turns if each.name != run.name)
         lines += [f"{each.name}  {run_words(each, state)}" for each in others]
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:

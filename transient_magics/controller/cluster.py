@@ -19,7 +19,7 @@ from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsEr
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from ..protocol import agent_commands
-from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Ping, Resize, Revoke, Save, Stop, Train
+from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Move, Ping, Resize, Revoke, Save, Stop, Train
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
 from ..version import VERSION
@@ -48,6 +48,7 @@ _TICK_SECONDS = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
 _END_OF_RUN_SECONDS = 150.0
 _MOST_LOG = 262_144  # bytes
+_LOOK_SECONDS = 0.1
 _PATIENCE = 10.0  # of a command, with a controller that is just starting
 
 
@@ -392,7 +393,9 @@ class Controller:
                 self._refuse_when_ending()
                 self._declare_run(command.run)
             case Stop():
-                self._stop_run(command.run)
+                await self._stop_run(command.run)
+            case Move():
+                self._move_run(command.run, command.before)
             case Save():
                 await self._ask_chief(agent_commands.Save(run=command.run))
             case Evaluate():
@@ -429,14 +432,37 @@ class Controller:
             declared = declared_run(self._directory, unknown_run(run))
             self._recorder.record(events.TrainDeclared(run=run, spec=declared.spec.without_token()))
 
-    def _stop_run(self, name: str) -> None:
-        run = self._state.runs.get(name)
-        if run is None:
-            raise ClusterError(f"{self._declared.name} has no run {name}")
+    def _known_run(self, name: str) -> RunState:
+        if run := self._state.runs.get(name):
+            return run
+        fix = f"There are: {', '.join(self._state.runs)}." if self._state.runs else ""
+        raise ClusterError(f"{self._declared.name} has no run {name}", fix=fix)
+
+    async def _stop_run(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while True:
+                    run = self._known_run(name)
+                    if run.over or not self._state.has_begun(run) or name in self._trainings:
+                        break
+                    await asyncio.sleep(_LOOK_SECONDS)  # or what it has made since its last checkpoint would be lost
+        except TimeoutError:
+            raise self._still_looking() from None
         if training := self._trainings.get(name):
             self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self._state.runs[name]))
         elif not run.over:
             self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    def _move_run(self, name: str, before: str) -> None:
+        queue = [run.name for run in self._state.queue]
+        for each in filter(None, (name, before)):
+            if each not in queue:
+                does = "is over" if self._known_run(each).over else "has begun already"
+                there = f"There are: {', '.join(queue)}." if queue else "No run waits now."
+                raise ClusterError(f"{each} {does}, and does not wait", fix=there)
+        if name == before:
+            raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
+        self._recorder.record(events.TrainMoved(run=name, before=before))
 
     async def _ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
         name = command.run
@@ -450,8 +476,7 @@ class Controller:
             async with asyncio.timeout(_PATIENCE):
                 await self._in_charge.wait()
         except TimeoutError:
-            what = f"The controller of {self._declared.name} is still looking for Compute Engine"
-            raise ClusterError(what, fix="Try again in a moment.") from None
+            raise self._still_looking() from None
         vm = self._state.vms.get(name)
         if vm is None or not vm.living:
             living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
@@ -469,6 +494,10 @@ class Controller:
         await self._fleet.preempt(vm, seconds)
         if seconds <= 0:
             self._taken.add(name)
+
+    def _still_looking(self) -> ClusterError:
+        what = f"The controller of {self._declared.name} is still looking for Compute Engine"
+        return ClusterError(what, fix="Try again in a moment.")
 
     def _resize(self, wanted: ClusterSpec) -> None:
         assert self._state.spec

@@ -257,7 +257,8 @@ class ClusterState:
     @property
     def active_run(self) -> RunState | None:
         """The first run that trains, or is the next to."""
-        return next(iter(self.turns), None)
+        turns = self.turns
+        return next((run for run in turns if self.has_begun(run)), next(iter(turns), None))
 
     def has_begun(self, run: RunState) -> bool:
         """Whether the run has its parameter servers, or had."""

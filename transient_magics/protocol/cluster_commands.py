@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import messages
-from .checks import Amount, Count, Name
+from .checks import Amount, Count, Name, NameOrNone
 from .messages import Message, message
 
 
@@ -31,6 +31,14 @@ class Stop(Message):
     """End the run where it stands, with a last checkpoint."""
 
     run: Name
+
+
+@message("move")
+class Move(Message):
+    """Have the run, which waits, begin before that one; `before` is empty: before all that wait."""
+
+    run: Name
+    before: NameOrNone = ""
 
 
 @message("save")
@@ -78,7 +86,7 @@ class Logs(Message):
     lines: Count = 200
 
 
-Command = Ping | Train | Stop | Save | Evaluate | Delete | Revoke | Resize | Logs
+Command = Ping | Train | Stop | Move | Save | Evaluate | Delete | Revoke | Resize | Logs
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(Command)
 
 

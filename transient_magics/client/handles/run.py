@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError, TransientError
 from ...journal import ClusterState, RunState, cost_between, metrics, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
-from ...protocol.cluster_commands import Evaluate, Logs, Save, Stop
+from ...protocol.cluster_commands import Evaluate, Logs, Move, Save, Stop
 from ...protocol.names import is_path
 from .. import commands
 from ..programs import fetch
@@ -128,6 +128,13 @@ class Run:
     def stop(self) -> None:
         """End the run where it stands, with a last checkpoint."""
         commands.send(self.cluster.directory, Stop(run=self.name))
+
+    def move(self, before: str | None = None) -> None:
+        """Have the run, which waits, begin before the one called `before`; by default before all that wait.
+
+        Raises ClusterError where either does not wait.
+        """
+        commands.send(self.cluster.directory, Move(run=self.name, before=before or ""))
 
     def save(self) -> None:
         """Have a checkpoint written now; training goes on. Raises ClusterError where it does not train."""
