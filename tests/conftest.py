@@ -8,6 +8,7 @@ a cluster's story on emulated VMs (`story`), looks at fewer examples, and fails 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -35,6 +36,9 @@ hypothesis.settings.load_profile("same")
 
 # A grammar of addresses, which jsonschema compiles for more than a second at its import; no schema here asks for it.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
+# Nothing of what is imported and collected is ever thrown away: no collector goes through it, now or during the tests.
+gc.disable()
 
 TESTS = Path(__file__).parent
 
@@ -112,6 +116,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return item.get_closest_marker("browser") is not None, ranks.get(name, len(ranks))
 
     items.sort(key=order)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
