@@ -25,6 +25,7 @@ import hypothesis
 import pytest
 
 from tests import processes
+from transient_magics.cloud.calling import lean
 
 # A busy machine is no failure, and the same tests see the same examples: whoever changes a text shall not meet what
 # chance has just found in a parser. `pytest --hypothesis-profile=explore` goes looking for that: others every time.
@@ -39,6 +40,9 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Nothing of what is imported and collected is ever thrown away: no collector goes through it, now or during the tests.
 gc.disable()
+
+# As in a controller, and so that modules of tests that name it are collected without it.
+lean.prepare()
 
 TESTS = Path(__file__).parent
 

@@ -23,6 +23,7 @@ from ..catalog import PriceRow
 from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
 from .advice import CapacityAdvice, Shape
 from .bulk import BulkInsert
+from .calling import clients
 from .calling.calls import PLAIN, Calls, limit, until
 from .calling.principal import principal
 from .calling.signing_in import SignedIn, signed_in
@@ -46,13 +47,8 @@ _ENDINGS = ("compute.instances.preempted", "delete", "stop")
 
 
 def preload() -> threading.Thread:
-    """Import Google's client in a thread (some 2.8 seconds) while the caller does something else; join it or not."""
-
-    def imports() -> None:
-        import google.auth
-        import google.cloud.compute_v1  # noqa: F401
-
-    thread = threading.Thread(target=imports, name="preload-compute", daemon=True)
+    """Import Google's client in a thread (about a second) while the caller does something else; join it or not."""
+    thread = threading.Thread(target=clients.preload, name="preload-compute", daemon=True)
     thread.start()
     return thread
 

@@ -7,16 +7,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import lean
 from .clock import Heard
 from .recording import watched
 
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
+
+_SERVICES = (
+    "instances", "zone_operations", "global_operations", "projects", "regions", "zones", "machine_types",
+    "accelerator_types", "disks", "images", "networks", "subnetworks", "routers", "firewalls",
+)  # fmt: skip
+
+
+def preload() -> None:
+    """Import what `Clients` is built from."""
+    import google.auth  # noqa: F401
+
+    lean.prepare(_SERVICES)
 
 
 class Clients:
     """One client per service. With an `endpoint`, no credentials are looked for and no proxy is used."""
 
     def __init__(self, endpoint: str | None, *, connections: int) -> None:
+        preload()
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import compute_v1
         from requests import Session
