@@ -1,6 +1,6 @@
 /* The panel of a cluster, or of one run: draws the snapshots that the kernel sends.
  *
- * A snapshot (`view`, and `curves` for the charts) is whole, so any of them may be lost. The page is built once and then
+ * A snapshot (`view`, and for the charts `curves` with `tail`) is whole, so any of them may be lost. The page is built once and then
  * only changed where a snapshot differs, so that focus, a question being asked and the reader's selection stay. Between
  * snapshots the page counts costs and notices on by itself. It draws once per frame at most, and tells the kernel to send
  * less often when drawing takes long or nobody looks. What the reader asks for goes to the kernel as {do: ...}.
@@ -9,6 +9,7 @@
 import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
 import { money, when } from "./figures.js";
+import { grown, lacks } from "./growth.js";
 import { vmTable } from "./lanes.js";
 import { kernelLink } from "./link.js";
 import { mount } from "./mount.js";
@@ -82,6 +83,7 @@ function render({ model, el }) {
   const send = link.send;
   /** @type {import("./snapshot").Frame} */
   let view = model.get("view");
+  let curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {});
   let received = performance.now();
   const elapsed = () => (link.lost ? 0 : (performance.now() - received) / 1000);  // of what is not heard of, nothing is known
   const now = () => view.at + elapsed();
@@ -113,6 +115,7 @@ function render({ model, el }) {
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
     lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [table]), events, live);
 
+  const due = new Set();
   let announced = { text: "", at: -Infinity };
   function announce() {
     const text = view.events?.[0]?.text ?? "";
@@ -139,8 +142,8 @@ function render({ model, el }) {
     remove.disable(view.phase === "deleting");
     whole.reads(view.version);
     whole.part("workers", () => resize.update(view));
-    whole.part("training", () => training.update(view.training, view.vms));
-    if (!focus) whole.part("VMs", () => table.update(view, model.get("curves") ?? {}));
+    whole.part("training", () => training.update(view.training, view.vms, !due.has("curves")));
+    if (!focus) whole.part("VMs", () => table.update(view, curves));
     top.classList.toggle("transient-alone", training.hidden);
     whole.part("events", () => { events.update(view.events, view.at); announce(); });
     connected(!link.lost || view.over);
@@ -166,16 +169,17 @@ function render({ model, el }) {
     link.look();
     waiting.hidden = !link.waiting || link.lost || view.over;
     whole.part("events", announce, true);
+    whole.part("training", () => training.tick(), true);
   }
 
   const pace = pacemaker(send);
-  const due = new Set();
   let frame = 0;
   function draws() {
     frame = 0;
     const began = performance.now();
-    if (due.has("curves")) whole.part("curves", () => training.draw(model.get("curves") ?? {}));
+    if (due.has("curves")) curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {});
     draw();
+    if (due.has("curves")) whole.part("curves", () => training.draw(curves));
     due.clear();
     panel.getBoundingClientRect();  // has the page lay it out now, so that this time is counted too
     pace.drew((performance.now() - began) / 1000);
@@ -185,15 +189,24 @@ function render({ model, el }) {
     frame ||= requestAnimationFrame(draws);
   }
   const onView = () => { view = model.get("view"); received = performance.now(); link.hears(view); news("view"); };
-  const onCurves = () => news("curves");
+  let missed = 0;
+  function onCurves() {
+    const [base, tail] = [model.get("curves") ?? {}, model.get("tail") ?? {}];
+    if (lacks(base, tail) && tail.base !== missed) {
+      missed = tail.base;
+      send({ do: "resync" });
+    }
+    news("curves");
+  }
   const onLog = () => training.log(model.get("log"));
   model.on("change:view", onView);
   model.on("change:curves", onCurves);
+  model.on("change:tail", onCurves);
   model.on("change:log", onLog);
   const timer = setInterval(tick, 1000);
   el.append(panel);
   draw();
-  whole.part("curves", () => training.draw(model.get("curves") ?? {}));
+  whole.part("curves", () => training.draw(curves));
   send({ do: "resync" });
   return () => {
     clearInterval(timer);
@@ -203,6 +216,7 @@ function render({ model, el }) {
     training.end();
     model.off("change:view", onView);
     model.off("change:curves", onCurves);
+    model.off("change:tail", onCurves);
     model.off("change:log", onLog);
   };
 }

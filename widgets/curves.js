@@ -127,7 +127,7 @@ export function asTable(curves) {
   const measured = [...curves.time.entries()].filter(([index]) => curves.loss[index] !== null || curves.speed[index] !== null);
   const rows = measured.map(([index, at]) => [
     new Date(at * 1000).toISOString(), curves.step[index], curves.loss[index], curves.speed[index], curves.expected[index],
-    ...workers.flatMap(([, each]) => [each.speed[index], each.batch[index], each.staleness[index]]),
+    ...workers.flatMap(([, each]) => [each.speed[index], each.batch?.[index], each.staleness?.[index]]),
   ]);
   return csv([head, ...rows]);
 }

@@ -131,7 +131,8 @@ export interface Frame {
   heard: string;
 }
 
-/** Columns of one worker: steps per second, examples or tokens per step, steps of others meanwhile. */
+/** Columns of one worker: steps per second; where a run is shown by itself also examples or tokens per step, and
+ * steps of others meanwhile. */
 export interface OfWorker {
   speed: Figure[];
   batch?: Figure[];
@@ -165,6 +166,40 @@ export interface Curves {
   unnamed: boolean;
   end: End | null;
   marks: Mark[];
+}
+
+/** Curves that are sent now and then; the latest has the highest `number`. */
+export interface Base {
+  time: number[];
+  step: number[];
+  loss: Figure[];
+  speed: Figure[];
+  expected: Figure[];
+  workers: Record<string, OfWorker>;
+  run: string;
+  below: number;
+  width: number;
+  unnamed: boolean;
+  end: End | null;
+  marks: Mark[];
+  number: number;
+}
+
+/** What came behind a base since: rows that take the place of those of the base of that number from row `keep` on.
+ *
+ * `expected` has all rows and not those alone; `marks` are there if they are others than the base's. */
+export interface Tail {
+  time: number[];
+  step: number[];
+  loss: Figure[];
+  speed: Figure[];
+  expected: Figure[];
+  workers: Record<string, OfWorker>;
+  base: number;
+  keep: number;
+  unnamed: boolean;
+  end: End | null;
+  marks?: Mark[];
 }
 
 /** The last lines that a worker wrote; empty before anybody asked. */

@@ -93,6 +93,7 @@ export function trainingSection(send, focus) {
   /** @type {import("./snapshot").Curves | null} */
   let curves = null;
   let drawnAt = 0;
+  let stale = false;  // the figures are others than those that were drawn
   const tools = element("div", { class: "transient-tools", role: "toolbar", "aria-label": "How the curves are drawn" },
     choice("Over what the curves are drawn", [["time", "over time"], ["step", "over steps"]], (value) => look("byStep", value === "step")),
     element("label", {}, element("span", { text: "smooth" }), smoothing),
@@ -113,6 +114,7 @@ export function trainingSection(send, focus) {
   function redraw() {
     if (!curves) return;
     drawnAt = performance.now();
+    stale = false;
     const drawn = drawings(uptodate(curves, training?.end), looks, Object.fromEntries(training?.facts ?? []));
     for (const [which, chart] of Object.entries(charts)) chart.draw(drawn[which] || { x: [], curves: [], marks: [] });
     grid.hidden = tools.hidden = curves.time.length < 2;
@@ -121,8 +123,9 @@ export function trainingSection(send, focus) {
     setText(legend, grid.hidden ? "" : Object.keys(said).filter((kind) => kinds.has(kind)).map((kind) => said[kind]).join("   "));
   }
 
-  /** @param {import("./snapshot").Training | null} next @param {import("./snapshot").Lane[]} vms */
-  node.update = (next, vms) => {
+  /** @param {import("./snapshot").Training | null} next @param {import("./snapshot").Lane[]} vms
+   * @param {boolean} [drawn] whether the curves are drawn here, and not right after this */
+  node.update = (next, vms, drawn = true) => {
     node.hidden = !next;
     training = next;
     for (const button of node.actions) button.hidden = !next?.stoppable || (button !== stop && next.phase !== "running");
@@ -146,7 +149,12 @@ export function trainingSection(send, focus) {
       return made;
     });
     logs.update(vms);
-    if (next.phase !== "running" || performance.now() - drawnAt > 1000 * TAIL_SECONDS) redraw();
+    stale = true;
+    if (drawn) node.tick();
+  };
+  /** The curves reach to what the figures say, once a second while they change. */
+  node.tick = () => {
+    if (stale && (training?.phase !== "running" || performance.now() - drawnAt > 1000 * TAIL_SECONDS)) redraw();
   };
   /** @param {Partial<import("./snapshot").Curves>} next */
   node.draw = (next) => { curves = next.time ? /** @type {import("./snapshot").Curves} */ (next) : null; redraw(); };

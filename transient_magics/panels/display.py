@@ -96,7 +96,7 @@ class Display:
         self._state = known(cluster)
         self._notice: dict[str, str] = {}
         self._question: dict[str, str] = {}
-        self._measured = Measured(cluster.directory, feed.rows, self._draw_soon)
+        self._measured = Measured(cluster.directory, feed.rows, self._draw_curves_soon)
         self._outlook = Outlook(cluster.name, forecasts, feed.call, self._draw_soon)
         self._curves_of: object = None
         self._paces: dict[str, float] = {}
@@ -166,7 +166,8 @@ class Display:
 
     def _curves(self) -> Mapping[str, Any]:
         run = shown_run(self._state, self._run)
-        return curves(self._state, run, self._measured.series_of(run.name)) if run else {}
+        series = self._measured.series_of(run.name) if run else None
+        return curves(self._state, run, series, whole=bool(self._run)) if run else {}
 
     # From here on: the follower's thread.
 
@@ -233,16 +234,19 @@ class Display:
         shown = view(self._state, bill(self._state, now), now, self._run, self._forecast)
         if self._panel:
             self._panel.show({**shown, "notice": self._notice, "question": self._question, "heard": self._heard})
-            wait = _CURVES_SECONDS - (self._drawn_at - self._curves_at)
-            if wait <= 0 or self._state.over:
-                self._send_curves()
-            elif not self._curves_later:
-                self._curves_later = True
-                self._soon(wait, self._send_curves)
+            self._draw_curves_soon()
         self._refresh_twin()
         if self._state.over and not self._ending:
             self._ending = True
             self._soon(_LAST_WORDS_SECONDS, self._end)
+
+    def _draw_curves_soon(self) -> None:
+        wait = _CURVES_SECONDS - (time.monotonic() - self._curves_at)
+        if wait <= 0 or self._state.over:
+            self._send_curves()
+        elif not self._curves_later:
+            self._curves_later = True
+            self._soon(wait, self._send_curves)
 
     def _send_curves(self) -> None:
         self._curves_later = False

@@ -17,6 +17,7 @@ from comm.base_comm import BaseComm
 from IPython.core.getipython import get_ipython
 
 from . import assets
+from .snapshot.growth import tail
 
 
 class CellFreeComm(BaseComm):
@@ -74,32 +75,38 @@ class Panel(anywidget.AnyWidget):
 class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
-    `view`: the latest snapshot; `curves`: what the charts are drawn from, which changes less often; `log`: the last
-    lines of the worker that the reader asked for; `picture`: the static part of its MIME bundle, as last stored.
+    `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago, and `tail`: what
+    came since; `log`: the last lines of the worker that the reader asked for; `picture`: the static part of its MIME
+    bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
     curves = traitlets.Dict().tag(sync=True)
+    tail = traitlets.Dict().tag(sync=True)
     log = traitlets.Dict().tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self, view: Mapping[str, Any], curves: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]
     ) -> None:
-        super().__init__(ask, view=dict(view), curves=dict(curves))
+        super().__init__(ask, view=dict(view), curves={**curves, "number": 1})
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
         self.view = dict(view)
 
     def show_curves(self, curves: Mapping[str, Any]) -> None:
-        """Send the curves as they are now."""
-        self.curves = dict(curves)
+        """Send the curves as they are now: what is new, if the pages have the rest."""
+        behind: Any = tail(self.curves, curves) if self.curves.get("time") and curves else None  # type: ignore[arg-type]
+        with self.hold_sync():
+            if behind is None:
+                self.curves = {**curves, "number": self.curves["number"] + 1}
+            self.tail = behind or {}
 
     def resend(self) -> None:
         """Send the latest of everything once more."""
-        self.send_state(["view", "curves"])
+        self.send_state(["view", "curves", "tail"])
 
 
 class DeclarePanel(Panel):

@@ -141,7 +141,8 @@ class Frame(View):
 
 
 class OfWorker(TypedDict):
-    """Columns of one worker: steps per second, examples or tokens per step, steps of others meanwhile."""
+    """Columns of one worker: steps per second; where a run is shown by itself also examples or tokens per step, and
+    steps of others meanwhile."""
 
     speed: list[Figure]
     batch: NotRequired[list[Figure]]
@@ -172,6 +173,25 @@ class Curves(Columns):
     unnamed: bool
     end: End | None
     marks: list[Mark]
+
+
+class Base(Curves):
+    """Curves that are sent now and then; the latest has the highest `number`."""
+
+    number: int
+
+
+class Tail(Columns):
+    """What came behind a base since: rows that take the place of those of the base of that number from row `keep` on.
+
+    `expected` has all rows and not those alone; `marks` are there if they are others than the base's.
+    """
+
+    base: int
+    keep: int
+    unnamed: bool
+    end: End | None
+    marks: NotRequired[list[Mark]]
 
 
 class Log(TypedDict):

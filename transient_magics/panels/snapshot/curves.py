@@ -12,19 +12,22 @@ from typing import Any
 
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
-from .contract import Curves, End, Mark, finite, sound
+from .contract import Curves, End, Mark, OfWorker, finite, sound
 
 _MOST_MARKS = 200
 _HOLE = 2.5  # times as long as between others: more than one span is missing
 
 
-def curves(state: ClusterState, run: RunState, series: RunSeries | None = None) -> Curves:
-    """Everything that the charts of a run are drawn from."""
+def curves(state: ClusterState, run: RunState, series: RunSeries | None = None, *, whole: bool = True) -> Curves:
+    """Everything that the charts of a run are drawn from; of workers no more than their speed, unless `whole`."""
     found = apart(_finite_columns(series.columns(whole=run.over) if series and series.rows else _progress(run)))
+    workers: dict[str, OfWorker] = found["workers"]
+    if not whole:
+        workers = {name: {"speed": each["speed"]} for name, each in workers.items()}
     return {
         "run": run.name, "below": run.spec.alarm_below, "width": found["width"], "unnamed": found["unnamed"],
         "time": found["time"], "step": found["step"], "loss": found["loss"], "speed": found["speed"],
-        "expected": found["expected"], "workers": found["workers"],
+        "expected": found["expected"], "workers": workers,
         "end": sound(end_of(run)), "marks": _marks(state, run),
     }  # fmt: skip
 
