@@ -54,7 +54,7 @@ def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
 
     async def mirror(command: Command) -> dict[str, Any]:
         reader, writer = await asyncio.open_unix_connection(tmp_path / "a")
-        writer.write(command.line)
+        writer.write(command.encoded)
         line = await reader.readline()
         writer.close()
         return granted(json.loads(line))
@@ -88,7 +88,7 @@ async def test_a_controller_refuses_what_is_no_command_and_hears_the_next_one(
 
     async with serve(tmp_path / "a", controller):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "a")
-        writer.write(line + b"\n" + Ping().line)
+        writer.write(line + b"\n" + Ping().encoded)
         with pytest.raises(ClusterError, match=said):
             granted(json.loads(await reader.readline()))
         assert granted(json.loads(await reader.readline())) == {"heard": "ping"}

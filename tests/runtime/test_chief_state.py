@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.roster import Roster
@@ -76,11 +77,11 @@ def test_a_worker_counts_from_its_first_gradient_on():
 def test_numbers_are_never_used_twice_even_by_a_restarted_chief():
     first = Story()
     first(events.Prepared(0))
-    assert [first.joins(1, "worker-1")["number"], first.joins(2, "worker-2")["number"]] == [0, 1]
+    assert [first.joins(1, "worker-1").number, first.joins(2, "worker-2").number] == [0, 1]
     first(events.Disconnected(2))
     second = Story(first)
     second(events.Prepared(40))
-    assert second.joins(7, "worker-3")["number"] == 2
+    assert second.joins(7, "worker-3").number == 2
 
 
 def test_what_dead_workers_leave_on_the_parameter_servers_is_released_but_not_of_one_that_may_thaw():
@@ -113,7 +114,7 @@ def test_a_restarted_chief_releases_those_that_it_never_hears_of():
 
 def test_a_worker_that_finds_the_restarted_chief_keeps_its_number_without_joining_twice():
     second = restarted()
-    assert second.joins(1, "worker-1", number=0)["number"] == 0
+    assert second.joins(1, "worker-1", number=0).number == 0
     assert second.emitted("worker.joined") == []
 
 
@@ -130,8 +131,8 @@ def test_numbers_are_kept_by_what_is_on_disk_alone_too():
     first(events.Prepared(0))
     first(events.Joined(1, "worker-1"))
     second = Story(kept=first.state.to_dict())  # killed before anybody's first step: no event tells of the number
-    assert second.joins(1, "worker-1", number=0)["number"] == 0
-    assert second.joins(2, "worker-2", number=0)["number"] == 1, "it is another's"
+    assert second.joins(1, "worker-1", number=0).number == 0
+    assert second.joins(2, "worker-2", number=0).number == 1, "it is another's"
 
 
 def test_a_run_that_fails_tells_where_and_sends_everybody_home():
@@ -141,9 +142,9 @@ def test_a_run_that_fails_tells_where_and_sends_everybody_home():
     story(events.StepSeen(17))
     done = story(events.Failed("the disk is gone"))
     assert story.emitted("train.failed") == [{"run": "run-1", "reason": "the disk is gone", "step": 17}]
-    assert events.Tell(1, {"do": "leave", "reason": "told to leave"}) in done
+    assert events.Tell(1, messages.Leave()) in done
     assert story.state.phase is Phase.ENDED
-    assert story(events.Joined(2, "worker-2")) == [events.Tell(2, {"do": "leave", "reason": "finished"})]
+    assert story(events.Joined(2, "worker-2")) == [events.Tell(2, messages.Leave(reason="finished"))]
 
 
 def test_a_synchronous_step_waits_for_those_that_train_and_are_heard():
@@ -164,8 +165,8 @@ def test_on_a_vm_that_takes_the_place_of_the_chiefs_no_number_is_used_twice_eith
     first.joins(1, "worker-1")
     second = Story(first, {"next_number": 0})  # only the events came with it
     second(events.Prepared(40))
-    assert second.joins(5, "worker-2")["number"] == 1
-    assert second.joins(6, "worker-1", number=0)["number"] == 0
+    assert second.joins(5, "worker-2").number == 1
+    assert second.joins(6, "worker-1", number=0).number == 0
     assert [joined["number"] for joined in second.emitted("worker.joined")] == [1]
 
 
@@ -193,7 +194,7 @@ def test_a_thawed_worker_is_told_to_leave_when_its_place_is_taken():
         story(events.Heard(1), after=0.5)
         story(events.Tick(), after=0)
     story.joins(3, "worker-3")
-    assert story(events.Heard(2)) == [events.Tell(2, {"do": "leave", "reason": "told to leave"})]
+    assert story(events.Heard(2)) == [events.Tell(2, messages.Leave())]
     assert story.state.active == 2
 
 
@@ -201,9 +202,9 @@ def test_an_old_process_of_a_restarted_worker_cannot_push_its_successor_out():
     story = Story()
     story(events.Prepared(0))
     story.joins(1, "worker-1")
-    assert story.joins(2, "worker-1")["number"] == 1
-    assert story(events.Heard(1)) == [events.Tell(1, {"do": "leave", "reason": "told to leave"})]
-    assert story(events.Joined(3, "worker-1", number=0)) == [events.Tell(3, {"do": "leave", "reason": "told to leave"})]
+    assert story.joins(2, "worker-1").number == 1
+    assert story(events.Heard(1)) == [events.Tell(1, messages.Leave())]
+    assert story(events.Joined(3, "worker-1", number=0)) == [events.Tell(3, messages.Leave())]
     assert story.state.active == 1
 
 
@@ -211,7 +212,7 @@ def test_more_workers_than_allowed_are_sent_away():
     story = Story(max_workers=1)
     story(events.Prepared(0))
     story.joins(1, "worker-1")
-    assert story.joins(2, "worker-2") == {"do": "leave", "reason": "told to leave"}
+    assert story.joins(2, "worker-2") == messages.Leave()
 
 
 def test_everybody_hears_how_many_are_active():
@@ -220,7 +221,7 @@ def test_everybody_hears_how_many_are_active():
     story.joins(1, "worker-1")
     story(events.Joined(2, "worker-2"))
     told = [item for item in story(events.Stepping(2)) if isinstance(item, events.Tell)]
-    assert {(item.connection, item.message["active"]) for item in told} == {(1, 2), (2, 2)}
+    assert {(item.connection, item.message.active) for item in told} == {(1, 2), (2, 2)}
 
 
 def test_checkpoints_come_every_so_many_steps_and_never_two_at_once():
@@ -387,7 +388,7 @@ def test_the_end_saves_evaluates_and_finishes_with_zero():
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story.joins(1, "worker-1")
-    assert events.Tell(1, {"do": "stop"}) in story(events.StepSeen(100))
+    assert events.Tell(1, messages.Stop()) in story(events.StepSeen(100))
     assert events.Save() in story(events.Leaving(1, "finished"))
     assert events.Evaluate(101) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
     done = story(events.EvaluationDone(101, {"accuracy": 0.95}))
@@ -475,7 +476,7 @@ def test_a_stop_while_a_checkpoint_is_being_written_saves_what_that_lacks(first:
     story = Story(chief="worker")
     story(events.Prepared(15))
     story.joins(1, "worker-1")
-    assert story(events.StepSeen(60)) == [events.Tell(1, {"do": "save"})]
+    assert story(events.StepSeen(60)) == [events.Tell(1, messages.Save())]
     assert story(events.StopAsked()) == []
     assert story(first)[-1] == events.Save()  # by the chief itself: the workers are told to leave
     assert story(saved(66))[-1] == events.Finish(0)
@@ -530,10 +531,10 @@ def test_whatever_happens_the_events_agree_with_each_other(happenings: list[tupl
         for item in story(event, after):
             if (
                 isinstance(item, events.Tell)
-                and item.message.get("do") == "joined"
+                and isinstance(item.message, messages.Joined)
                 and isinstance(event, events.Joined)
             ):
-                assert holders.setdefault(item.message["number"], event.name) == event.name
+                assert holders.setdefault(item.message.number, event.name) == event.name
             if isinstance(item, events.Emit) and item.kind in ("worker.joined", "worker.left"):
                 who = f"{item.values['worker']}/{item.values['number']}"
                 assert (who in training) == (item.kind == "worker.left")
@@ -549,9 +550,9 @@ def resized(story: Story) -> list[tuple[str, int, int, str]]:
     return [(each["worker"], each["old"], each["new"], each["reason"]) for each in emitted]
 
 
-def batches(done: Iterable[Any]) -> dict[int, dict[str, Any]]:
-    told = [item for item in done if isinstance(item, events.Tell) and item.message["do"] == "batch"]
-    return {item.connection: dict(item.message) for item in told}
+def batches(done: Iterable[Any]) -> dict[int, messages.Batch]:
+    told = [item for item in done if isinstance(item, events.Tell)]
+    return {item.connection: item.message for item in told if isinstance(item.message, messages.Batch)}
 
 
 def test_faster_gpus_take_more_examples_and_a_revocation_gives_them_to_the_others():
@@ -562,9 +563,9 @@ def test_faster_gpus_take_more_examples_and_a_revocation_gives_them_to_the_other
     assert resized(story) == []
     story(events.Joined(2, "worker-2"))
     told = batches(story(events.Stepping(2, 2.0, speed=3.0)))
-    assert told == {1: {"do": "batch", "size": 16, "share": 0.5}, 2: {"do": "batch", "size": 48, "share": 1.5}}
+    assert told == {1: messages.Batch(size=16, share=0.5), 2: messages.Batch(size=48, share=1.5)}
     assert resized(story) == [("worker-1", 32, 16, "static"), ("worker-2", 32, 48, "static")]
-    assert batches(story(events.Leaving(2, "revoked"))) == {1: {"do": "batch", "size": 64, "share": 1.0}}
+    assert batches(story(events.Leaving(2, "revoked"))) == {1: messages.Batch(size=64, share=1.0)}
     story(events.Joined(3, "worker-3", accelerator="Tesla K80"))
     story(events.Stepping(3, 2.0))
     assert resized(story)[2:] == [
@@ -608,7 +609,7 @@ def test_a_restarted_chief_repeats_the_sizes():
         first(events.Joined(connection, f"worker-{connection}"))
         first(events.Stepping(connection, 2.0, speed=speed))
     second = Story(first, batching="static", workers=2)
-    assert batches(second(events.Joined(7, "worker-2", number=1))) == {7: {"do": "batch", "size": 48, "share": 1.5}}
+    assert batches(second(events.Joined(7, "worker-2", number=1))) == {7: messages.Batch(size=48, share=1.5)}
     second(events.Prepared(40, batch=32))
     assert resized(second) == []
     second(events.Heard(7), after=18)
@@ -626,7 +627,7 @@ def test_a_chief_that_was_killed_before_it_kept_the_sizes_divides_anew_for_its_s
     for connection, number in ((1, 0), (2, 1)):
         second(events.Joined(connection, f"worker-{connection}", number=number))
     told = batches(second(events.Prepared(40, batch=32)))
-    assert {connection: message["size"] for connection, message in told.items()} == {1: 32, 2: 32}
+    assert {connection: message.size for connection, message in told.items()} == {1: 32, 2: 32}
 
 
 def test_uniform_batching_says_nothing():
@@ -639,7 +640,7 @@ def test_uniform_batching_says_nothing():
 
 
 def asked_to_save(done: Iterable[Any]) -> list[int]:
-    return [item.connection for item in done if isinstance(item, events.Tell) and item.message == {"do": "save"}]
+    return [item.connection for item in done if isinstance(item, events.Tell) and item.message == messages.Save()]
 
 
 def test_with_a_worker_as_chief_one_saves_for_as_long_as_it_trains_and_is_able_to():
@@ -668,11 +669,11 @@ def test_who_is_under_notice_trains_on_beside_a_replacement_and_gets_no_duty():
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story.joins(1, "worker-1")
     story.joins(2, "worker-2")
-    assert story(events.Joined(3, "worker-3"))[0].message["do"] == "leave", "there are as many as there may be"
+    assert story(events.Joined(3, "worker-3"))[0].message.do == "leave", "there are as many as there may be"
     story(events.Noticed(1))
-    assert story.joins(3, "worker-3")["do"] == "joined"
+    assert story.joins(3, "worker-3").do == "joined"
     assert story.state.active == 3
     assert asked_to_save(story(events.StepSeen(10))) == [2]
     story(events.Leaving(1, "revoked"))
     assert story.state.active == 2
-    assert story(events.Joined(4, "worker-4"))[0].message["do"] == "leave"
+    assert story(events.Joined(4, "worker-4"))[0].message.do == "leave"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_chief_state import Story, saved
-from transient_magics.protocol import vm_events
+from transient_magics.protocol import chief_messages, vm_events
+from transient_magics.protocol.messages import kinds
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.roster import Roster
@@ -40,8 +41,11 @@ def written(step: int, **more: Any) -> events.Emit:
     return told(vm_events.TrainCheckpoint, step=step, path=name, seconds=0.1, bytes=10, **more)
 
 
+TO_WORKER = kinds(chief_messages.ToWorker)
+
+
 def tell(connection: int, do: str, **more: Any) -> events.Tell:
-    return events.Tell(connection, {"do": do, **more})
+    return events.Tell(connection, TO_WORKER[do](**more))
 
 
 def welcome(connection: int, number: int, active: int) -> events.Tell:
@@ -538,6 +542,6 @@ def test_where_workers_tell_no_speed_the_names_of_their_gpus_do() -> None:
         story(events.Joined(connection, f"worker-{connection}", gpu))
         story(events.Heard(connection))
         said = story(events.Stepping(connection, 2.0))
-    assert {each.connection: each.message["size"] for each in said if "size" in getattr(each, "message", {})} == {
+    assert {each.connection: each.message.size for each in said if hasattr(getattr(each, "message", None), "size")} == {
         1: 14, 2: 50,
     }, "as 1 to 3.42"  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import until
+from transient_magics.protocol.chief_messages import Checkpoint, File, read_first
 from transient_magics.runtime.files.checkpoints import Checkpoints, Saved
 from transient_magics.runtime.files.delivery import deliver, received
 from transient_magics.runtime.protocol import decode, encode
@@ -34,14 +35,15 @@ class Chief:
             yield self
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        told = decode(await reader.readline())
+        told = read_first(await reader.readline())
+        assert isinstance(told, Checkpoint)
         try:
             async with received(reader, told, self.run) as paths:
-                self.checkpoints.take(told["step"], told["seconds"], paths)
-            self.outcomes[told["number"]] = "taken"
+                self.checkpoints.take(told.step, told.seconds, paths)
+            self.outcomes[told.number] = "taken"
             writer.write(encode({"ok": True}))
         except (OSError, ValueError) as error:
-            self.outcomes[told["number"]] = str(error)
+            self.outcomes[told.number] = str(error)
             writer.write(encode({"ok": False, "error": str(error)}))
         writer.close()
 
@@ -68,8 +70,9 @@ def written(folder: Path, number: int) -> Saved:
 def announced(number: int, damaged: bool = False) -> bytes:
     """The message before those bytes."""
     sum_ = hashlib.sha256(content(number) + b"x" * damaged).hexdigest()
-    files = [{"name": f"model.ckpt-{STEP}.{part}", "size": 700_000, "sha256": sum_} for part in ("data", "index")]
-    return encode({"do": "checkpoint", "number": number, "step": STEP, "seconds": 0.5, "files": files})
+    names = [f"model.ckpt-{STEP}.{part}" for part in ("data", "index")]
+    files = tuple(File(name=name, size=700_000, sha256=sum_) for name in names)
+    return Checkpoint(token="", number=number, step=STEP, seconds=0.5, files=files).encoded
 
 
 async def test_two_deliveries_at_once_do_not_mix(tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ async def test_two_deliveries_at_once_do_not_mix(tmp_path: Path) -> None:
     [
         (announced(1) + content(1) + content(1)[:5], "model.ckpt-40.index ended 699995 bytes too early"),
         (announced(1, damaged=True) + 2 * content(1), "model.ckpt-40.data arrived damaged"),
-        (announced(1).replace(b"model.ckpt-40.index", b"../../../etc/passwd") + 2 * content(1), "is no file of that"),
+        (announced(1).replace(b"model.ckpt-40.index", b"model.ckpt-41.index") + 2 * content(1), "is no file of that"),
     ],
 )
 async def test_what_does_not_arrive_whole_leaves_nothing_and_disturbs_nobody(

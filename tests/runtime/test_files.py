@@ -12,6 +12,7 @@ import pytest
 from tests.runtime.machine_room import lines
 from transient_magics.files import write_atomically
 from transient_magics.protocol.agent_commands import Assignment
+from transient_magics.protocol.chief_messages import read_fetch, read_first
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
 from transient_magics.runtime.files import data_files, vocabularies
@@ -131,10 +132,10 @@ async def test_records_are_copied_whole_and_a_damaged_copy_is_fetched_again(tmp_
     files = data_files.make(source, lambda directory, _: (directory / "train-0").write_bytes(content) and None)
 
     async def chief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert protocol.token_fits(protocol.decode(await reader.readline()), "secret")
+        assert protocol.token_fits(read_first(await reader.readline()).token, "secret")
         writer.write(protocol.encode({"ok": True, "files": files}))
         while line := await reader.readline():
-            await data_files.serve(source, files, protocol.decode(line)["name"], writer)
+            await data_files.serve(source, files, read_fetch(line).name, writer)
         writer.close()
 
     server = await asyncio.start_server(chief, "127.0.0.1", 0)
@@ -148,7 +149,7 @@ async def test_records_are_copied_whole_and_a_damaged_copy_is_fetched_again(tmp_
 
 
 def test_a_token_must_be_the_run_s_own():
-    assert protocol.token_fits({"token": "abc"}, "abc")
-    for message in ({}, {"token": "abd"}, {"token": 3}, {"token": ""}):
-        assert not protocol.token_fits(message, "abc")
-    assert not protocol.token_fits({"token": ""}, "")
+    assert protocol.token_fits("abc", "abc")
+    for given in ("", "abd", "ab", "abcd", "äbc"):
+        assert not protocol.token_fits(given, "abc")
+    assert not protocol.token_fits("", "")

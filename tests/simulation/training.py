@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cloud import NOTICE
 from transient_magics.journal import Event, events
+from transient_magics.protocol import chief_messages
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as e
 from transient_magics.runtime.parameter_server.chief.roster import Roster
@@ -275,14 +276,14 @@ class Training:
         self._disks[self._vm].saved = step
         self._happened(e.SaveDone(step, f"model.ckpt-{step}", 2.0, 1000))
 
-    def _told(self, connection: int, message: Any) -> None:
+    def _told(self, connection: int, message: chief_messages.ToWorker) -> None:
         worker = next((each for each in self._workers.values() if each.connection == connection), None)
         if worker is None:
             return
-        match message["do"]:
-            case "joined":
-                worker.number = message["number"]
-            case "leave":
+        match message:
+            case chief_messages.Joined():
+                worker.number = message.number
+            case chief_messages.Leave():
                 del self._workers[worker.vm]  # its agent starts it anew, as nobody it was before
             case _:
                 pass

@@ -83,7 +83,7 @@ def _refuse_deleted(directory: Path) -> None:
 
 def _line(command: Command) -> bytes:
     try:
-        return command.line
+        return command.encoded
     except ValueError as error:
         raise ClusterError(f"What is asked of the cluster cannot be sent: {error}") from None
 

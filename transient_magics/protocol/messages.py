@@ -28,8 +28,8 @@ class Message:
         return {"do": self.do, **{name: _clipped(value) for name, value in said.items()}}
 
     @property
-    def line(self) -> bytes:
-        """The message as it is sent. Raises ValueError where a number in it is none."""
+    def encoded(self) -> bytes:
+        """The message as the line that is sent. Raises ValueError where a number in it is none."""
         return encode(self.to_dict())
 
 
@@ -49,6 +49,10 @@ def message(do: str) -> Callable[[_Class], _Class]:
     return named
 
 
+class UnknownWord(ValueError):
+    """A message whose `do` is not known here: not of this border, or of a newer version."""
+
+
 def kinds(union: Any) -> dict[str, type[Any]]:
     """The classes of a union by what they say."""
     return {each.do: each for each in typing.get_args(union)}
@@ -57,13 +61,14 @@ def kinds(union: Any) -> dict[str, type[Any]]:
 def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
     """The message on a line, of one of the classes that are `known`, each field checked.
 
-    Raises ValueError for everything else, whatever it is.
+    Raises ValueError for everything else, whatever it is: UnknownWord for a kind that is none of them.
     """
     values = checks.parsed_object(line)
     do = values.get("do")
-    cls = known.get(do) if isinstance(do, str) else None
-    if cls is None:
-        raise ValueError(f"nothing is known of {do!r:.80}")
+    if not isinstance(do, str):
+        raise ValueError("it does not say what to do")
+    if (cls := known.get(do)) is None:
+        raise UnknownWord(f"nothing is known of {do!r:.80}")
     try:
         return checks.built(cls, values)
     except ValueError as error:

@@ -42,7 +42,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def token_fits(message: Mapping[str, Any], token: str) -> bool:
-    """Whether the message carries the run's token; compared in constant time."""
-    given = message.get("token")
-    return isinstance(given, str) and bool(token) and hmac.compare_digest(given.encode(), token.encode())
+def token_fits(given: str, token: str) -> bool:
+    """Whether this is the run's token; compared in constant time."""
+    return bool(token) and hmac.compare_digest(given.encode(), token.encode())

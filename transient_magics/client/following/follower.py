@@ -36,7 +36,7 @@ Callback = Callable[[ClusterState, list[Event]], None]
 
 _CHECK_SECONDS = 1.0
 _ASK_SECONDS = 5.0
-_PING = Ping().line
+_PING = Ping().encoded
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _CALM_SECONDS = 60.0
 _END_SECONDS = 2.0  # for the thread to end; Jupyter kills a kernel that takes longer than five

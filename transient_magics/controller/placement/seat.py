@@ -101,7 +101,7 @@ class Seat:
         """The controller's answer to a command, yet to be `granted`."""
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
         try:
-            writer.write(command.line)
+            writer.write(command.encoded)
             await writer.drain()
             line = await reader.readline()
         finally:

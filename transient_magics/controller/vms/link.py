@@ -347,7 +347,7 @@ class Link:
     async def _exchange(self, command: Command) -> dict[str, Any]:
         assert self._agent
         reader, writer = self._agent
-        writer.write(command.line)
+        writer.write(command.encoded)
         await writer.drain()
         line = await reader.readline()
         if not line:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import TrainingError
 from ...files import write_atomically
+from ...protocol.chief_messages import Fetch, Files, What
 from ..protocol import decode, encode, host_and_port
 
 MARKER = ".complete"
@@ -70,7 +71,7 @@ async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer:
             await writer.drain()
 
 
-def copy(chief: str, token: str, directory: Path, what: str = "records") -> None:
+def copy(chief: str, token: str, directory: Path, what: What = "records") -> None:
     """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError.
 
     With `what` graphs it fetches those that are there by now.
@@ -86,23 +87,23 @@ def copy(chief: str, token: str, directory: Path, what: str = "records") -> None
             time.sleep(2**attempt)  # the chief may be starting again
 
 
-def _copy(chief: str, token: str, directory: Path, what: str) -> None:
+def _copy(chief: str, token: str, directory: Path, what: What) -> None:
     with socket.create_connection(host_and_port(chief), timeout=10) as connection, connection.makefile("rwb") as stream:
         connection.settimeout(None)  # the chief answers when the records are made, which may take its time
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        files = _ask(stream, {"do": "files", "what": what, "token": token})["files"]
+        files = _ask(stream, Files(token=token, what=what))["files"]
         connection.settimeout(60)
         for file in files:
             place = directory / file["name"]
             if _size(place) == file["size"] and _sum(place) == file["sha256"]:
                 continue
-            _ask(stream, {"do": "fetch", "name": file["name"]})
+            _ask(stream, Fetch(name=file["name"]))
             _receive(stream, file, place)
         write_atomically(directory / MARKER, json.dumps({"files": files}))
 
 
-def _ask(stream: Any, message: dict[str, Any]) -> dict[str, Any]:
-    stream.write(encode(message))
+def _ask(stream: Any, message: Files | Fetch) -> dict[str, Any]:
+    stream.write(message.encoded)
     stream.flush()
     line = stream.readline()
     if not line:

@@ -11,13 +11,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from ...protocol import chief_messages as messages
 from ...protocol.agent_commands import Assignment
-from ..protocol import encode, host_and_port
+from ..protocol import host_and_port
 
 EVERY = 1.0
 _PATIENCE = 5.0
@@ -34,14 +33,6 @@ class Load:
     cpu_seconds: float
     clock: float
     cores: int
-
-    @classmethod
-    def from_message(cls, message: Mapping[str, Any]) -> Load:
-        """Take a load out of a message. Raises ValueError if there is none in it."""
-        try:
-            return cls(float(message["cpu_seconds"]), float(message["clock"]), int(message["cores"]))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a load: {message}") from error
 
     def share_since(self, earlier: Load) -> float:
         """The part of its cores that it took since `earlier`; 0 where that is not known, or was of another process."""
@@ -64,12 +55,11 @@ def most_memory() -> int:
 
 async def report(assignment: Assignment, token: str, threads: int) -> None:
     """Tell the chief this process's load every second, for ever."""
-    named = {"do": "load", "token": token, "name": assignment.name}
     while True:
         with contextlib.suppress(OSError):
             async with asyncio.timeout(_PATIENCE):
                 _, writer = await asyncio.open_connection(*host_and_port(assignment.chief))
-                writer.write(encode({**named, **asdict(own_load(threads))}))
+                writer.write(messages.Load(token=token, name=assignment.name, **asdict(own_load(threads))).encoded)
                 writer.close()
                 await writer.wait_closed()
         await asyncio.sleep(EVERY)

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..protocol import decode, encode, host_and_port
+from ...protocol import chief_messages as messages
+from ..protocol import host_and_port
 from ..tf.graph_mode import has_gpu
 
 _EVERY, _ANSWER_SECONDS = 1.0, 2.0
@@ -51,7 +52,7 @@ class ChiefLink:
         """Why to end: "finished", "told to leave" or that the chief is gone; None while training goes on."""
         self.on_told: Callable[[], None] = lambda: None
         self.take_metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
-        self._stepping: dict[str, Any] | None = None
+        self._stepping: messages.Stepping | None = None
         self._noticed = False
         self._socket: socket.socket | None = None
         self._writing = threading.Lock()
@@ -63,38 +64,37 @@ class ChiefLink:
 
     def stepping(self, loss: float | None, samples: int, speed: float = 0.0) -> None:
         """Tell that the first gradient was applied; told again to every chief that we meet later."""
-        told = {"loss": loss, "samples": samples, "speed": speed, "gpu": has_gpu()}
-        self._stepping = {"do": "stepping", **told}
+        self._stepping = messages.Stepping(loss=loss, samples=samples, speed=speed, gpu=has_gpu())
         self._send(self._stepping)
 
     def noticed(self) -> None:
         """Tell that this VM is under notice; told again to every chief that we meet later."""
         self._noticed = True
-        self._send({"do": "noticed"})
+        self._send(messages.Noticed())
 
     def exhausted(self, fits: int) -> None:
         """Tell that the mini-batch did not fit into memory, and how many examples do."""
-        self._send({"do": "exhausted", "fits": fits})
+        self._send(messages.Exhausted(fits=fits))
 
     def unsaved(self, reason: str) -> None:
         """Tell that the checkpoint that was asked for could not be written, or not be brought to the chief."""
-        self._send({"do": "unsaved", "reason": reason})
+        self._send(messages.Unsaved(reason=reason))
 
     def report(self) -> None:
         """Send the metrics of this second now."""
         if line := self.take_metrics():
-            self._send({"do": "metrics", "line": line})
+            self._send(messages.Metrics(line=line))
 
     def trouble(self, reason: str, fatal: bool) -> None:
         """Tell that this worker cannot go on."""
         self.connected.wait(5)
-        self._send({"do": "trouble", "reason": reason, "fatal": fatal})
+        self._send(messages.Trouble(reason=reason, fatal=fatal))
 
     def leave(self, reason: str) -> None:
         """Send the last metrics, say goodbye and close."""
         self._closed = True
         self.report()
-        self._send({"do": "leaving", "reason": reason})
+        self._send(messages.Leaving(reason=reason))
         with self._writing:
             if self._socket is not None:
                 with contextlib.suppress(OSError):
@@ -120,15 +120,8 @@ class ChiefLink:
             connection.settimeout(10)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = connection
-            join: dict[str, Any] = {
-                "do": "join",
-                "token": self._token,
-                "name": self._name,
-                "accelerator": self._accelerator,
-            }
-            if self.number is not None:
-                join["number"] = self.number
-            self._send(join)
+            who = {"name": self._name, "accelerator": self._accelerator}
+            self._send(messages.Join(token=self._token, number=self.number, **who))
             unread = b""
             due = time.monotonic() + _EVERY
             while not self._closed:
@@ -139,44 +132,46 @@ class ChiefLink:
                         return
                     *lines, unread = (unread + block).split(b"\n")
                     for line in lines:
-                        self._hear(decode(line))
+                        self._hear(messages.read_to_worker(line))
                 if time.monotonic() >= due:
                     due = time.monotonic() + _EVERY
                     line = self.take_metrics()
-                    self._send({"do": "metrics", "line": line} if line else {"do": "alive"})
+                    self._send(messages.Metrics(line=line) if line else messages.Alive())
 
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        match message.get("do"):
-            case "joined":
-                self.number, self.active = int(message["number"]), int(message["active"])
+    def _hear(self, message: messages.ToWorker | messages.Refused | None) -> None:
+        match message:
+            case messages.Joined():
+                self.number, self.active = message.number, message.active
                 self.numbered.set()
                 self.connected.set()
                 if self._noticed:
-                    self._send({"do": "noticed"})
+                    self._send(messages.Noticed())
                 if self._stepping is not None:
                     self._send(self._stepping)
-            case "active":
-                self.active = int(message["active"])
-            case "batch":
-                self.batch = int(message["size"]), float(message["share"])
-            case "save":
+            case messages.Active():
+                self.active = message.active
+            case messages.Batch():
+                self.batch = message.size, message.share
+            case messages.Save():
                 self.save_asked.set()
-            case "stop":
+            case messages.Stop():
                 self._tell("finished")
-            case "leave":
-                self._tell(str(message.get("reason") or "told to leave"))
-            case None if message.get("ok") is False and self.number is None:
+            case messages.Leave():
+                self._tell(message.reason)
+            case messages.Refused() if self.number is None:
                 raise ConnectionRefusedError("the chief of the run before ends here, and ours is still to come")
-            case None if message.get("ok") is False:  # the chief of another run, where ours was
+            case messages.Refused():  # the chief of another run, where ours was
                 self._tell("told to leave")
+            case None:
+                pass
 
     def _tell(self, reason: str) -> None:
         self.told = self.told or reason
         self.numbered.set()
         self.on_told()
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: messages.FromWorker) -> None:
         """Send if connected; what is lost with a connection is not repeated (the next second says more)."""
         with self._writing, contextlib.suppress(OSError):
             if self._socket is not None:
-                self._socket.sendall(encode(message))
+                self._socket.sendall(message.encoded)

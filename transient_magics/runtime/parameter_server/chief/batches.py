@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ....protocol import chief_messages as messages
 from ....protocol.vm_events import WorkerBatchResized
 from ...training.batching import BatchController, Rule, accelerator_speed
 from .events import Emit, Instruction, Persist, Tell
@@ -94,7 +95,7 @@ class Batches:
     def _message(self, member: Member) -> Tell:
         assert self._controller is not None
         size, share = self._controller.sizes[member.number], self._controller.share(member.number)
-        return Tell(member.connection or 0, {"do": "batch", "size": size, "share": share})
+        return Tell(member.connection or 0, messages.Batch(size=size, share=share))
 
 
 def _known_speed(member: Member) -> float:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ....errors import TrainingError
 from ....files import write_atomically
+from ....protocol import chief_messages as messages
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
 from ....protocol.run import RunSpec
@@ -27,7 +28,7 @@ from ...files import data_files, delivery, vocabularies
 from ...files.checkpoints import Checkpoints
 from ...folder import Lines, RunFolder, append
 from ...programs import shared_records
-from ...protocol import DONE, LONGEST_LINE, decode, encode, host_and_port, token_fits
+from ...protocol import DONE, LONGEST_LINE, encode, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
 from ...training.usercode import reason
@@ -246,7 +247,7 @@ class Chief:
             case events.Tell(connection, message):
                 writer = self._writers.get(connection)
                 if writer is not None and not writer.is_closing():
-                    writer.write(encode(message))
+                    writer.write(message.encoded)
             case events.Save():
                 self._spawn(self._save())
             case events.Evaluate(step):
@@ -306,17 +307,20 @@ class Chief:
         self._nobody.clear()
         try:
             line = await asyncio.wait_for(reader.readline(), 10)
-            first = decode(line) if line else {}
-            if not token_fits(first, self._spec.token):
+            first = messages.read_first(line)
+            if not token_fits(first.token, self._spec.token):
                 writer.write(encode({"ok": False, "error": "wrong token"}))
-            elif first.get("do") == "checkpoint":
-                await self._take_checkpoint(first, reader, writer)
-            elif first.get("do") == "files":
-                await self._serve_files(first, reader, writer)
-            elif first.get("do") == "load":
-                self._happened(events.ServerLoad(str(first.get("name")), Load.from_message(first)))
-            else:
-                await self._listen(connection, first, reader)
+                return
+            match first:
+                case messages.Checkpoint():
+                    await self._take_checkpoint(first, reader, writer)
+                case messages.Files():
+                    await self._serve_files(first, reader, writer)
+                case messages.Load():
+                    load = Load(first.cpu_seconds, first.clock, first.cores)
+                    self._happened(events.ServerLoad(first.name, load))
+                case messages.Join():
+                    await self._listen(connection, first, reader)
         except (OSError, ValueError, TimeoutError):
             pass  # a connection that breaks or talks nonsense is closed; the state machine hears of it below
         finally:
@@ -326,67 +330,63 @@ class Chief:
             self._happened(events.Disconnected(connection))
             writer.close()
 
-    async def _listen(self, connection: int, message: dict[str, Any], reader: asyncio.StreamReader) -> None:
+    async def _listen(self, connection: int, message: messages.FromWorker, reader: asyncio.StreamReader) -> None:
         while True:
             self._heard(connection, message)
             line = await reader.readline()
             if not line:
                 return
-            message = decode(line)
+            message = messages.read_from_worker(line)
 
-    def _heard(self, connection: int, message: dict[str, Any]) -> None:
-        match message.get("do"):
-            case "join":
-                number = message.get("number")
-                name, accelerator = str(message.get("name")), str(message.get("accelerator", ""))
-                self._happened(events.Joined(connection, name, accelerator, number))
-            case "stepping":
-                loss, samples = message.get("loss"), int(message.get("samples") or 0)
-                self._happened(events.Stepping(connection, loss, samples, float(message.get("speed") or 0.0)))
-                self._spawn(self._graphs.make(message.get("gpu") is True))
-            case "exhausted":
-                self._happened(events.Exhausted(connection, int(message.get("fits") or 0)))
-            case "metrics":
-                self._reported = max(self._reported, int(message["line"].get("step") or 0))
-                self._happened(events.Heard(connection, message["line"]))
-            case "unsaved":
+    def _heard(self, connection: int, message: messages.FromWorker) -> None:
+        match message:
+            case messages.Join():
+                self._happened(events.Joined(connection, message.name, message.accelerator, message.number))
+            case messages.Stepping():
+                self._happened(events.Stepping(connection, message.loss, message.samples, message.speed))
+                self._spawn(self._graphs.make(message.gpu))
+            case messages.Exhausted():
+                self._happened(events.Exhausted(connection, message.fits))
+            case messages.Metrics():
+                self._reported = max(self._reported, int(message.line.get("step") or 0))
+                self._happened(events.Heard(connection, message.line))
+            case messages.Unsaved():
                 if (saver := self._state.saver) and saver.connection == connection:
-                    self._happened(events.SaveFailed(f"{saver.name}: {message.get('reason')}"))
-            case "noticed":
+                    self._happened(events.SaveFailed(f"{saver.name}: {message.reason}"))
+            case messages.Noticed():
                 self._happened(events.Noticed(connection))
-            case "leaving":
-                self._happened(events.Leaving(connection, str(message.get("reason"))))
-            case "trouble":
-                self._happened(events.Trouble(connection, str(message.get("reason")), bool(message.get("fatal"))))
-            case _:
+            case messages.Leaving():
+                self._happened(events.Leaving(connection, message.reason))
+            case messages.Trouble():
+                self._happened(events.Trouble(connection, message.reason, message.fatal))
+            case messages.Alive():
                 self._happened(events.Heard(connection))
 
     async def _take_checkpoint(
-        self, told: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, told: messages.Checkpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """A worker brings the checkpoint that it was asked for; one that has lost that duty comes too late."""
         async with delivery.received(reader, told, self._folder.path) as paths:
             saver = self._state.saver
-            if saver is None or saver.number != told["number"]:
+            if saver is None or saver.number != told.number:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
                 return
-            step, seconds = int(told["step"]), float(told["seconds"])
-            saved = await self._on_thread(lambda: self._keeper.take(step, seconds, paths))
+            saved = await self._on_thread(lambda: self._keeper.take(told.step, told.seconds, paths))
         if self._shipper:
             self._shipper.due()
         writer.write(encode({"ok": True}))
         self._happened(events.SaveDone(**asdict(saved), worker=saver.name))
 
     async def _serve_files(
-        self, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, asked: messages.Files, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if asked.get("what") == "graphs":
+        if asked.what == "graphs":
             directory, files = self._folder.graphs, self._graphs.files()
         else:
             directory, files = self._folder.data, await asyncio.shield(self._records)
         writer.write(encode({"ok": True, "files": files}))
         while line := await reader.readline():
-            await data_files.serve(directory, files, str(decode(line).get("name")), writer)
+            await data_files.serve(directory, files, messages.read_fetch(line).name, writer)
 
     # --- small things ------------------------------------------------------------------------------------------------
     async def _on_thread(self, work: Any) -> Any:

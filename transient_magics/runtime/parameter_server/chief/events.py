@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ....protocol.chief_messages import ToWorker
 from ....protocol.events import Event
 from ..server_load import Load
 
@@ -194,7 +195,7 @@ class Tell:
     """Send a worker a message."""
 
     connection: int
-    message: Mapping[str, Any]
+    message: ToWorker
 
 
 @dataclass(frozen=True)

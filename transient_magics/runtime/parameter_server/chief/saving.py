@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum, auto
 
+from ....protocol import chief_messages as messages
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainCheckpoint
 from .events import Instruction, Save, SaveDone, Tell
@@ -88,7 +89,7 @@ class Saving:
             default=None,
         )
         self._writer = chosen.number if chosen else None
-        return [Tell(chosen.connection or 0, {"do": "save"})] if chosen else [Save()]
+        return [Tell(chosen.connection or 0, messages.Save())] if chosen else [Save()]
 
     def done(self, event: SaveDone, now: float) -> tuple[Why | None, TrainCheckpoint]:
         """It is written: what it was for, and what is told about it."""

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
+from ....protocol import chief_messages as messages
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainEvaluated,
@@ -81,7 +82,7 @@ LAST_SAVE_WITHIN = 300.0
 SAME_ERRORS = 3
 """How often an error ends a run that nobody else trains; with other numbers it is the same: each batch has its own."""
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
-_LEAVE = {"do": "leave", "reason": "told to leave"}
+_LEAVE = messages.Leave()
 
 
 class Phase(Enum):
@@ -253,10 +254,10 @@ class ChiefState:
         A chief that is told to stop may have a successor, as where another parameter server has moved: who joins is
         not told to leave for good, but waits for that one, or to be stopped as well.
         """
-        return [] if self._stopping else [Tell(event.connection, {"do": "leave", "reason": "finished"})]
+        return [] if self._stopping else [Tell(event.connection, messages.Leave(reason="finished"))]
 
     def _welcome(self, member: Member) -> Instruction:
-        return Tell(member.connection or 0, {"do": "joined", "number": member.number, "active": max(self.active, 1)})
+        return Tell(member.connection or 0, messages.Joined(number=member.number, active=max(self.active, 1)))
 
     def _full(self) -> bool:
         staying = [member for member in self.members.values() if not member.lost and not member.noticed]
@@ -315,9 +316,9 @@ class ChiefState:
         return Emit(WorkerLeft(run=self.spec.name, active=self.active, reason=reason, **who))
 
     def _tell_active(self) -> list[Instruction]:
-        return self._tell_all({"do": "active", "active": max(self.active, 1)})
+        return self._tell_all(messages.Active(active=max(self.active, 1)))
 
-    def _tell_all(self, message: Mapping[str, Any]) -> list[Instruction]:
+    def _tell_all(self, message: messages.ToWorker) -> list[Instruction]:
         return [Tell(member.connection, message) for member in self.members.values() if member.connection is not None]
 
     # --- how far it is -----------------------------------------------------------------------------------------------
@@ -345,7 +346,7 @@ class ChiefState:
         if step >= self.spec.train_steps:
             self.phase, self._finish_by = Phase.FINISHING, now + FINISH_WITHIN
             done += self._progress.tell(step, self.active, now, last=True)
-            return [*done, *self._tell_all({"do": "stop"}), *self._all_left(now)]
+            return [*done, *self._tell_all(messages.Stop()), *self._all_left(now)]
         every = self.spec.eval_steps
         if every and step // every > before // every:
             self._evaluation_due = True

@@ -1,0 +1,225 @@
+"""What is said over a run's port: to its chief by workers and other parameter servers, and by the chief to workers.
+
+The first message on a connection (`FirstWord`) has the run's token. After a `Join` come a worker's (`FromWorker`) and
+the chief's (`ToWorker`) as each has something to say; after `Files`, a `Fetch` for each file. The chief answers what it
+refuses with `{"ok": false}` and an `error`. Between a worker and its chief, words of newer versions are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from . import checks, messages
+from .checks import Amount, Count, Name
+from .messages import Message, message
+from .names import checked_file
+
+# --- first words -----------------------------------------------------------------------------------------------------
+
+
+@message("join")
+class Join(Message):
+    """A worker asks for a number; `number` is the one it had, if any."""
+
+    token: str = field(repr=False)
+    name: Name
+    accelerator: str = ""
+    number: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file whose bytes follow."""
+
+    name: Annotated[str, checked_file]
+    size: Count
+    sha256: str
+
+
+@message("checkpoint")
+class Checkpoint(Message):
+    """The worker with this number has written the checkpoint that it was asked for; its files follow."""
+
+    token: str = field(repr=False)
+    number: Count
+    step: Count
+    seconds: Amount
+    files: tuple[File, ...]
+
+
+What = Literal["records", "graphs"]
+
+
+@message("files")
+class Files(Message):
+    """Which records are there, or which graphs? The answer comes when they are made: `files`, each as a `File`."""
+
+    token: str = field(repr=False)
+    what: What = "records"
+
+
+@message("load")
+class Load(Message):
+    """What the process of the parameter server `name` has taken so far (parameter_server/server_load.py)."""
+
+    token: str = field(repr=False)
+    name: Name
+    cpu_seconds: Amount
+    clock: float
+    cores: Count
+
+
+@message("fetch")
+class Fetch(Message):
+    """After `Files`: the bytes of this one. Its name may have folders."""
+
+    name: str
+
+
+# --- a worker that has joined ----------------------------------------------------------------------------------------
+
+
+@message("stepping")
+class Stepping(Message):
+    """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it knows that."""
+
+    loss: float | None = None
+    samples: Count = 0
+    speed: Amount = 0.0
+    gpu: bool = False
+
+
+@message("metrics")
+class Metrics(Message):
+    """What a second of its steps measured, as it goes into the run's metrics."""
+
+    line: Mapping[str, Any]
+
+
+@message("alive")
+class Alive(Message):
+    """A second without a step."""
+
+
+@message("noticed")
+class Noticed(Message):
+    """Its VM is under notice."""
+
+
+@message("exhausted")
+class Exhausted(Message):
+    """The mini-batch did not fit into memory; `fits` examples do."""
+
+    fits: Count = 0
+
+
+@message("unsaved")
+class Unsaved(Message):
+    """The checkpoint that it was asked for could not be written, or not be brought here."""
+
+    reason: str
+
+
+@message("trouble")
+class Trouble(Message):
+    """It cannot go on. `fatal`: it would be the same everywhere (user code)."""
+
+    reason: str
+    fatal: bool = False
+
+
+@message("leaving")
+class Leaving(Message):
+    """It says goodbye: finished, revoked, lost or told to leave."""
+
+    reason: str
+
+
+# --- the chief to a worker -------------------------------------------------------------------------------------------
+
+
+@message("joined")
+class Joined(Message):
+    """The worker is in, under this number; `active` train."""
+
+    number: Count
+    active: Count
+
+
+@message("active")
+class Active(Message):
+    """So many train now."""
+
+    active: Count
+
+
+@message("batch")
+class Batch(Message):
+    """Take mini-batches of `size`; `share` weighs their gradient."""
+
+    size: Count
+    share: Amount
+
+
+@message("save")
+class Save(Message):
+    """Write a checkpoint and bring it."""
+
+
+@message("stop")
+class Stop(Message):
+    """The run has its steps."""
+
+
+@message("leave")
+class Leave(Message):
+    """Take no part any more."""
+
+    reason: str = "told to leave"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The chief answers with no message: it is another run's, or this worker is not taken."""
+
+    error: str
+
+
+FirstWord = Join | Checkpoint | Files | Load
+FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Leaving
+ToWorker = Joined | Active | Batch | Save | Stop | Leave
+_FIRST: Mapping[str, type[FirstWord]] = messages.kinds(FirstWord)
+_FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(FromWorker)
+_TO_WORKER: Mapping[str, type[ToWorker]] = messages.kinds(ToWorker)
+_FETCH: Mapping[str, type[Fetch]] = {Fetch.do: Fetch}
+
+
+def read_first(line: bytes) -> FirstWord:
+    """The first message on a connection to the chief. Raises ValueError where there is none."""
+    return messages.read(line, _FIRST)
+
+
+def read_from_worker(line: bytes) -> FromWorker:
+    """A message of a worker that has joined. Raises ValueError; one of a newer version is a sign of life, at least."""
+    try:
+        return messages.read(line, _FROM_WORKER)
+    except messages.UnknownWord:
+        return Alive()
+
+
+def read_to_worker(line: bytes) -> ToWorker | Refused | None:
+    """What the chief says to a worker; None: it is of a newer version. Raises ValueError."""
+    values = checks.parsed_object(line)
+    if "do" not in values and values.get("ok") is False:
+        return Refused(str(values.get("error", "")))
+    try:
+        return messages.read(line, _TO_WORKER)
+    except messages.UnknownWord:
+        return None
+
+
+def read_fetch(line: bytes) -> Fetch:
+    """What of the files is asked for. Raises ValueError."""
+    return messages.read(line, _FETCH)
