@@ -305,7 +305,8 @@ class Story:
             before = self.training.step
             self.pass_time(150)
             moved = self.training.over or self.deleted_at or self.training.step > before
-            if not moved or not (self.training.over or self.deleted_at or self.training.active):
+            trains = self.training.active or self.training.at_its_end
+            if not moved or not (self.training.over or self.deleted_at or trains):
                 self.observer.breaks("training stands still", f"{self.training.active} train, at step {before}")
 
     def end(self) -> None:

@@ -76,6 +76,11 @@ class Training:
         return int(self._step)
 
     @property
+    def at_its_end(self) -> bool:
+        """Whether all steps are made, so that workers leave."""
+        return self._step >= self._spec.train_steps
+
+    @property
     def active(self) -> int:
         """How many train."""
         return self.chief.active if self.chief else 0
