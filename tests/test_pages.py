@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -76,6 +77,55 @@ def test_every_file_that_is_named_exists(path: Path) -> None:
     rooms = [each.name for each in (*ROOT.iterdir(), *(ROOT / "transient_magics").iterdir()) if each.is_dir()]
     for name in re.findall(rf"`((?:{'|'.join(rooms)})/[\w./-]+\.[a-z]+)[`:]", text):
         assert (ROOT / name).exists() or (ROOT / "transient_magics" / name).exists(), name
+
+
+def defined(path: Path) -> set[str]:
+    """The names that a file defines: functions, classes, what is assigned, and in classes the same behind a dot."""
+    text = path.read_text()
+    if path.suffix == ".js":
+        return set(re.findall(r"^(?:export )?(?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE))
+    return set(names_in(ast.parse(text).body))
+
+
+def names_in(body: list[ast.stmt], before: str = "") -> Iterator[str]:
+    for each in body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield before + each.name
+        if isinstance(each, ast.ClassDef):
+            yield from names_in(each.body, f"{before}{each.name}.")
+        if isinstance(each, ast.Assign | ast.AnnAssign):
+            assigned = each.targets if isinstance(each, ast.Assign) else [each.target]
+            inner = [node for target in assigned for node in ast.walk(target)]
+            yield from (before + node.id for node in inner if isinstance(node, ast.Name))
+
+
+PLACES = [found for path in DOCUMENTS for found in re.findall(r"`([\w./-]+\.(?:py|js)): ([\w.]+)`", path.read_text())]
+
+
+def test_every_name_that_is_said_to_lie_in_a_file_is_defined_there() -> None:
+    assert len(PLACES) > 100, "of docs/where.md"
+    lost = []
+    for place, name in PLACES:
+        file = next((each for each in (ROOT / "transient_magics" / place, ROOT / place) if each.is_file()), None)
+        if file is None or name not in defined(file):
+            lost.append(f"{place}: {name}")
+    assert not lost
+
+
+def test_every_row_of_where_things_happen_names_one_place() -> None:
+    tables = (DOCS / "where.md").read_text().partition("\n## Files that look alike")[0]
+    rows = [row for row in re.findall(r"^\| (.*) \|$", tables, re.MULTILINE) if not row.startswith("what you see")]
+    assert all(re.search(r" \| `[^`]+\.(py|js): [\w.]+`$", row) for row in rows), rows
+    said = [row.rpartition(" | ")[0] for row in rows]
+    assert len(said) == len(set(said)) > 100
+
+
+def test_every_room_is_described() -> None:
+    """Those of emulator/compute/creation/ stand with the room that they are in."""
+    package = ROOT / "transient_magics"
+    rooms = {f"{each.parent.relative_to(package)}/" for each in package.glob("*/**/__init__.py")}
+    rooms = {each for each in rooms if each.count("/") > 1} - {"emulator/compute/creation/"}
+    assert set(re.findall(r"^\| `([\w/]+/)` \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)) == rooms
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
