@@ -1,4 +1,4 @@
-"""Every sub-command and option that a cell or a terminal can say, declared once.
+"""How a line of a cell or a terminal is read, by the table of sub-commands and options that `options` declares.
 
 A line of text goes in (`split`), its words go through `parse`, and a `Command` comes out: a verb and the values that
 were given, named as the client's functions name them. What was not given is not among the values, so that every default

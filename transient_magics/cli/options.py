@@ -1,4 +1,4 @@
-"""The table behind `arguments`: the options of each sub-command, their help, and what cannot be combined."""
+"""Every option that a cell or a terminal can say, declared once: its sub-command, help, and what excludes it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 One process appends (`Journal`), any number follow (`read`, `follow`), and everybody folds the same events into the same
 `ClusterState`. Cost is computed from that state and never stored. Per-second metrics of a run are a stream of their
-own (`metrics`), drawn as averages over spans of time (`RunSeries`).
+own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a journal cannot change lies beside it
+(`declared`): what this machine's user declared and agreed to.
 """
 
 from . import events, metrics

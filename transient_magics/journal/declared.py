@@ -1,4 +1,4 @@
-"""What this machine's user asked for, apart from what a journal says of it.
+"""What this machine's user declared, and what of another machine's he agreed to, whatever a journal says of it.
 
 A journal that a controller on a VM went on writing, or that comes out of a bucket, is a stranger's word there: user
 code runs beside it. So what is rented, in which project, with which image and account and within which limits, and what

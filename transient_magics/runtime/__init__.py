@@ -2,7 +2,7 @@
 
 They talk over sockets and files and import nothing of each other. What they share is below them: training/, files/,
 tf/, and at the top a role's start (`role`), its folder (`folder`) and the lines on sockets (`protocol`). This package
-is shipped to VMs with `errors` and `protocol` alone and imports nothing from the rooms above it.
+is shipped to VMs with `errors`, `files` and `protocol` alone and imports nothing from the rooms above it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watch the VM's metadata server for the preemption notice.
+"""The preemption notice of this VM, for which its metadata server is watched; and where that server is.
 
 One long poll hangs on `instance/preempted` (`wait_for_change` with the last etag), so a flip is seen within
 milliseconds and costs no traffic meanwhile. The server may answer 503, close the connection or restart at any time:

@@ -1,3 +1,3 @@
-"""Decisions as pure functions of what is known: which VMs to ask for, and where; which to give up."""
+"""Decisions as pure functions of what is known: which VMs to ask for, and where; which to give up; who has workers."""
 
 from __future__ import annotations

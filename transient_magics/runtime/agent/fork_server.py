@@ -1,4 +1,4 @@
-"""A process that has imported what roles need and forks one at each request: `python -m ...runtime.fork_server`.
+"""A process that has imported what roles need and forks one at each request: `python -m ...agent.fork_server`.
 
 Its agent asks on its standard input, a socket, in JSON lines. It has no thread and no GPU open, for neither would be
 whole in a child; where the imports have left any, it says why in its log and ends. A child is what the plain program of

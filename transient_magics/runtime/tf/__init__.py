@@ -1,3 +1,3 @@
-"""TensorFlow apart from any model: where variables are placed, graph mode, imports of parts."""
+"""TensorFlow apart from any model: where variables are placed, sessions, graph mode, imports of parts, `==`."""
 
 from __future__ import annotations

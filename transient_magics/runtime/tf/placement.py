@@ -1,4 +1,4 @@
-"""Where operations and variables of a training graph go, and how sessions reach them.
+"""Where operations and variables of a training graph go, and the sessions that reach them: configured, closed.
 
 Variables are spread over the parameter servers by size (round-robin would put everything big on one), everything else
 stays with whoever builds the graph. The sessions follow the one arrangement that survives revocations: nothing about
