@@ -106,7 +106,8 @@ export function lineChart(title, axis, { height }) {
     const all = low === null || high === null ? places : [low, high, ...places];
     if (!all.length) return [null, null];
     const [least, most] = [Math.min(...all), Math.max(...all)];
-    return where === "x" ? [least, most + (places.includes(most) ? 0.015 * (most - least) : 0)] : [least, most];
+    const margin = where === "x" ? 0.015 * (most - least) : 0;  // for half a mark
+    return [least - (places.includes(least) ? margin : 0), most + (places.includes(most) ? margin : 0)];
   }
 
   /** @param {[number, number] | [null, null]} ends */

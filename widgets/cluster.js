@@ -6,6 +6,7 @@
  * less often when drawing takes long or nobody looks. What the reader asks for goes to the kernel as {do: ...}.
  */
 
+import { besideSection } from "./beside.js";
 import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
 import { money, when } from "./figures.js";
@@ -108,9 +109,10 @@ function render({ model, el }) {
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection(send, focus);
   const table = vmTable(send, now);
+  const beside = besideSection();
   const cost = costSection();
   const events = eventSection();
-  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [training, cost]));
+  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
     lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [table]), events, live);
@@ -143,6 +145,7 @@ function render({ model, el }) {
     whole.reads(view.version);
     whole.part("workers", () => resize.update(view));
     whole.part("training", () => training.update(view.training, view.vms, !due.has("curves")));
+    whole.part("other runs", () => beside.update(view.beside ?? []));
     if (!focus) whole.part("VMs", () => table.update(view, curves));
     top.classList.toggle("transient-alone", training.hidden);
     whole.part("events", () => { events.update(view.events, view.at); announce(); });

@@ -35,7 +35,7 @@ export function costSection() {
     onDemand.set(money(full));
     rate.hidden = view.over;
     projected.hidden = !cost.projected_words;
-    projected.set(cost.projected_words || "-");
+    projected.set(cost.projected_words || "-", view.beside?.length && view.training ? `at the end of ${view.training.name}` : "at the run's end");
     meter.hidden = limit.hidden = view.over || !cost.limit_words;
     const used = Math.round(100 * (cost.limit_used || 0));
     setAttribute(meter, "aria-valuenow", used);

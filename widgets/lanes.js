@@ -171,7 +171,7 @@ function row(span, send, now, tell) {
 }
 
 /** What the bars mean. */
-function key() {
+function key(speeds) {
   const shape = (state) => {
     const path = element("path", { "data-tone": TONES[state], "data-state": state, d: ENDS.includes(state) ? "M9 2h4v20h-4z" : bar(state, 0, 22) });
     return element("svg", { class: "transient-lane", viewBox: `0 0 22 ${HEIGHT}`, "aria-hidden": "true" }, path);
@@ -181,7 +181,7 @@ function key() {
     element("g", { class: "transient-before" }, element("path", { "data-tone": "good", "data-state": "ready", d: bar("ready", 1, 20) })));
   return element("div", { class: "transient-foot transient-key", role: "note", "aria-label": "What the bars mean" },
     ...KEY.map(([state, words = state]) => element("span", {}, shape(state), words)),
-    element("span", {}, before, "whose place was taken"), element("span", {}, line, "steps per second"));
+    element("span", {}, before, "whose place was taken"), element("span", {}, line, speeds));
 }
 
 /** All VMs of a large cluster in a strip, counted by what they do, and a button for their lanes. */
@@ -222,6 +222,7 @@ export function vmTable(send, now) {
   /** @type {import("./snapshot").View} */
   let view;
   const body = element("tbody", OWN_KEYS);
+  const speeds = element("span", { text: "steps per second" });
   const many = strip(() => node.update(view, span.curves));
   const from = element("span");
   const to = element("span");
@@ -233,7 +234,7 @@ export function vmTable(send, now) {
     element("thead", {}, element("tr", {}, ...heads,
       element("th", { scope: "col", class: "transient-life", "aria-label": "Life" }, element("div", { class: "transient-axis" }, from, zoom, to)),
       element("th", { scope: "col", text: "State" }), element("td"))), body);
-  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, many, table, key(), tip, told);
+  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, many, table, key(speeds), tip, told);
 
   function tell(text, x, box, aloud = false) {
     tip.hidden = !text;
@@ -279,6 +280,7 @@ export function vmTable(send, now) {
       span.fastest = Math.max(0, ...Object.values(curves.workers ?? {}).flatMap((each) => each.speed.filter((speed) => speed !== null)));
     }
     measure();
+    setText(speeds, view.beside?.length && curves.run ? `steps per second in ${curves.run}` : "steps per second");
     many.update(view.vms);
     keyed(body, many.all ? view.vms : view.vms.filter((vm) => vm.first), (vm) => vm.name, make);
     const lanes = [...body.children].map((child) => child.lane);

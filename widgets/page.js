@@ -117,7 +117,8 @@ export function asking({ label, question, yes, no = "Keep", act, looks = "" }) {
 
 export function fact(name) {
   const value = element("span", { class: "transient-value" });
-  const node = element("div", {}, element("span", { class: "transient-label", text: name }), value);
-  node.set = (text) => setText(value, text);
+  const label = element("span", { class: "transient-label", text: name });
+  const node = element("div", {}, label, value);
+  node.set = (text, now = name) => { setText(value, text); setText(label, now); };
   return node;
 }

@@ -61,6 +61,16 @@ export interface Training {
   stoppable: boolean;
 }
 
+/** A run that goes on, or waits, beside the one whose curves are shown. */
+export interface Beside {
+  name: string;
+  phase: string;
+  phase_words: string;
+  words: string;
+  step: number;
+  steps: number;
+}
+
 /** An event, or several that say the same; `at` in seconds since 1970. */
 export interface Said {
   at: number;
@@ -88,6 +98,7 @@ export interface View {
   until: number;
   vms: Lane[];
   training: Training | null;
+  beside: Beside[];
   cost: Cost;
   ending: string;
   events: Said[];
@@ -123,6 +134,7 @@ export interface Frame {
   until: number;
   vms: Lane[];
   training: Training | null;
+  beside: Beside[];
   cost: Cost;
   ending: string;
   events: Said[];

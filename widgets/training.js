@@ -148,7 +148,7 @@ export function trainingSection(send, focus) {
       made.update = (now) => made.set(now[1]);
       return made;
     });
-    logs.update(vms);
+    logs.update(next.phase === "declared" ? [] : vms);
     stale = true;
     if (drawn) node.tick();
   };

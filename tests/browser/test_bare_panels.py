@@ -115,6 +115,26 @@ def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_las
         assert page.evaluate("failures") == []
 
 
+def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chrome: Browser) -> None:
+    state = stories.state_at("short", began=time.time() - 60)
+    whole = sent(state, state.recent[-1].at)
+    beside = [
+        {"name": "run-2", "phase": "running", "phase_words": "running", "words": "step 3 of 4", "step": 3, "steps": 4},
+        {"name": "run-3", "phase": "declared", "phase_words": "waiting", "words": "waits for the end of run-1 or run-2",
+         "step": 0, "steps": 4},
+    ]  # fmt: skip
+    cost = {**whole["view"]["cost"], "projected_words": "≈ $0.060"}
+    with bare(chrome, "cluster", {**whole, "view": {**whole["view"], "beside": beside, "cost": cost}}) as page:
+        runs = page.get_by_role("list", name="Other runs of this cluster").get_by_role("listitem")
+        expect(runs).to_have_text(["run-2step 3 of 4", "run-3waits for the end of run-1 or run-2"])
+        expect(page.get_by_role("progressbar", name="Training steps of run-2")).to_have_attribute("aria-valuenow", "3")
+        expect(page.get_by_role("progressbar", name="Training steps of run-3")).to_have_count(0)
+        expect(page.get_by_role("region", name="Cost")).to_contain_text("at the end of run-1")
+        page.evaluate("() => model.set('view', { ...model.values.view, beside: [] })")
+        expect(runs).to_have_count(0)
+        expect(page.get_by_role("region", name="Cost")).to_contain_text("at the run's end")
+
+
 def test_what_cannot_be_drawn_is_named_and_takes_nothing_else_with_it(chrome: Browser) -> None:
     state = stories.state_at("short", began=time.time() - 60)
     whole = sent(state, state.recent[-1].at)

@@ -109,6 +109,39 @@ def test_what_revocations_cost_is_the_time_of_empty_places_and_its_steps() -> No
     assert "lost" not in json.dumps(view(shared, bill(shared, 26.0), 26.0)["training"]["facts"]), "whose it was"
 
 
+def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_revocations() -> None:
+    began = [
+        events.ClusterDeclared(spec=stories.declaration(count=4).to_dict()),
+        *(stories.requested(f"worker-{slot}", slot) for slot in range(4)),
+        *(
+            events.TrainDeclared(run=f"run-{number}", spec={**stories.TRAIN, "name": f"run-{number}"})
+            for number in (1, 2, 3)
+        ),
+        *(events.TrainStarted(run=f"run-{number}", step=0) for number in (1, 2)),
+        replace(stories.progress(120, 2), run="run-2"),
+        events.VmRevoked(vm="worker-1", signal="api"),
+    ]
+    state = seconds_of(began)
+    snapshot = view(state, bill(state, 20.0), 20.0)
+    assert snapshot["training"]["name"] == "run-1"
+    assert [(run["name"], run["phase_words"], run["step"]) for run in snapshot["beside"]] == [
+        ("run-2", "running", 120), ("run-3", "waiting", 0),
+    ]  # fmt: skip
+    assert "run-3: waits for the end of run-1 or run-2" in html(snapshot)
+    waiting = view(state, bill(state, 20.0), 20.0, "run-3")
+    assert (waiting["beside"], waiting["training"]["facts"]) == ([], []), "it has no figures yet"
+
+    def measured(*workers: str) -> RunSeries:
+        series = RunSeries()
+        rows = [{"worker": name, "steps": 1, "loss": 1.0, "compute_seconds": 1.0} for name in workers]
+        series.add({**row, "time": second * 10**9, "step": second} for second in range(10, 20) for row in rows)
+        return series
+
+    for number, workers, kinds in (1, ("worker-0", "worker-1"), ["revoked"]), (2, ("worker-2", "worker-3"), []):
+        drawn = curves(state, state.runs[f"run-{number}"], measured(*workers))
+        assert [mark[0] for mark in drawn["marks"]] == kinds
+
+
 def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None:
     assert [row["name"] for row in at("notice")[0]["vms"] if row["revocable"]] == ["worker-0", "worker-1", "worker-2"]
     assert not any(row["revocable"] for row in at("ready", project="p")[0]["vms"])

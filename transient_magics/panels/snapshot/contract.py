@@ -84,6 +84,17 @@ class Training(TypedDict):
     stoppable: bool
 
 
+class Beside(TypedDict):
+    """A run that goes on, or waits, beside the one whose curves are shown."""
+
+    name: str
+    phase: str
+    phase_words: str
+    words: str
+    step: int
+    steps: int
+
+
 class Said(TypedDict):
     """An event, or several that say the same; `at` in seconds since 1970."""
 
@@ -113,6 +124,7 @@ class View(TypedDict):
     until: float
     vms: list[Lane]
     training: Training | None
+    beside: list[Beside]
     cost: Cost
     ending: str
     events: list[Said]

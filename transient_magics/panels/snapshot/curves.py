@@ -6,6 +6,7 @@ They come from the run's per-second metrics where those are here, else from what
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -28,7 +29,7 @@ def curves(state: ClusterState, run: RunState, series: RunSeries | None = None, 
         "run": run.name, "below": run.spec.alarm_below, "width": found["width"], "unnamed": found["unnamed"],
         "time": found["time"], "step": found["step"], "loss": found["loss"], "speed": found["speed"],
         "expected": found["expected"], "workers": workers,
-        "end": sound(end_of(run)), "marks": _marks(state, run),
+        "end": sound(end_of(run)), "marks": _marks(state, run, set() if found["unnamed"] else workers.keys()),
     }  # fmt: skip
 
 
@@ -85,12 +86,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _marks(state: ClusterState, run: RunState) -> list[Mark]:
+def _marks(state: ClusterState, run: RunState, workers: Set[str]) -> list[Mark]:
+    """Of revocations only those of the run's own `workers`, where they are known."""
     end = run.finished_at or float("inf")
     revoked = [
         ("revoked", vm.ended_at, None, f"{text.plain(vm.name)} was revoked")
         for vm in state.vms.values()
-        if vm.state == "revoked" and run.declared_at <= vm.ended_at <= end
+        if vm.state == "revoked" and run.declared_at <= vm.ended_at <= end and (not workers or vm.name in workers)
     ]
     saved = [("checkpoint", at, step, f"checkpoint at step {step:,}") for at, step in run.checkpoints]
     evaluated = [

@@ -32,6 +32,7 @@ def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> st
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
+    parts += [_run_beside(each) for each in view["beside"]]
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
         parts.append(_cost(view))
@@ -77,6 +78,10 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
         f"{escape(training['words'])}{ends}{bar}<div style='{FAINT}'>{facts}</div>"
         f"{_curves(curves)}</div>"
     )
+
+
+def _run_beside(run: Mapping[str, Any]) -> str:
+    return f"<div>{_dot(run['phase'])}{escape(run['name'])}: {escape(run['words'])}</div>"
 
 
 def _curves(curves: Mapping[str, Any]) -> str:

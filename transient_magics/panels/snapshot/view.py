@@ -11,7 +11,7 @@ import time
 from ...client import text
 from ...journal import Bill, ClusterState, Event, RunState, events
 from ...spec import render_duration
-from .contract import VERSION, Cost, Said, Training, View, sound
+from .contract import VERSION, Beside, Cost, Said, Training, View, sound
 from .curves import end_of
 from .lanes import lanes
 from .losses import lost_words
@@ -61,6 +61,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast, now) if shown else None,
+        "beside": [] if run else _beside(state, shown),
         "cost": _cost(state, bill, now, foretold=bool(forecast)),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
@@ -145,6 +146,16 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
     }
 
 
+def _beside(state: ClusterState, shown: RunState | None) -> list[Beside]:
+    """The other runs that are not over, in the order in which they were declared."""
+    others = [run for run in state.runs.values() if not run.over and shown and run.name != shown.name]
+    return [
+        {"name": run.name, "phase": run.phase, "phase_words": _run_phase(state, run),
+         "words": text.run_words(run, state), "step": run.step, "steps": run.train_steps}
+        for run in others
+    ]  # fmt: skip
+
+
 def _run_phase(state: ClusterState, run: RunState) -> str:
     if text.is_evaluated(run):
         return "evaluating"
@@ -154,6 +165,8 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
 
 
 def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, str]]:
+    if run.phase == "declared":
+        return []  # there is none yet
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
     going = [("steps/s", text.number(run.steps_per_second)), ("workers", str(len(run.workers)))]
     measured = [(f"dev {name}", text.number(value)) for name, value in text.scores(run.metrics).items()]
