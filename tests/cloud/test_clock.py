@@ -21,6 +21,7 @@ from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.calling.clock import Heard
 from transient_magics.controller import skew
 from transient_magics.controller.cluster import Controller
+from transient_magics.controller.decisions.core import Situation
 from transient_magics.controller.programs import preflight
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.vms.access import Access
@@ -79,7 +80,7 @@ async def test_limits_of_a_cluster_that_is_there_go_by_compute_engines_clock(
     fleet = cast(Fleet, SimpleNamespace(request=asked.extend))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
-        controller._carry_out(fleet, skew.now(engine.ahead))
+        controller._carry_out(fleet, Situation(skew.now(engine.ahead), recorder.state))
     assert recorder.state.phase == ("deleting" if ends else "provisioning")
     assert [each.vm for each in asked] == ([] if ends else ["ps-0", "worker-0"])
 

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.controller.decisions.core import (
+    LEAVE_SECONDS,
     BeginDeletion,
     Decision,
     DeleteVm,
+    HandOver,
     RequestVm,
     SaveAhead,
     Situation,
+    StayHere,
+    TellReady,
     decide,
 )
 from transient_magics.journal import ClusterState, Event, events, replay
@@ -78,6 +82,49 @@ def test_a_declared_cluster_is_asked_for_whole_with_its_server_on_demand() -> No
     assert [(each.vm, each.provisioning_model) for each in asked] == [
         ("ps-0", "standard"), ("worker-0", "spot"), ("worker-1", "spot"),
     ]  # fmt: skip
+
+
+def test_a_cluster_is_ready_once_every_declared_vm_answers_whatever_else_there_is() -> None:
+    story = Story()
+    story.carry_out(story.decisions())
+    for vm, left in (("ps-0", 2), ("worker-1", 1), ("worker-0", 0)):
+        assert TellReady(2) not in story.decisions(), f"{left} do not answer yet"
+        story.happens(events.VmRunning(vm=vm, address="10.128.0.2"), events.VmReady(vm=vm))
+    assert story.decisions() == [TellReady(2)]
+    story.happens(events.VmPreemptionNotice(vm="worker-0"))
+    assert TellReady(2) not in story.decisions()
+
+
+def test_a_vm_that_answers_no_more_is_given_up_and_one_that_only_said_it_would_be_taken() -> None:
+    story = Story().all_ready()
+    assert story.decisions(silent=["worker-0"]) == [DeleteVm("worker-0", "it does not answer")]
+    story.happens(events.VmPreemptionNotice(vm="worker-1"))
+    story.carry_out(story.decisions()).after(LEAVE_SECONDS)
+    assert not [each for each in story.decisions() if isinstance(each, DeleteVm)]
+    still = DeleteVm("worker-1", "it was to be preempted and is still there")
+    assert still in story.after(1).decisions()
+    assert still not in story.decisions(ahead=-60.0), "by the clock by which the notice is dated"
+    story.happens(
+        events.TrainDeclared(run="run-1", spec={"train_steps": 9}), events.ClusterDeleting(reason="asked by the user")
+    )
+    assert story.decisions(silent=["worker-0"]) == [DeleteVm("worker-0", "it does not answer"), still]
+
+
+def test_the_cluster_is_given_to_its_own_vm_once_that_answers() -> None:
+    prices = {"k80": PRICE, "parameter-server": PRICE, "controller": PRICE}
+    story = Story(controller="cluster", prices=prices).all_ready()
+    seat = {"answering": ["controller-0"]}
+    assert story.decisions() == [], "the journal may not know yet that it is gone"
+    assert story.decisions(**seat) == [HandOver("controller-0")]
+    assert story.decisions(**seat, here="controller-0") == []
+    (stay,) = story.decisions(**seat, isolated=False)
+    assert isinstance(stay, StayHere)
+    assert "no network of their own" in stay.why
+    earlier = Story(controller="cluster").all_ready().decisions(answering=["ps-0"])
+    assert earlier == [StayHere("An earlier version declared it: from now on its controller stays here")]
+    assert Story().all_ready().decisions(answering=["ps-0"]) == []
+    story.happens(events.ClusterDeleting(reason="asked by the user"))
+    assert not [each for each in story.decisions(**seat) if isinstance(each, HandOver)]
 
 
 def test_a_complete_cluster_needs_nothing() -> None:

@@ -155,7 +155,7 @@ async def test_where_a_vm_may_not_manage_vms_the_controller_stays_here_and_says_
                 async with asyncio.timeout(PATIENCE):
                     while not (recorder.trouble or recorder.state.seat):
                         recorder.changed.clear()
-                        controller._hand_over(access, fleet)
+                        controller._hand_over(fleet, seat.vm)
                         await recorder.changed.wait()
                 controller._tasks.cancel_all()
     history = read(tmp_path / "journal.jsonl")

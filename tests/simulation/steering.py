@@ -12,12 +12,20 @@ from collections.abc import Callable
 
 from tests.simulation.clock import Clock
 from tests.simulation.cloud import Cloud, Instance
-from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide
+from transient_magics.controller.decisions.core import (
+    BeginDeletion,
+    DeleteVm,
+    RequestVm,
+    SaveAhead,
+    Situation,
+    TellReady,
+    decide,
+)
 from transient_magics.controller.vms.machines import instance_name, labels, requested, vm_name, vm_request
 from transient_magics.journal import ClusterState, Event, VmState, events, fold
-from transient_magics.spec import CONTROLLER, ClusterSpec, price_kind
+from transient_magics.spec import ClusterSpec, price_kind
 
-POLL, SILENT, LEAVE, LONGEST_SLEEP = 5.0, 60.0, 300.0, 30.0
+POLL, SILENT, LONGEST_SLEEP = 5.0, 60.0, 30.0
 
 
 class Steering:
@@ -107,7 +115,7 @@ class Steering:
 
     # --- a round -----------------------------------------------------------------------------------------------------
     def _round(self) -> None:
-        for decision in decide(Situation(self.clock.now, self.state, self._saved_ahead)):
+        for decision in decide(Situation(self.clock.now, self.state, self._saved_ahead, silent=self._silent())):
             match decision:
                 case RequestVm():
                     self._request(decision)
@@ -118,17 +126,12 @@ class Steering:
                 case SaveAhead():
                     self._saved_ahead = True
                     self.save_ahead()
+                case TellReady():
+                    self.record(events.ClusterReady(workers=decision.workers, seconds=1.0))
         self._keep_in_touch()
         self.conduct()
-        self._note_readiness()
         if self.state.phase == "deleting" and not self.state.living:
             self._verify_gone()
-
-    def _note_readiness(self) -> None:
-        ready = [vm for vm in self.state.living if vm.state == "ready" and vm.role != CONTROLLER]
-        wanted = self.spec.worker_count + self.spec.parameter_servers
-        if self.state.phase == "provisioning" and len(ready) >= wanted:
-            self.record(events.ClusterReady(workers=self.spec.worker_count, seconds=1.0))
 
     def _request(self, decision: RequestVm) -> None:
         if self.cloud.signed_out or decision.vm in self._tasks:
@@ -269,18 +272,20 @@ class Steering:
             self.record(events.VmPreemptionNotice(vm=vm))
 
     def _keep_in_touch(self) -> None:
-        now = self.clock.now
         for vm in self.state.living:
             if not vm.running_at:
                 continue
             if vm.state == "booting" and not vm.failure:
                 self._follow_boot(vm.name)
+
+    def _silent(self) -> list[str]:
+        """VMs that have answered, and have not for a minute."""
+        now = self.clock.now
+        for vm in self.state.living:
             if self.reaches(vm.name) or not vm.ready_at:
                 self._silent_since.pop(vm.name, None)
-            elif now - self._silent_since.setdefault(vm.name, now) > SILENT:
-                self._delete(vm, "it does not answer")
-            if vm.state == "leaving" and now - vm.noticed_at > LEAVE:
-                self._delete(vm, "it was to be preempted and is still there")
+        lost = [vm.name for vm in self.state.living if vm.ready_at and not self.reaches(vm.name)]
+        return [vm for vm in lost if now - self._silent_since.setdefault(vm, now) > SILENT]
 
     def _verify_gone(self) -> None:
         if self.cloud.signed_out or self.cloud.loses:

@@ -21,12 +21,23 @@ from ..journal.declared import agree, agreed, declared_run, differences, is_brou
 from ..protocol import agent_commands
 from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Move, Ping, Resize, Revoke, Save, Stop, Train
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
-from ..spec import CONTROLLER, WORKER, ClusterSpec, run_store
+from ..spec import WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import skew
 from .commands import serve
-from .decisions.core import BeginDeletion, DeleteVm, RequestVm, SaveAhead, Situation, decide, wanted
-from .decisions.ledger import leases, to_check
+from .decisions.core import (
+    BeginDeletion,
+    DeleteVm,
+    HandOver,
+    RequestVm,
+    SaveAhead,
+    Situation,
+    StayHere,
+    TellReady,
+    decide,
+    wanted,
+)
+from .decisions.ledger import leases, to_check, to_conduct
 from .metering import Metering
 from .place import command_socket, here
 from .placement.seat import Seat
@@ -190,16 +201,16 @@ class Controller:
                 if adviser.due(now()):
                     self._tasks.do("advice", lambda: adviser.keep_asking(now()))
                 recorder.note("clock", skew.wrong(access.engine.ahead))
+                if not self._directory.exists():
+                    self._delete("its folder on this machine was removed")
                 at = skew.now(access.engine.ahead)
-                self._carry_out(fleet, at)
+                self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 if self._state.phase != "deleting":
                     self._declare_waiting_runs()
                 self._keep_training(fleet, at)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._end_runs)
-                self._note_readiness()
-                self._hand_over(access, fleet)
                 if self._state.phase == "deleting" and not self._state.living:
                     await fleet.verify_gone()
                 elif not recorder.changed.is_set():
@@ -215,10 +226,14 @@ class Controller:
         finally:
             self._recorder.changed.clear()
 
-    def _carry_out(self, fleet: Fleet, now: float) -> None:
-        if not self._directory.exists():
-            self._delete("its folder on this machine was removed")
-        decisions = decide(Situation(now, self._state, self._saved_ahead))
+    def _situation(self, at: float, access: Access, fleet: Fleet) -> Situation:
+        return Situation(
+            at, self._state, self._saved_ahead, ahead=now() - at,
+            answering=fleet.answering, silent=fleet.silent(), here=here(), isolated=access.isolated,
+        )  # fmt: skip
+
+    def _carry_out(self, fleet: Fleet, situation: Situation) -> None:
+        decisions = decide(situation)
         fleet.request([each for each in decisions if isinstance(each, RequestVm)])
         for decision in decisions:
             match decision:
@@ -230,6 +245,13 @@ class Controller:
                     self._saved_ahead = True
                     for name, training in self._trainings.items():
                         self._tasks.do(f"save {name}", training.save)
+                case TellReady():
+                    seconds = now() - self._state.declared_at
+                    self._recorder.record(events.ClusterReady(workers=decision.workers, seconds=seconds))
+                case HandOver():
+                    self._hand_over(fleet, decision.vm)
+                case StayHere():
+                    self._recorder.note("seat", decision.why)
 
     def _delete(self, reason: str) -> None:
         if self._state.phase not in ("deleting", "deleted"):
@@ -256,10 +278,7 @@ class Controller:
         if self._state.phase != "deleting":
             self._lease(fleet, at)
         state = self._state
-        for run in [each for each in state.runs.values() if not each.over and state.has_begun(each)]:
-            # A run that is ending is still followed, also by a controller that took over, until its results are home.
-            if state.phase == "deleting" and run.phase != "running":
-                continue
+        for run in to_conduct(state):
             if training := self._training(fleet, run):
                 assert state.spec
                 mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
@@ -340,46 +359,27 @@ class Controller:
             case _:
                 log.info("%s: %s", vm, line)
 
-    def _note_readiness(self) -> None:
-        state = self._state
-        if state.phase != "provisioning" or state.spec is None:
-            return
-        ready = [vm for vm in state.living if vm.state == "ready" and vm.role != CONTROLLER]
-        if len(ready) >= state.spec.worker_count + state.spec.parameter_servers:
-            workers = sum(vm.role == WORKER for vm in ready)
-            self._recorder.record(events.ClusterReady(workers=workers, seconds=now() - state.declared_at))
-
-    def _hand_over(self, access: Access, fleet: Fleet) -> None:
-        """Give the cluster into the charge of a controller on a VM of its own, if it has one.
+    def _hand_over(self, fleet: Fleet, vm: str) -> None:
+        """Give the cluster into the charge of a controller on `vm`.
 
         The line in the journal is what does it; whatever is under way here is done there again.
         """
-        state, spec = self._state, self._declared
-        if here() or state.phase == "deleting" or state.spec is None or spec.controller != "cluster":
-            return
-        if not state.spec.controller_vm:
-            self._recorder.note("seat", "An earlier version declared it: from now on its controller stays here")
-            return
-        if not access.isolated:
-            self._recorder.note("seat", "The emulated VMs have no network of their own: the controller stays here")
-            return
-        seat = next((vm for vm in state.living if vm.role == CONTROLLER), None)
-        link = fleet.link(seat.name) if seat and seat.state == "ready" else None
-        if seat is None or link is None or not link.answering:  # the journal may not know yet that it is gone
+        link = fleet.link(vm)
+        if link is None:
             return
 
         async def hand_over() -> None:
             try:
-                await Seat(await link.connection(), spec, seat.name).check()
+                await Seat(await link.connection(), self._declared, vm).check()
             except RemoteError as error:
-                self._recorder.note("seat", f"The controller cannot move to {seat.name} yet: {error}")
+                self._recorder.note("seat", f"The controller cannot move to {vm} yet: {error}")
                 await asyncio.sleep(_LONGEST_WAIT)
             else:
                 if self._state.spec:
                     agree(self._directory, self._state.spec)
-                self._recorder.record(events.ControllerMoved(vm=seat.name))
+                self._recorder.record(events.ControllerMoved(vm=vm))
 
-        self._tasks.do(f"hand over to {seat.name}", hand_over)
+        self._tasks.do(f"hand over to {vm}", hand_over)
 
     # Commands
 

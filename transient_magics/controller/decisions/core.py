@@ -10,13 +10,15 @@ that was not, and every decision can be replayed from the journal in a test. The
 - but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
   has booted, and no worker where that is so of a parameter server: they would be paid for nothing, and workers that
   are there idle;
-- VMs in places that are no longer declared are deleted, and those that will never answer.
+- VMs in places that are no longer declared are deleted, and those that will never answer, or answer no more;
+- once every declared VM answers, the cluster is ready;
+- one that is to have its controller on a VM of its own is given into its charge once that VM answers.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ...catalog import region
@@ -25,15 +27,28 @@ from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_time
 from .capacity import Capacity
 
 SAVE_AHEAD_SECONDS = 600.0
+LEAVE_SECONDS = 300.0
+"""A VM that is still there so long after the notice of its preemption may have made it up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision depends on. `now` in seconds since 1970."""
+    """All that a decision depends on: what is known, and what is seen at this moment.
+
+    `now` in seconds since 1970; `ahead` is how many seconds the clock by which events are dated is ahead of it.
+    `answering`: VMs whose agents answer; `silent`: those that answer no more, for good (`silence`). `here`: the VM on
+    which this controller runs, empty on the machine of whoever declared the cluster; `isolated`: whether VMs have a
+    network of their own.
+    """
 
     now: float
     state: ClusterState
     saved_ahead: bool = False
+    ahead: float = 0.0
+    answering: Collection[str] = ()
+    silent: Collection[str] = ()
+    here: str = ""
+    isolated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,28 @@ class SaveAhead:
     seconds_left: float
 
 
-Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead
+@dataclass(frozen=True, slots=True)
+class TellReady:
+    """Every declared VM answers, so many `workers` among them."""
+
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Give the cluster into the charge of a controller on this VM, if that can run one."""
+
+    vm: str
+
+
+@dataclass(frozen=True, slots=True)
+class StayHere:
+    """The controller stays on this machine, though it was to have a VM; `why` is a sentence."""
+
+    why: str
+
+
+Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead | TellReady | HandOver | StayHere
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +134,7 @@ def decide(situation: Situation) -> list[Decision]:
         return []
     if state.phase == "deleting":
         if any(not run.over for run in state.runs.values()):
-            return []  # their last checkpoint comes home first
+            return list(_gone(situation))  # their last checkpoint comes home first
         # The VM on which the controller runs goes last: nobody would delete the others.
         others = [vm for vm in state.living if vm.name != state.seat]
         return [DeleteVm(vm.name, state.reason) for vm in others or state.living]
@@ -111,6 +147,8 @@ def decide(situation: Situation) -> list[Decision]:
     places = list(wanted(situation))
     decisions += _surplus(state, places, situation)
     decisions += _missing(situation, state.spec, places)
+    decisions += _ready(state, state.spec)
+    decisions += _elsewhere(situation, state.spec)
     return decisions
 
 
@@ -195,6 +233,7 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
     declared = {(place.role, place.slot): place for place in places}
     spec = state.spec
     assert spec is not None
+    gone = {each.vm: each for each in _gone(situation)}
     for vm in state.living:
         place = declared.get((vm.role, vm.slot))
         if place is None:
@@ -205,6 +244,37 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
             yield DeleteVm(vm.name, "no longer declared")
         elif vm.failure:
             yield DeleteVm(vm.name, vm.failure)
+        elif vm.name in gone:
+            yield gone[vm.name]
+
+
+def _gone(situation: Situation) -> Iterator[DeleteVm]:
+    """VMs that are there, and nothing more will come of them."""
+    for vm in situation.state.living:
+        if vm.state == "leaving" and situation.now + situation.ahead - vm.noticed_at > LEAVE_SECONDS:
+            yield DeleteVm(vm.name, "it was to be preempted and is still there")
+        elif vm.name in situation.silent:
+            yield DeleteVm(vm.name, "it does not answer")
+
+
+def _ready(state: ClusterState, spec: ClusterSpec) -> Iterator[TellReady]:
+    ready = [vm.role for vm in state.living if vm.state == "ready" and vm.role != CONTROLLER]
+    if state.phase == "provisioning" and len(ready) >= spec.worker_count + spec.parameter_servers:
+        yield TellReady(ready.count(WORKER))
+
+
+def _elsewhere(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | StayHere]:
+    if situation.here or spec.controller != "cluster":
+        return
+    if not spec.controller_vm:
+        yield StayHere("An earlier version declared it: from now on its controller stays here")
+    elif not situation.isolated:
+        yield StayHere("The emulated VMs have no network of their own: the controller stays here")
+    else:
+        seat = next((vm for vm in situation.state.living if vm.role == CONTROLLER), None)
+        # The journal may not know yet that a VM is gone which was ready.
+        if seat and seat.state == "ready" and seat.name in situation.answering:
+            yield HandOver(seat.name)
 
 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:

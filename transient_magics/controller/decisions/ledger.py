@@ -51,6 +51,15 @@ def leases(state: ClusterState, slots: Sequence[int], server: Server = Server())
     return Leases(ports, _handed_out(state, slots, shares), _as_told(state, ports, held))
 
 
+def to_conduct(state: ClusterState) -> list[RunState]:
+    """The runs that are given machines and followed.
+
+    One that trains is followed also where the cluster is being deleted, until its results are home; none begins then.
+    """
+    ending = state.phase == "deleting"
+    return [run for run in state.turns if run.phase == "running" or (state.has_begun(run) and not ending)]
+
+
 def to_check(state: ClusterState) -> RunState | None:
     """The run that waits and is to be checked meanwhile: one at a time, in their order."""
     return next((run for run in state.queue if _unchecked(run)), None)

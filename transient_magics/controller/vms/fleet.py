@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 _MEMORY = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 """Bytes of this machine's memory."""
 _POLL_SECONDS = 5.0
-_LEAVE_SECONDS = 300.0  # a VM that is still there so long after the notice of its preemption may have made it up
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
 _CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA, AccessError: ACCESS}
@@ -268,7 +267,7 @@ class Fleet:
             self._recorder.record(events.ClusterClock(anchors=clock.anchors))
 
     def keep_links(self) -> None:
-        """A link to every VM that runs, none to those that are gone; those that fall silent for long are deleted."""
+        """A link to every VM that runs, none to those that are gone."""
         living = {vm.name: vm for vm in self._state.living if vm.address and not self._alone_here(vm)}
         for name in set(self._links) - set(living):
             del self._links[name]
@@ -282,16 +281,19 @@ class Fleet:
                 self._links[name] = Link(name, self._connector(name), hooks, agent=vm.role != CONTROLLER)
             self._tasks.do(f"link {name}", self._links[name].run)
             self._boots.follow(vm)
-            if vm.state == "leaving" and now() - vm.noticed_at > _LEAVE_SECONDS:
-                self.delete(vm, "it was to be preempted and is still there")
-        self._give_up_silent(living)
         self._recorder.note("boot", self._boots.trouble)
 
-    def _give_up_silent(self, living: Mapping[str, VmState]) -> None:
-        known = [name for name, vm in living.items() if vm.ready_at and name != here()]
-        for name in self._silence.for_good(known, time.monotonic()):
-            self.delete(living[name], "it does not answer")
+    @property
+    def answering(self) -> frozenset[str]:
+        """The VMs whose agents answer now, or what stands in for them."""
+        return frozenset(name for name, link in self._links.items() if link.answering)
+
+    def silent(self) -> list[str]:
+        """The VMs that answer no more, for good; looked at again and again, because the moment counts."""
+        known = [vm.name for vm in self._state.living if vm.address and vm.ready_at and vm.name != here()]
+        found = self._silence.for_good(known, time.monotonic())
         self._recorder.note("silence", _SILENCE if self._silence.closed else "")
+        return found
 
     @staticmethod
     def _alone_here(vm: VmState) -> bool:
