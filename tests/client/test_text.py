@@ -161,5 +161,14 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
     assert "run-1  step 50 of 200" in shown
     assert "run-2  waits for the end of run-1" in shown
     assert "run-1 50/200" in text.listing([("c", state, bill(state, 1.0))])
+    for held, said in (
+        (("check", "is checked first, to see whether it fits beside run-1"), "run-2  is checked first, to see"),
+        (("link", "a parameter server's link is full"), "run-2  waits for the end of run-1: a parameter server's link"),
+    ):
+        leased = events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1"}, held={"run-2": held})
+        behind = replay([*history, leased, events.TrainDeclared(run="run-3", spec={"train_steps": 9})])
+        shown = text.status(behind, bill(behind, 1.0), 1.0)
+        assert said in shown
+        assert "run-3  waits behind run-2" in shown
     state = replay([*history, events.TrainFinished(run="run-1", step=200)])
     assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)

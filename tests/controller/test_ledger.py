@@ -126,6 +126,15 @@ def test_a_run_that_does_not_fit_on_the_parameter_server_is_held_until_it_does()
     assert (list(large.ports), list(large.held)) == (["a"], ["b"]), "alone a run begins, however large it is"
 
 
+@pytest.mark.parametrize(("gigabytes", "passes"), [(1, True), (2, False)])
+def test_a_run_passes_one_that_waits_for_workers_only_where_the_server_has_room_for_both(
+    gigabytes: float, passes: bool
+) -> None:
+    state = after(cluster(sized("a", 1, 2), sized("b", 8, 3), sized("c", gigabytes)), 4, ROOM)
+    assert ("c" in state.ports) == passes
+    assert "b" not in state.ports
+
+
 def test_a_run_whose_steps_the_link_does_not_carry_is_held_until_it_does() -> None:
     state = after(cluster(stepping("a", 6e6), stepping("b", 6e6)), 4, ROOM)
     assert state.held["b"] == (
@@ -142,6 +151,8 @@ def test_a_run_is_checked_before_it_begins_beside_another() -> None:
     state = after(cluster(first, second), 2)
     assert (list(state.ports), state.held["b"][0]) == (["a"], "check"), "alone at once, to be checked beside its start"
     assert [each and each.name for each in (to_check(state), to_check(cluster()))] == ["b", None]
+    behind = after(replace(state, runs={**state.runs, "c": run("c", 1)}), 3)
+    assert "c" not in behind.ports, "nobody passes it before its size is known"
     checked = fold(state, events.TrainChecked(run="b", parameters=10))
     assert list(after(checked, 2).ports) == ["a", "b"]
 

@@ -48,7 +48,7 @@ def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
     assert act("move shared late --before last") == "Next on shared: late, last."
     for line, said in (
         ("move shared nobody", "shared has no run nobody"),
-        ("move shared long", "long has begun already, and does not wait. There are: late, last."),
+        ("move shared long", "long has begun already, and does not wait. These wait: late, last."),
         ("move shared last --before short", "short has begun already"),
         ("move shared last --before last", "last cannot begin before itself"),
     ):

@@ -373,7 +373,7 @@ def event_words(event: Event) -> str:
         case events.ClusterLeased():
             counted = {run: sum(each == run for each in event.workers.values()) for run in event.ports}
             has = [f"{run} has {count(many, 'worker')}" for run, many in counted.items()] or ["no run goes on"]
-            return "; ".join([*has, *(f"{run} waits: {why}" for run, (_, why) in event.held.items())])
+            return "; ".join([*has, *(f"{run} {_held(*held)}" for run, held in event.held.items())])
         case events.ClusterImageChosen():
             return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
         case events.ClusterZonesFound():
@@ -430,6 +430,10 @@ def event_words(event: Event) -> str:
         case events.ControllerRecovered():
             return f"a new controller took over {count(event.vms, 'VM')}"
     return _train_words(event)
+
+
+def _held(kind: str, why: str) -> str:
+    return why if kind == "check" else f"waits: {why}"
 
 
 def _why_left(event: events.WorkerLeft) -> str:

@@ -458,7 +458,7 @@ class Controller:
         for each in filter(None, (name, before)):
             if each not in queue:
                 does = "is over" if self._known_run(each).over else "has begun already"
-                there = f"There are: {', '.join(queue)}." if queue else "No run waits now."
+                there = f"These wait: {', '.join(queue)}." if queue else "No run waits now."
                 raise ClusterError(f"{each} {does}, and does not wait", fix=there)
         if name == before:
             raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")

@@ -169,7 +169,8 @@ class Cluster:
         runs = self.state.runs
         chosen = name or next(reversed(runs), None)
         if chosen is None or (name and name not in runs and not (self.directory / "runs" / name / "run.json").exists()):
-            raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}")
+            fix = f"There are: {', '.join(runs)}." if runs else ""
+            raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}", fix=fix)
         return Run(chosen, self)
 
     def __repr__(self) -> str:

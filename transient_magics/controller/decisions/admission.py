@@ -100,7 +100,7 @@ def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
             f"a parameter server has {_gb(room.memory)} of memory for runs, {names} {_takes(begun)} {_gb(used)} of it, "
             f"this one needs about {_gb(own.memory)}"
         )
-    used = sum(each.link for each in begun.values())
+    used = min(sum(each.link for each in begun.values()), room.link)  # it may have been faster a minute ago
     needs = f"this one needs about {_mbit(own.link)}" if own.link else "what this one needs is not known"
     link = f"a parameter server's link carries {_mbit(room.link)} each way"
     return f"{link}, {names} {_takes(begun)} {_mbit(used)} of it, {needs}"

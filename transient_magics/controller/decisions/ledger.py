@@ -117,7 +117,7 @@ def _short(
     if not going:
         return None
     if _unchecked(run):
-        return CHECK, f"it is checked first, to see whether it fits beside {_names(going)}"
+        return CHECK, f"is checked first, to see whether it fits beside {_names(going)}"
     begun = {each.name: _need(each, state, places) for each in going}
     own = _need(run, state, places)
     more = [own, *([_need(head, state, places)] if head else [])]
