@@ -10,6 +10,7 @@ from transient_magics.catalog import (
     ACCELERATORS,
     MACHINE_TYPES,
     check_machine,
+    egress,
     limits,
     machine_type,
     machines_with,
@@ -143,6 +144,14 @@ def test_a_parameter_server_may_have_a_machine_of_another_line(
     price = server_price(name, "us-central1-a")
     assert price.on_demand == pytest.approx(hourly, rel=1e-4)
     assert "us-central1" in price.source
+
+
+@pytest.mark.parametrize(
+    ("family", "vcpus", "gigabits"),
+    [("n1", 1, 2), ("n1", 4, 10), ("n1", 8, 16), ("n2", 32, 32), ("e2", 4, 8), ("c9", 4, 8)],
+)
+def test_a_machines_network_carries_so_much(family: str, vcpus: int, gigabits: float) -> None:
+    assert egress(family, vcpus) * 8 / 1e9 == gigabits
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
+from transient_magics.cloud import BoundedToken
 from transient_magics.controller.runs import training as conduct
+from transient_magics.controller.runs.bucket_token import NAME
 from transient_magics.controller.runs.checking import possible_here
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.link import Link, Work
@@ -46,6 +48,11 @@ class Machine:
         await self.holds_run.wait()
         return self.live
 
+    answering = True
+
+    async def bring(self, run: str, files: Callable[[], object]) -> Connection:
+        return self.live  # they are there already
+
     async def ask(self, command: Command, timeout: float = 10.0) -> dict[str, Any]:
         self.asked()
         return {"ok": True}
@@ -67,7 +74,9 @@ class Machine:
 class Conducted:
     """A run that trains, its conduct, and the journal that comes of it."""
 
-    def __init__(self, folder: Path, *, started: bool = True, store: str | None = None, **declared: Any) -> None:
+    def __init__(
+        self, folder: Path, *, started: bool = True, store: str | None = None, mint: Any = None, **declared: Any
+    ) -> None:
         phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
         run = RunState("run-1", RunSpec("run-1", 1000, "m", **declared), phase=phase, started_at=since, step=90)
         self.state = ClusterState(runs={"run-1": run})
@@ -76,7 +85,9 @@ class Conducted:
         folder.mkdir(parents=True)
         link = cast("Callable[[str], Link | None]", self.machines.get)
         self.troubles: dict[str, str] = {}
-        self.training = Training(run, folder, self.record, link, lambda: None, store, note=self.troubles.__setitem__)
+        self.training = Training(
+            run, folder, self.record, link, lambda: None, store, mint=mint, note=self.troubles.__setitem__
+        )
         self.home = folder / "checkpoints"
         self.task = asyncio.create_task(self.training.conduct())
 
@@ -120,6 +131,29 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[[str], Awaitable[Machi
     for acceptor, connection in opened:
         await connection.close()
         acceptor.close()
+
+
+async def test_a_run_that_waited_begins_with_a_token_of_that_moment(
+    tmp_path: Path, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    made: list[BoundedToken] = []
+
+    async def mint(_: object) -> BoundedToken:
+        made.append(BoundedToken(f"secret-{len(made)}", time.time() + 3600))
+        return made[-1]
+
+    server = await start("ps-0")
+    run = Conducted(tmp_path / "runs" / "run-1", started=False, store="gs://b/runs/run-1", mint=mint, check=False)
+    run.machines["ps-0"] = cast("Link", server)
+    servers = [VmState("ps-0", "ps", 0, "z", "", "m", "standard", 0.0, 0.0, "ready", "127.0.0.1")]
+    run.training.look(servers)
+    await until(lambda: made)
+    assert server.assigned is None
+    await until(lambda: run.training.give(servers, 1) or server.assigned)
+    assert "secret-1" in (server.run / NAME).read_text(), "before the chief begins with what lies in the bucket"
+    run.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run.task
 
 
 @pytest.fixture

@@ -20,4 +20,5 @@ def test_resnet_32_is_counted_as_it_was_published(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "hparams_set": "resnet_cifar_32"}))
     answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path))
     assert answer["model"]["parameters"] == 1_857_722
+    assert answer["model"]["variable_bytes"] > 2 * 4 * 1_857_722, "with the optimizer's"
     assert answer["model"]["gigaflops"] == pytest.approx(1.6587, rel=0.01)

@@ -272,12 +272,25 @@ class Training:
     async def _keep_token(self) -> None:
         """The chief begins with what lies in the bucket: it is given its work once it can be given a token, too."""
         if self._token:
-            await self._begun.wait()
             await self._token.renew()
+            if not self._begun.is_set():  # a run that waits, for hours perhaps
+                await self._begun.wait()
+                await self._token.renew()
+                await self._bring(self._token)
             self._token_awaited = False
             self._changed()
             await self._chief_known.wait()
             await self._token.keep()
+
+    async def _bring(self, token: TokenKeeper) -> None:
+        """The files of a run that was checked on the VM are there already, with a token of that time or with none."""
+        link = self._link(self._server) if self._server else None
+        try:
+            if link and link.answering:
+                connection = await link.bring(self.name, partial(self._files, with_results=True))
+                await connection.put_files(token.files, below=f"transient/runs/{self.name}")
+        except (RemoteError, OSError) as error:  # it comes once more when the chief has its work
+            log.warning("%s: its token is not on the VM yet: %s", self.name, error)
 
     async def _reason_against(self) -> str:
         if not possible_here():

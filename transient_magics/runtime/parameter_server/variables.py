@@ -68,7 +68,7 @@ class Keeper:
     def parameters(self) -> int:
         """How many the model has, once its graph is built."""
         made = self._variables
-        return sum(each.placeholder.shape.num_elements() for each in made.loadings if each.name in made.trained)
+        return sum(each.placeholder.shape.num_elements() or 0 for each in made.loadings if each.name in made.trained)
 
     @property
     def accumulators(self) -> Any:
