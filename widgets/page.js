@@ -77,9 +77,10 @@ export function colour(node, name) {
 
 /** Call `changed` whenever the page's theme is another; returns what ends that. */
 export function onTheme(changed) {
-  const observer = new MutationObserver(() => setTimeout(changed, 50));
+  let later = 0;
+  const observer = new MutationObserver(() => { clearTimeout(later); later = setTimeout(changed, 50); });
   observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"] });
-  return () => observer.disconnect();
+  return () => { observer.disconnect(); clearTimeout(later); };
 }
 
 /** Have the reader keep `content` (a string or a Blob) as a file. */

@@ -15,6 +15,7 @@ from tests.panels import stories
 from tests.panels.long_story import LongStory
 from transient_magics.journal import ClusterState, RunSeries, bill, kept
 from transient_magics.panels import view
+from transient_magics.panels.offer import FIRST, menu, offer
 from transient_magics.panels.snapshot.curves import curves
 from transient_magics.panels.snapshot.view import shown_run
 
@@ -116,7 +117,7 @@ def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_las
 
 
 def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chrome: Browser) -> None:
-    state = stories.state_at("short", began=time.time() - 60)
+    state = stories.state_at("short", began=time.time() - 3600)  # by a clock that is an hour behind the page's
     whole = sent(state, state.recent[-1].at)
     beside = [
         {"name": "run-2", "phase": "running", "phase_words": "running", "words": "step 3 of 4", "step": 3, "steps": 4},
@@ -126,6 +127,7 @@ def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chro
     cost = {**whole["view"]["cost"], "projected_words": "≈ $0.060"}
     with bare(chrome, "cluster", {**whole, "view": {**whole["view"], "beside": beside, "cost": cost}}) as page:
         runs = page.get_by_role("list", name="Other runs of this cluster").get_by_role("listitem")
+        expect(page.locator(".transient-axis")).to_contain_text("now")
         expect(runs).to_have_text(["run-2step 3 of 4", "run-3waits for the end of run-1 or run-2"])
         expect(page.get_by_role("progressbar", name="Training steps of run-2")).to_have_attribute("aria-valuenow", "3")
         expect(page.get_by_role("progressbar", name="Training steps of run-3")).to_have_count(0)
@@ -171,6 +173,13 @@ def test_every_vm_of_a_large_cluster_is_within_reach(chrome: Browser, theme: str
         assert small == [], "what is pressed is 24 pixels high"
         dull = page.evaluate(CONTRAST)
         assert min(dull.values()) >= 3, dull
+
+
+def test_what_is_offered_stands_beside_its_price_and_not_on_it(chrome: Browser) -> None:
+    with bare(chrome, "declare", {"menu": menu(), "choices": dict(FIRST), "offer": offer(FIRST)}, width=900) as page:
+        widths = "nodes => nodes.map(node => node.getBoundingClientRect()).map(box => [box.left, box.right])"
+        (_, right), (left, _) = page.locator(".transient-offer, .transient-facts").evaluate_all(widths)
+        assert right < left
 
 
 def event_clock(at: float) -> str:

@@ -21,6 +21,7 @@ def test_a_cluster_is_put_together_and_launched(lab: Lab, shots: Path) -> None:
     panel = page.get_by_role("region", name="Declare a cluster")
     expect(panel.locator(".transient-line")).to_have_text("%transient_cluster k80x4")
     expect(panel).to_contain_text("62%")
+    expect(panel.get_by_role("columnheader")).to_have_text(["VMs", "Machine", "Zone", "Rented", "Price"])
     expect(panel).to_contain_text("Revoked of 48 preemptible K80 VMs in us-west1")
     page.wait_for_timeout(300)
     page.screenshot(path=shots / "declare.png")

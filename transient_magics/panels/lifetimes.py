@@ -108,7 +108,10 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
             f"<rect x='{x:.1f}' y='{_BARS_TOP + _BARS - height:.1f}' width='{width:.1f}' height='{height:.1f}' "
             f"fill='{COLOURS['quiet']}'><title>{low:g} to {number(high)} h: {hazard:.2%} per hour</title></rect>"
         )
-    said = f"revoked per hour of those alive, {most:.1%} in the highest bar"
+    for share, y in (("0", _BARS_TOP + _BARS), (f"{most:.1%}", _BARS_TOP)):
+        parts.append(f"<path d='M{_LEFT} {y}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>")
+        parts.append(f"<text x='{_LEFT - 6}' y='{y + 4}' text-anchor='end' opacity='.7'>{share}</text>")
+    said = "revoked per hour of those alive"
     label = f"<text x='{_LEFT}' y='{_BARS_TOP + _BARS + 14}' opacity='.7'>{said}</text>"
     return "".join(parts) + label
 
