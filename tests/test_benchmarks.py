@@ -35,6 +35,7 @@ with own_home() as home:
 """
 
 
+@pytest.mark.story
 def test_every_benchmark_takes_help_and_quick_and_stands_in_the_table() -> None:
     command = [sys.executable, "-c", HELP_OF_ALL, *map(str, PROGRAMS)]
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}

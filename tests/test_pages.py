@@ -143,6 +143,7 @@ def written(place: str) -> bool:
     return place.startswith("reference/") and place in (DOCS / "index.md").read_text() + "reference/events.md"
 
 
+@pytest.mark.story  # `make docs` does so, too
 def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)

@@ -131,7 +131,7 @@ def play(room: MachineRoom) -> Story:
         until(lambda saves=saves: len(story.events("train.checkpoint")) > saves, "a checkpoint on request")
 
     # A worker becomes slow, and is as fast as before.
-    # The alarm learns what both can do in a window of 3 s, of which seconds of saving, many on a busy machine, are none.
+    # The alarm learns what both can do in a window of 3 s; seconds of saving, many on a busy machine, do not count.
     both = story.events("train.checkpoint")[-1]["time"] + 7e9
     seen = lambda: {line["worker"] for line in story.metrics() if line["time"] > both}  # noqa: E731
     until(lambda: len(seen()) == 2, "the alarm knows what both can do")
