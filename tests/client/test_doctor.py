@@ -184,7 +184,7 @@ def test_an_interrupted_course_leaves_nothing_and_a_killed_one_is_told(home: Pat
 @pytest.mark.training
 def test_the_course_ends_well_and_its_report_says_what_was_seen(home: Path) -> None:
     done = ended("--spend", "1")
-    assert done.returncode == 0, done
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "NOT GOOD" not in done.stdout
     path = home / "doctor" / "doctor-report.json"
     assert f"The report, without names of yours: {path}" in done.stdout
