@@ -103,6 +103,15 @@ class MachineRoom:
         until(lambda: self.alive(name), f"agent of {name}")
         return self._agents[name]
 
+    def need_agent(self, name: str) -> None:
+        """Start the agent of a machine where there is none yet: what it has imported for a run serves the next."""
+        if name not in self._agents:
+            self.start_agent(name)
+
+    def names(self) -> list[str]:
+        """The machines that have an agent."""
+        return list(self._agents)
+
     def alive(self, name: str) -> bool:
         try:
             return self.say(name, {"do": "ping"})["pid"] == self._agents[name]

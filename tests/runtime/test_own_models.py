@@ -97,17 +97,23 @@ def digits() -> tuple[Any, Any]:
     return numpy.float32(held_out.images[::5]), held_out.target[::5]
 
 
-def finish(room: MachineRoom, cell: str, servers: int, **more: object) -> dict[str, Any]:
+def stop(room: MachineRoom, run: str) -> None:
+    """What a controller tells everybody when a run is over: nothing of it is started again."""
+    for name in room.names():
+        room.say(name, {"do": "stop", "run": run})
+
+
+def finish(room: MachineRoom, run: str, cell: str, servers: int, **more: object) -> dict[str, Any]:
     """Play a run with two workers to its end, and return its evaluation."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(servers)]
     chief = f"127.0.0.1:{free_ports(1)[0]}"
     workers = ("worker-1", "worker-2")
     for name in (*(f"ps-{index}" for index in range(servers)), *workers):
-        room.start_agent(name)
+        room.need_agent(name)
         room.hold(name, 1.0)  # one worker alone does not get to the end
-        room.put(name, {**OWN, **more}, cell)
-        room.say(name, assignment(name, addresses, chief))
-    story = Story(room)
+        room.put(name, {**OWN, **more, "name": run}, cell)
+        room.say(name, assignment(name, addresses, chief, run))
+    story = Story(room, run=run)
     for name in workers:
         story.wait(f"{name} joined", "worker.joined", worker=name)
     for name in workers:
@@ -123,19 +129,20 @@ def finish(room: MachineRoom, cell: str, servers: int, **more: object) -> dict[s
         assert math.isfinite(line["gradient_signal"])
         assert math.isfinite(line["gradient_noise"])
     until(lambda: not room.pids("ps-0"), "the end of every role")
+    stop(room, run)
     return story.events("train.evaluated")[0]["metrics"]
 
 
 @pytest.mark.usefixtures("_forked")
 def test_a_keras_model_is_trained_evaluated_used_and_exported(
-    room: MachineRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_room: MachineRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = finish(room, KERAS, 2, train_steps=600, batching="dynamic", wire="bf16", workers=2)
+    metrics = finish(shared_room, "keras", KERAS, 2, train_steps=600, batching="dynamic", wire="bf16", workers=2)
     assert metrics["accuracy"] > 0.9
     assert 0 < metrics["loss"] < 1
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
-    run = client.Run("run-1", client.Cluster("gone"))
-    shutil.copytree(room.run_folder("ps-0"), run.directory)
+    run = client.Run("keras", client.Cluster("gone"))
+    shutil.copytree(shared_room.run_folder("ps-0", "keras"), run.directory)
     images, truth = digits()
     scores = run.predict(images / 16)
     assert isinstance(scores, numpy.ndarray)
@@ -148,15 +155,15 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
     assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)
 
 
-@pytest.mark.parametrize(("cell", "servers"), [(MODEL_FN, 1), (TABLE, 2)])
+@pytest.mark.parametrize(("run", "cell", "servers"), [("function", MODEL_FN, 1), ("table", TABLE, 2)])
 def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
-    room: MachineRoom, tmp_path: Path, cell: str, servers: int
+    shared_room: MachineRoom, tmp_path: Path, run: str, cell: str, servers: int
 ) -> None:
-    metrics = finish(room, cell, servers, train_steps=200, mode="sync", ps_shards=servers)
+    metrics = finish(shared_room, run, cell, servers, train_steps=200, mode="sync", ps_shards=servers)
     assert metrics["accuracy"] > 0.85
     images, truth = digits()
     numpy.savez(tmp_path / "inputs.npz", image=images)
-    words = ["--run", room.run_folder("ps-0"), "predict", tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
+    words = ["--run", shared_room.run_folder("ps-0", run), "predict", tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
     programs.run("transient_magics.runtime.programs.serve", *words, own=True)
     answers = numpy.load(tmp_path / "outputs.npz")
     assert (answers["digit"] == truth).mean() == pytest.approx(metrics["accuracy"], abs=1e-4)
@@ -164,14 +171,16 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
 
 
 @pytest.mark.parametrize(
-    ("cell", "begins", "says"),
+    ("run", "cell", "begins", "says"),
     [
         (
+            "unreadable",
             MODEL_FN.replace(".shuffle(1500)", ".map(lambda image, label: (image, tf2.gather([0, 1, 2], label)))"),
             "the examples cannot be read: InvalidArgumentError: ",
             "is not in [0, 3)",
         ),
         (
+            "unknown",
             KERAS.replace("digits.target[chosen]", "digits.target[chosen] + 30"),
             "InvalidArgumentError: Received a label value of ",
             "is outside the valid range of [0, 10)",
@@ -179,32 +188,33 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     ],
 )
 def test_data_that_cannot_be_trained_on_fail_the_run_with_the_reason(
-    room: MachineRoom, cell: str, begins: str, says: str
+    shared_room: MachineRoom, run: str, cell: str, begins: str, says: str
 ) -> None:
-    room.start_agent("ps-0")
-    room.start_agent("worker-1")
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("ps-0", "worker-1"):
-        room.put(name, OWN, cell)
-        room.say(name, assignment(name, [server], chief))
-    failed = Story(room).wait("the failure", "train.failed")
+        shared_room.need_agent(name)
+        shared_room.put(name, {**OWN, "name": run}, cell)
+        shared_room.say(name, assignment(name, [server], chief, run))
+    failed = Story(shared_room, run=run).wait("the failure", "train.failed")
+    stop(shared_room, run)
     assert failed["reason"].startswith(begins)
     assert says in failed["reason"]
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs(room: MachineRoom) -> None:
-    room.start_agent("ps-0")
+def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs(shared_room: MachineRoom) -> None:
+    room = shared_room
+    room.need_agent("ps-0")
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
-    first = room.put("ps-0", OWN, MODEL_FN)
-    room.say("ps-0", assignment("ps-0", [server], chief))
-    Story(room).wait("the first checkpoint", "train.checkpoint")
+    first = room.put("ps-0", {**OWN, "name": "first"}, MODEL_FN)
+    room.say("ps-0", assignment("ps-0", [server], chief, "first"))
+    Story(room, run="first").wait("the first checkpoint", "train.checkpoint")
     wider = MODEL_FN.replace("[64, 10])", "[64, 12])").replace('"bias", [10]', '"bias", [12]')
     renamed = MODEL_FN.replace('"bias", [10]', '"shift", [10]')
     for run, other, said in (
-        ("run-2", wider, "has the shape (64, 10) in the checkpoint and (64, 12) in the model (--resume)."),
-        ("run-3", renamed, "the checkpoint has no shift (--resume)."),
+        ("wider", wider, "has the shape (64, 10) in the checkpoint and (64, 12) in the model (--resume)."),
+        ("renamed", renamed, "the checkpoint has no shift (--resume)."),
     ):
-        second = room.put("ps-0", {**OWN, "name": run, "resume": "run-1"}, other)
+        second = room.put("ps-0", {**OWN, "name": run, "resume": "first"}, other)
         shutil.copytree(first / "checkpoints", second / "checkpoints")
         server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
         room.say("ps-0", assignment("ps-0", [server], chief, run))
