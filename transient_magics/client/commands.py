@@ -18,6 +18,7 @@ from ..errors import ClusterError, ControllerError, granted
 from ..journal import kept
 from ..journal.declared import unreadable
 from ..journal.lock import held
+from ..protocol import layout
 from ..protocol.cluster_commands import Command
 
 _START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
@@ -37,7 +38,7 @@ def start_controller(directory: Path) -> subprocess.Popen[bytes]:
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
     """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process."""
     module = f"transient_magics.controller.{program}".rstrip(".")
-    with (directory / "controller.log").open("ab") as log:
+    with (directory / layout.CONTROLLER_LOG).open("ab") as log:
         try:
             return subprocess.Popen(
                 [sys.executable, "-m", module, directory.name],
@@ -72,12 +73,12 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
             _refuse_deleted(directory)
             if time.monotonic() > deadline:
                 what = f"The controller of {directory.name} does not answer"
-                raise ControllerError(what, fix=f"Its log: {directory / 'controller.log'}") from None
+                raise ControllerError(what, fix=f"Its log: {directory / layout.CONTROLLER_LOG}") from None
             time.sleep(0.05)
 
 
 def _refuse_deleted(directory: Path) -> None:
-    if kept(directory / "journal.jsonl").read().over:
+    if kept(directory / layout.JOURNAL).read().over:
         raise ClusterError(f"{directory.name} is deleted", fix="Declare another cluster.")
 
 

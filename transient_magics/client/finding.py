@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .. import emulator, places
 from ..errors import ClusterError
+from ..protocol import layout
 from ..spec import parse_name
 from . import commands, folders
 from .handles import Cluster, Run
@@ -19,7 +20,7 @@ def cluster(name: str | None = None) -> Cluster:
             return living[-1]
         raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
     name = parse_name(name, "the cluster's name")
-    if not (places.cluster(name) / "spec.json").exists():
+    if not (places.cluster(name) / layout.SPEC).exists():
         names = ", ".join(each.name for each in clusters(all=True))
         raise ClusterError(
             f"There is no cluster {name}",
@@ -33,7 +34,7 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
 
     That takes some seconds, and a cluster with `--controller cluster`. Raises ClusterError or CloudError.
     """
-    known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / "spec.json").exists()
+    known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / layout.SPEC).exists()
     if name is None or known or not (project or emulator.running()):
         return cluster(name)
     found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from .. import places
 from ..journal import ClusterState, Event, RunState, declared, kept, read
 from ..journal.declared import run_folder
+from ..protocol import layout
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class KnownRun:
 
     def events(self) -> list[Event]:
         """All events of its cluster."""
-        return read(self.cluster / "journal.jsonl")
+        return read(self.cluster / layout.JOURNAL)
 
 
 def readable() -> list[Path]:
@@ -46,21 +47,19 @@ def unreadable() -> list[str]:
 def known_runs() -> list[KnownRun]:
     """All runs of this machine's clusters, in the order in which clusters, and their runs, were declared."""
     return [
-        KnownRun(folder, state)
-        for folder in readable()
-        for state in kept(folder / "journal.jsonl").read().runs.values()
+        KnownRun(folder, state) for folder in readable() for state in kept(folder / layout.JOURNAL).read().runs.values()
     ]
 
 
 def _all() -> list[Path]:
-    paths = places.clusters().glob("[a-z]*/spec.json")
+    paths = places.clusters().glob(f"[a-z]*/{layout.SPEC}")
     return [path.parent for path in sorted(paths, key=lambda path: path.stat().st_mtime)]
 
 
 def _told(folder: Path) -> ClusterState | None:
     """What the journal says of a cluster, if it says what that is."""
     try:
-        state = kept(folder / "journal.jsonl").read()
+        state = kept(folder / layout.JOURNAL).read()
     except OSError:
         return None
     return state if state.spec else None

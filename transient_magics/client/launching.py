@@ -13,6 +13,7 @@ import time
 from .. import places
 from ..errors import ClusterError
 from ..journal import read, replay
+from ..protocol import layout
 from . import commands
 from .declaring import Declaration, refuse_unreachable, specify
 from .handles import Cluster
@@ -28,9 +29,9 @@ def declare(declaration: Declaration) -> Cluster:
     fresh = places.private(places.clusters()) / f".{spec.name}.{os.getpid()}"
     shutil.rmtree(fresh, ignore_errors=True)
     try:
-        places.private(fresh / "runs")
+        places.private(fresh / layout.RUNS)
         fresh.chmod(0o700)
-        (fresh / "spec.json").write_text(json.dumps(spec.to_dict(), indent=1))
+        (fresh / layout.SPEC).write_text(json.dumps(spec.to_dict(), indent=1))
         fresh.rename(directory)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -44,7 +45,7 @@ def declare(declaration: Declaration) -> Cluster:
 def _make_room(name: str) -> None:
     """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown away."""
     directory = places.cluster(name)
-    if not replay(read(directory / "journal.jsonl")).over:
+    if not replay(read(directory / layout.JOURNAL)).over:
         raise _taken(name)
     target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory.rename(target if not target.exists() else target.with_name(f"{target.name}-{os.getpid()}"))

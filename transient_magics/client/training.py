@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
+from ..protocol import layout
 from ..protocol.cluster_commands import Train
 from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
 from . import commands, text
@@ -66,7 +67,7 @@ def train(
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = parse_records(options["data_dir"], state.spec)
-    folders = chosen.directory / "runs"
+    folders = chosen.directory / layout.RUNS
     folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
     if folder.exists():
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
@@ -100,7 +101,7 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
         return None
     found = run(resume, cluster if resume in cluster.state.runs else None)
     called = f"{found.name} of {found.cluster.name}"
-    if not found.state.shipped and not any((found.directory / "checkpoints").glob("model.ckpt-*.index")):
+    if not found.state.shipped and not any((found.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")):
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
     if (made := max(found.state.checkpoint_step or 0, found.state.shipped_step or 0)) >= train_steps:
         what = f"{called} has made {made:,} steps already, which count"
@@ -125,23 +126,23 @@ def _write(
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
-        (fresh / "include").mkdir(parents=True, mode=0o700)
+        (fresh / layout.INCLUDE).mkdir(parents=True, mode=0o700)
         fresh.chmod(0o700)
-        (fresh / "cell.py").write_text(source)
+        (fresh / layout.CELL).write_text(source)
         for each in include:
             path = Path(each).expanduser()
             if path.is_dir():
-                shutil.copytree(path, fresh / "include" / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(path, fresh / layout.INCLUDE / path.name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
-                shutil.copy2(path, fresh / "include" / path.name)
-        (fresh / "pip").mkdir(mode=0o700)
+                shutil.copy2(path, fresh / layout.INCLUDE / path.name)
+        (fresh / layout.PIP).mkdir(mode=0o700)
         for name, path in packages.items():
-            shutil.copyfile(path, fresh / "pip" / name)
-        if earlier and (earlier.directory / "checkpoints").exists():
-            shutil.copytree(earlier.directory / "checkpoints", fresh / "checkpoints")
+            shutil.copyfile(path, fresh / layout.PIP / name)
+        if earlier and (earlier.directory / layout.CHECKPOINTS).exists():
+            shutil.copytree(earlier.directory / layout.CHECKPOINTS, fresh / layout.CHECKPOINTS)
         if earlier and earlier.state.shipped and not spec.resume_store and (place := earlier.place):
             fetch(*place, fresh, results=False)
-        handle = os.open(fresh / "run.json", os.O_WRONLY | os.O_CREAT, 0o600)
+        handle = os.open(fresh / layout.RUN, os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(handle, "w") as file:
             json.dump(spec.to_dict(), file, indent=1)
         fresh.rename(folder)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import places
 from ..journal.lock import take
+from ..protocol import layout
 from . import watchdog
 
 
@@ -47,10 +48,10 @@ async def _look_after(directory: Path) -> None:
     from ..journal import read, replay
     from ..journal.declared import ATTACHED
     from .cluster import Controller
-    from .place import JOURNAL, here
+    from .place import here
     from .placement.mirror import Mirror
 
-    while directory.exists() and not (state := replay(read(directory / JOURNAL))).over:
+    while directory.exists() and not (state := replay(read(directory / layout.JOURNAL))).over:
         if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":
             what = "the journal says that this machine is in charge, which only follows the cluster and rents nothing"
             logging.getLogger(__name__).error("%s", what)

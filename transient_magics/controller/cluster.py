@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
-from ..protocol import agent_commands
+from ..protocol import agent_commands, layout
 from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Move, Ping, Resize, Revoke, Save, Stop, Train
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import WORKER, ClusterSpec, run_store
@@ -68,7 +68,7 @@ class Controller:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._declared = ClusterSpec.from_dict(json.loads((directory / "spec.json").read_text()))
+        self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
         self._trainings: dict[str, Training] = {}
         self._saved_ahead = False
         self._prepared: set[str] = set()
@@ -86,7 +86,7 @@ class Controller:
 
     async def run(self) -> None:
         """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
-        path = self._directory / "journal.jsonl"
+        path = self._directory / layout.JOURNAL
         with Journal(path) as journal:
             history = read(path)
             self._recorder = Recorder(journal, replay(history))
@@ -506,7 +506,7 @@ class Controller:
         self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
 
     async def _logs(self, vm: str, run: str | None, lines: int) -> str:
-        if vm and vm == here() and (own := self._directory / "controller.log").exists():
+        if vm and vm == here() and (own := self._directory / layout.CONTROLLER_LOG).exists():
             return "\n".join(own.read_text(errors="replace").splitlines()[-lines:])
         link = self._fleet.link(vm) if self._fleet else None
         if link is None:
@@ -517,7 +517,7 @@ class Controller:
             raise ClusterError(f"{self._declared.name} has no VM {vm}", fix=fix)
         latest = self._state.active_run or self._state.run
         chosen = run or (latest.name if latest else None)
-        path = f"transient/runs/{chosen}/logs/{vm}.log" if chosen else "transient/agent.log"
+        path = layout.log_on_vm(chosen, vm) if chosen else f"{layout.ON_VM}/{layout.AGENT_LOG}"
         try:
             async with asyncio.timeout(10):
                 connection = await link.connection()

@@ -9,7 +9,6 @@ from .. import places
 
 HERE = "TRANSIENT_MAGICS_SEAT"
 """The environment variable with the VM's name."""
-JOURNAL = "journal.jsonl"
 
 
 def here() -> str:

@@ -20,7 +20,7 @@ from .. import places
 from ..catalog import transfer_price
 from ..errors import AgreementError, ClusterError, DeclarationError
 from ..files import write_atomically
-from ..protocol import checks
+from ..protocol import checks, layout
 from ..protocol.names import checked_name
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 from . import events
@@ -32,13 +32,12 @@ AGREED = "agreed.json"
 ATTACHED = "attached"
 """A file in the folders of clusters that another machine declared: what this machine follows, in a sentence."""
 _BROUGHT = "brought"
-_SPEC = "spec.json"
 
 
 def run_folder(directory: Path, run: str) -> Path:
     """The folder of a run in the folder of its cluster. Raises ClusterError where `run` is no name."""
     try:
-        return directory / "runs" / checked_name(run)
+        return directory / layout.RUNS / checked_name(run)
     except ValueError as error:
         raise ClusterError(f"There is no such run: {error}") from None
 
@@ -58,7 +57,7 @@ def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
     Raises DeclarationError where the declaration cannot be read.
     """
     try:
-        for name in (AGREED, _SPEC):
+        for name in (AGREED, layout.SPEC):
             if (path := directory / name).exists():
                 spec = ClusterSpec.from_dict(checks.parsed_object(path.read_bytes()))
                 own = name == AGREED or (directory / ATTACHED).exists()
@@ -71,8 +70,8 @@ def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
 def unreadable(directory: Path) -> str:
     """Why nobody can say what the cluster in this folder is, in one sentence, or nothing."""
     try:
-        ClusterSpec.from_dict(checks.parsed_object((directory / _SPEC).read_bytes()))
-        with suppress(FileNotFoundError), (directory / "journal.jsonl").open("rb"):
+        ClusterSpec.from_dict(checks.parsed_object((directory / layout.SPEC).read_bytes()))
+        with suppress(FileNotFoundError), (directory / layout.JOURNAL).open("rb"):
             pass
     except (OSError, ValueError, DeclarationError) as error:
         why = error.what if isinstance(error, DeclarationError) else str(error)
@@ -137,7 +136,7 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
 
 def declared_run(directory: Path, run: RunState) -> RunState:
     """The run with what its `run.json` on this machine says of it. Raises ClusterError where there is none."""
-    path = run_folder(directory, run.name) / "run.json"
+    path = run_folder(directory, run.name) / layout.RUN
     try:
         values = checks.parsed_object(path.read_bytes())
         spec = RunSpec.from_dict({**values, "name": run.name, "token": ""})
@@ -171,15 +170,15 @@ def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
     elif note.read_text() != digest:
         what = f"The code of {run} came from a VM of {directory.name}, and would run on this machine"
         raise AgreementError(
-            f"{what}: {folder / 'cell.py'}, SHA-256 of all of it {digest}",
+            f"{what}: {folder / layout.CELL}, SHA-256 of all of it {digest}",
             fix="Look at it; trust=True (on the command line --trust) agrees to it as it is.",
         )
 
 
 def fingerprint(folder: Path) -> str:
     """SHA-256 of all of a run that can run: its declaration, cell, packages and what it includes."""
-    found = [folder / "run.json", folder / "cell.py"]
-    found += [path for name in ("include", "pip", "wheels") for path in (folder / name).rglob("*")]
+    found = [folder / layout.RUN, folder / layout.CELL]
+    found += [path for name in (layout.INCLUDE, layout.PIP, layout.WHEELS) for path in (folder / name).rglob("*")]
     digest = hashlib.sha256()
     for path in sorted(path for path in found if path.is_file()):
         content = path.read_bytes()

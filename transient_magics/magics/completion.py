@@ -15,6 +15,7 @@ from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
 from ..cli import arguments, options
 from ..cli.option import Option
+from ..protocol import layout
 
 _LINE = re.compile(
     r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|plan|image|doctor)|train)\s+(?P<rest>.*)$",
@@ -130,16 +131,16 @@ def _spec(before: str) -> list[str]:
 
 
 def _runs() -> list[str]:
-    return sorted({path.name for path in places.clusters().glob("[a-z]*/runs/[a-z]*")})
+    return sorted({path.name for path in places.clusters().glob(f"[a-z]*/{layout.RUNS}/[a-z]*")})
 
 
 def _clusters() -> list[str]:
-    found = sorted(places.clusters().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = sorted(places.clusters().glob(f"[a-z]*/{layout.SPEC}"), key=lambda path: path.stat().st_mtime, reverse=True)
     return [path.parent.name for path in found]
 
 
 def _workers(cluster: str) -> list[str]:
     from ..journal import read, replay
 
-    state = replay(read(places.cluster(cluster) / "journal.jsonl"))
+    state = replay(read(places.cluster(cluster) / layout.JOURNAL))
     return [vm.name for vm in state.living]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..client import text
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
+from ..protocol import layout
 from ..spec import ClusterSpec
 from .snapshot.curves import curves
 from .snapshot.markup import picture
@@ -75,7 +76,7 @@ def known(cluster: Followed) -> ClusterState:
     state = cluster.state
     if state.spec is None:
         try:
-            spec = ClusterSpec.from_dict(json.loads((cluster.directory / "spec.json").read_text()))
+            spec = ClusterSpec.from_dict(json.loads((cluster.directory / layout.SPEC).read_text()))
         except (OSError, ValueError, KeyError, TypeError):
             return replace(state, name=cluster.name)
         return replace(state, name=spec.name, spec=spec)

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import RemoteError
+from ..protocol import layout
 from .connection import Connection
 
-_CODE = "transient/code"
 _BESIDE = ("templates", "locks")
 
 
@@ -41,7 +41,7 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
 async def push_bundle(connection: Connection, *, whole: bool = False) -> str:
     """Have the code on the VM, in transient/code/<sha> below the home (the PYTHONPATH to use); return that sha."""
     sha, files = bundle(whole=whole)
-    target = f"{_CODE}/{sha}"
+    target = f"{layout.CODE_ON_VM}/{sha}"
     if await connection.exists(target):
         return sha
     part = f"{target}.{secrets.token_hex(4)}"

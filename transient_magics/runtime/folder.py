@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..protocol import layout
 from ..protocol.run import RunSpec
 
 
@@ -26,23 +27,23 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.cell = path / "cell.py"
-        self.include = path / "include"
-        self.wheels = path / "wheels"
+        self.cell = path / layout.CELL
+        self.include = path / layout.INCLUDE
+        self.wheels = path / layout.WHEELS
         self.packages = path / "packages"
-        self.events = path / "events.jsonl"
-        self.metrics = path / "metrics.jsonl"
-        self.checkpoints = path / "checkpoints"
+        self.events = path / layout.EVENTS
+        self.metrics = path / layout.METRICS
+        self.checkpoints = path / layout.CHECKPOINTS
         self.data = path / "data"
         self.graphs = path / "graphs"
         self.variables = path / "variables.graph"
-        self.logs = path / "logs"
+        self.logs = path / layout.LOGS
         self.chief = path / "chief.json"
         self.bucket_token = path / "bucket-token.json"
 
     def spec(self) -> RunSpec:
         """Read run.json."""
-        declared = self.path / "run.json"
+        declared = self.path / layout.RUN
         try:
             return RunSpec.from_dict(json.loads(declared.read_text()))
         except (OSError, ValueError) as error:

@@ -21,6 +21,7 @@ from typing import Any
 from .. import files
 from ..errors import TrainingError
 from ..files import write_atomically
+from ..protocol import layout
 from ..protocol.agent_commands import Assignment
 
 
@@ -76,7 +77,7 @@ def exit_file(logs: Path, name: str) -> Path:
 
 def recorded(root: Path) -> list[Record]:
     """The records below an agent's root: what an agent before had running, or was starting."""
-    found = map(Record.read, sorted(root.glob("runs/*/logs/*.pid")))
+    found = map(Record.read, sorted(root.glob(f"{layout.RUNS}/*/{layout.LOGS}/*.pid")))
     return [record for record in found if record is not None]
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, events
+from ...protocol import layout
 from ...spec import ClusterSpec, render_money
 from .. import text
 from ..declaring import Declaration
@@ -176,7 +177,7 @@ class Course:
         place, shipped = run.place, run.state.shipped
         folder = self.folder / "fetched"
         run.fetch(folder)
-        here = sorted(path.name for path in (folder / "checkpoints").glob("model.ckpt-*.index"))
+        here = sorted(path.name for path in (folder / layout.CHECKPOINTS).glob("model.ckpt-*.index"))
         facts = {"shipped_step": run.state.shipped_step, "files": here}
         if not here:
             return "bad", "no checkpoint came home.", facts

@@ -27,6 +27,7 @@ from typing import Any
 from ... import places
 from ...errors import ControllerError
 from ...journal import ClusterState, Event, follow, metrics, replay
+from ...protocol import layout
 from ...protocol.cluster_commands import Ping
 from .. import commands
 
@@ -163,7 +164,7 @@ class _Watched:
             nonlocal again
             again, self._state = True, ClusterState()
 
-        async for batch in follow(self._directory / "journal.jsonl", anew):
+        async for batch in follow(self._directory / layout.JOURNAL, anew):
             self._state = replay(batch, self._state)
             self._caught_up = True
             self._tell_all([event for event in batch if event.time > latest] if again else batch)

@@ -12,6 +12,7 @@ from ... import places
 from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
+from ...protocol import layout
 from ...protocol.cluster_commands import Delete, Logs, Resize, Revoke
 from .. import commands
 from ..following.follower import follower
@@ -51,7 +52,7 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
-        state = kept(self.directory / "journal.jsonl").read()
+        state = kept(self.directory / layout.JOURNAL).read()
         return state if state.seq else replay(self._declared())
 
     def _declared(self) -> list[Event]:
@@ -63,7 +64,7 @@ class Cluster:
 
     def events(self, kind: str | None = None) -> list[Event]:
         """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
-        every = read(self.directory / "journal.jsonl")
+        every = read(self.directory / layout.JOURNAL)
         return [event for event in every if kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")]
 
     def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
@@ -168,7 +169,8 @@ class Cluster:
         """The run called `name`, else the latest one. Raises ClusterError where there is none."""
         runs = self.state.runs
         chosen = name or next(reversed(runs), None)
-        if chosen is None or (name and name not in runs and not (self.directory / "runs" / name / "run.json").exists()):
+        declared = self.directory / layout.RUNS / (name or "") / layout.RUN
+        if chosen is None or (name and name not in runs and not declared.exists()):
             fix = f"There are: {', '.join(runs)}." if runs else ""
             raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}", fix=fix)
         return Run(chosen, self)

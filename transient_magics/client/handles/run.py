@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError, TransientError
 from ...journal import ClusterState, RunState, cost_between, metrics, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
+from ...protocol import layout
 from ...protocol.cluster_commands import Evaluate, Logs, Move, Save, Stop
 from ...protocol.names import is_path
 from .. import commands
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 _EVALUATION_SECONDS = 960.0  # the chief gives it 900
 _SERVER = "ps-0"
 _LOG = f"Its log: run.logs({_SERVER!r})"
-_OF_A_RUN = frozenset(
-    ("run.json", "cell.py", "model.json", "events.jsonl", "metrics.jsonl", "include", "wheels", "checkpoints")
-)
+_OF_A_RUN = frozenset({
+    layout.RUN, layout.CELL, layout.MODEL, layout.EVENTS, layout.METRICS, layout.INCLUDE, layout.WHEELS,
+    layout.CHECKPOINTS,
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Run:
         """
         import pandas
 
-        rows = metrics.read(self.directory / "metrics.jsonl")
+        rows = metrics.read(self.directory / layout.METRICS)
         columns = [
             "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
             "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.GRADIENTS,
@@ -282,12 +284,12 @@ class Run:
                 continue  # a VM named it, and a folder may hold names that programs heed
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
-            elif path.name == "run.json":
+            elif path.name == layout.RUN:
                 values = {key: value for key, value in json.loads(path.read_text()).items() if key != "token"}
                 (target / path.name).write_text(json.dumps(values, indent=1))
             else:
                 shutil.copy2(path, target / path.name)
-        shutil.copy2(self.cluster.directory / "journal.jsonl", target / "journal.jsonl")
+        shutil.copy2(self.cluster.directory / layout.JOURNAL, target / layout.JOURNAL)
 
     def _result(self, state: ClusterState) -> Result:
         run = state.runs.get(self.name)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...journal import metrics
+from ...protocol import layout
 from ..folders import KnownRun
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def store_of(run: KnownRun) -> ModelStore:
         return ModelStore(spec.model, spec.problem, spec.hparams_set)
     import hashlib
 
-    cell = (run.directory / "cell.py").read_bytes()
+    cell = (run.directory / layout.CELL).read_bytes()
     return ModelStore(f"cell-{hashlib.sha256(cell).hexdigest()[:12]}", "")
 
 
@@ -56,8 +57,8 @@ def record(run: KnownRun) -> Record:
     from ...planner import measured
 
     try:
-        counted = json.loads((run.directory / "model.json").read_text())
+        counted = json.loads((run.directory / layout.MODEL).read_text())
     except (OSError, ValueError):
         counted = None
-    rows = metrics.sample(run.directory / "metrics.jsonl")
+    rows = metrics.sample(run.directory / layout.METRICS)
     return measured.record(run.events(), rows, run.state.name, counted)

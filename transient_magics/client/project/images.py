@@ -19,6 +19,7 @@ from ... import places
 from ...catalog import check_zone, default_zone
 from ...errors import CloudError, ClusterError
 from ...journal import Event, events, read
+from ...protocol import layout
 from ...spec import ImageSpec, parse_name, render_duration
 from ...spec.image import DEBIAN, FAMILY
 from .. import commands, text
@@ -42,12 +43,12 @@ class Build:
     @property
     def spec(self) -> ImageSpec:
         """What was declared."""
-        return ImageSpec.from_dict(json.loads((self.directory / "spec.json").read_text()))
+        return ImageSpec.from_dict(json.loads((self.directory / layout.SPEC).read_text()))
 
     @property
     def events(self) -> list[Event]:
         """What happened so far."""
-        return read(self.directory / "journal.jsonl")
+        return read(self.directory / layout.JOURNAL)
 
     @property
     def state(self) -> str:
@@ -175,11 +176,11 @@ def build_image(
         id=secrets.token_hex(4),
     )  # fmt: skip
     directory = places.build(name)
-    if (directory / "spec.json").exists() and Build(name).state == "building":
+    if (directory / layout.SPEC).exists() and Build(name).state == "building":
         raise ClusterError(f"The image {name} is being built already", fix="%transient_image list shows how far it is.")
     shutil.rmtree(directory, ignore_errors=True)
     places.private(directory)
-    (directory / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (directory / layout.SPEC).write_text(json.dumps(spec.to_dict()))
     commands.start("programs.bake", directory)
     return Build(name)
 
@@ -207,7 +208,7 @@ def delete_image(name: str, project: str | None = None) -> str:
 
 def build_names() -> list[str]:
     """The names of images that were built on this machine, the latest first."""
-    found = sorted(places.builds().glob("[a-z]*/spec.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = sorted(places.builds().glob(f"[a-z]*/{layout.SPEC}"), key=lambda path: path.stat().st_mtime, reverse=True)
     return [path.parent.name for path in found]
 
 
@@ -226,7 +227,7 @@ def _state(found: list[Event], directory: Path, spec: ImageSpec) -> str:
     if young or commands.in_charge(directory):
         return "building"
     # It may have said its last word between the two looks.
-    again = read(directory / "journal.jsonl")
+    again = read(directory / layout.JOURNAL)
     return "interrupted" if len(again) == len(found) else _state(again, directory, spec)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
+from ...protocol import layout
 from ...runtime.files.checkpoints import Checkpoints
 from ..programs import ask_model, fetch
 
@@ -93,7 +94,7 @@ def _common(folder: Path, data_dir: str | Path | None) -> list[str]:
 def _with_checkpoint(run: Run, temporary: Path) -> Path:
     """A folder with the run's declaration, cell and last checkpoint: its own, or one filled from its bucket."""
     state = run.state
-    here = Checkpoints(run.directory / "checkpoints").steps()
+    here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()
     if here and (not state.shipped or here[0] >= (state.shipped_step or 0)):
         return run.directory
     if not state.shipped:
@@ -101,7 +102,7 @@ def _with_checkpoint(run: Run, temporary: Path) -> Path:
         raise TrainingError(f"{run.name} has no checkpoint{when}", where=run.cluster.name)
     folder = temporary / "run"
     folder.mkdir()
-    for name in ("run.json", "cell.py", "include", "wheels"):
+    for name in (layout.RUN, layout.CELL, layout.INCLUDE, layout.WHEELS):
         (folder / name).symlink_to(run.directory / name)
     if (place := run.place) is None:
         raise TrainingError(f"Nothing here says where the checkpoints of {run.name} are", where=run.cluster.name)

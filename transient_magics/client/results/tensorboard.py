@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...journal import Event, events, metrics, read
+from ...protocol import layout
 from ..text import QUIET, event_words
 from . import event_files
 
@@ -82,7 +83,7 @@ def _save(path: Path, written: _Written) -> None:
 
 def _workers(run: Run, written: _Written, records: Records) -> None:
     """What the workers measured, behind the newest row of each that is written already."""
-    rows = metrics.read(run.directory / "metrics.jsonl")
+    rows = metrics.read(run.directory / layout.METRICS)
     for row, speed in zip(rows, metrics.speeds(rows), strict=True):
         worker, at = str(row["worker"]), row["time"]
         if at <= written.workers.get(worker, 0) or not _SAFE.fullmatch(worker):
@@ -105,7 +106,7 @@ def _journal(run: Run, written: _Written, records: Records) -> None:
     """What the chief reported, the evaluations, and what happened to the cluster between the run's begin and end."""
     step, state = 0, run.state
     end = state.finished_at if state.over else math.inf
-    for event in read(run.cluster.directory / "journal.jsonl"):
+    for event in read(run.cluster.directory / layout.JOURNAL):
         its_run = getattr(event, "run", "")
         if its_run not in ("", run.name) or not (its_run or state.declared_at <= event.at <= end):
             continue

@@ -14,9 +14,9 @@ from ... import places
 from ...cloud import Vm
 from ...errors import ClusterError, DeclarationError, RemoteError
 from ...journal.declared import ATTACHED, agreed, shown
+from ...protocol import layout
 from ...remote import generate_key
 from ...spec import ClusterSpec
-from ..place import JOURNAL
 from ..vms.access import Access, to_project
 from ..vms.machines import ID_LABEL, LABEL, ROLE_LABEL, SEAT_LABEL, account
 from ..vms.owner import OWNER_LABEL, whose
@@ -31,9 +31,9 @@ async def attach(name: str, project: str | None) -> Path:
         async with to_project(project) as access:
             await access.reopen()
             seat = await the_seat(access, name, project)
-            await copy(access, seat, fresh / "key", fresh)
+            await copy(access, seat, fresh / layout.KEY, fresh)
             spec = fitting(fresh, seat, name, project)
-        places.private(fresh / "runs")
+        places.private(fresh / layout.RUNS)
         told = {"name": seat.name, "id": seat.id, "zone": seat.zone, "owner": _owner(seat)}
         (fresh / ATTACHED).write_text(shown(spec, told))
         fresh.rename(directory)
@@ -91,5 +91,5 @@ async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
     user = account(seat.labels.get(ROLE_LABEL, ""))
     await access.engine.add_ssh_key(seat.zone, seat.name, f"{user}:{generate_key(key)}")
     async with await access.enter(seat, key) as connection:
-        for name in ("spec.json", JOURNAL):
+        for name in (layout.SPEC, layout.JOURNAL):
             await connection.get(f"{Seat.folder(seat.labels[LABEL])}/{name}", folder / name)

@@ -31,12 +31,13 @@ from ...errors import (
 )
 from ...journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
 from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
+from ...protocol import layout
 from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Train
 from ...remote import Connection, follow_across
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
 from ..commands import serve
-from ..place import JOURNAL, command_socket
+from ..place import command_socket
 from ..runs.results import thin_metrics
 from ..runs.training import MOST_METRICS, waiting_runs
 from ..tasks import Tasks
@@ -69,7 +70,7 @@ class Mirror:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._journal = directory / JOURNAL
+        self._journal = directory / layout.JOURNAL
         history = read(self._journal)
         self._state: ClusterState = replay(history)
         self._spec = agreed(directory, history)  # whatever the journal says of it since it was written elsewhere
@@ -158,12 +159,12 @@ class Mirror:
             raise ControllerError(what, fix="To end the cluster from here: `transient cluster sweep --all-machines`.")
         seat = await the_seat(self._access, name, project)
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
-            await copy(self._access, seat, self._directory / "key", Path(fresh))
+            await copy(self._access, seat, self._directory / layout.KEY, Path(fresh))
             fitting(Path(fresh), seat, name, project)
-            state = replay(read(Path(fresh) / JOURNAL))
+            state = replay(read(Path(fresh) / layout.JOURNAL))
             if state.seat not in state.vms:
                 raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
-            (Path(fresh) / JOURNAL).replace(self._journal)
+            (Path(fresh) / layout.JOURNAL).replace(self._journal)
         self._state, self._vm = state, state.vms[state.seat]
 
     async def _complete_journal(self) -> None:
@@ -173,7 +174,7 @@ class Mirror:
             return
         self._cut_torn_line()
         bucket, path = split(store)
-        name, whole = f"{path}{JOURNAL}", self._journal.with_name(f".{JOURNAL}.whole")
+        name, whole = f"{path}{layout.JOURNAL}", self._journal.with_name(f".{layout.JOURNAL}.whole")
         try:
             there = await self._access.storage.list(bucket, name, most=1)
             if not there or there[0].name != name or there[0].size > _MOST_JOURNAL:
@@ -192,7 +193,7 @@ class Mirror:
     async def _follow(self) -> None:
         """As long as one connection to the controller's VM lasts."""
         async with await self._access.connect(
-            self._vm, self._directory / "key", timeout=_CONNECT_SECONDS
+            self._vm, self._directory / layout.KEY, timeout=_CONNECT_SECONDS
         ) as connection:
             seat = Seat(connection, self._spec, self._vm.name)
             await seat.furnish(self._directory)
@@ -274,7 +275,7 @@ class Mirror:
     async def _follow_journal(self, connection: Connection) -> None:
         """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
         self._cut_torn_line()
-        there = f"{Seat.folder(self._state.name)}/{JOURNAL}"
+        there = f"{Seat.folder(self._state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
         while True:
@@ -302,7 +303,7 @@ class Mirror:
         state = replay(decode_lines(content[:begin])[0])
         if state.seat != self._vm.name:  # what this machine wrote before it gave the cluster away, no VM replaces
             raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(begin))
-        kept, common = self._journal.with_name(LOST), self._journal.with_name(f".{JOURNAL}.common")
+        kept, common = self._journal.with_name(LOST), self._journal.with_name(f".{layout.JOURNAL}.common")
         for path, lines in ((kept, content[begin:]), (common, content[:begin])):
             path.unlink(missing_ok=True)
             metrics.append(path, lines)
@@ -351,18 +352,18 @@ class Mirror:
 
         async def bring() -> None:
             note_brought(self._directory, run)
-            await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/runs/{run}", folder)
+            await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", folder)
 
-        if not (folder / "run.json").exists():
+        if not (folder / layout.RUN).exists():
             self._tasks.do(f"run {run}", bring)
 
     def _follow_metrics(self, run: str) -> None:
-        path = run_folder(self._directory, run) / "metrics.jsonl"
+        path = run_folder(self._directory, run) / layout.METRICS
 
         async def follow() -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             size = path.stat().st_size if path.exists() else 0
-            there = f"{Seat.folder(self._state.name)}/runs/{run}/{path.name}"
+            there = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}/{path.name}"
             async for offset, line in follow_across(self._live, there, size, most=MOST_METRICS):
                 if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
                     metrics.append(path, line + b"\n")
@@ -372,8 +373,8 @@ class Mirror:
 
     async def _bring_results(self, run: str) -> None:
         """The run's own files as they are at its end; its checkpoints are in the bucket."""
-        connection, there = await self._live(), f"{Seat.folder(self._state.name)}/runs/{run}"
-        for name in ("metrics.jsonl", "events.jsonl"):
+        connection, there = await self._live(), f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}"
+        for name in (layout.METRICS, layout.EVENTS):
             if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
                 await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
         await thin_metrics(run_folder(self._directory, run))

@@ -16,15 +16,16 @@ from typing import Any
 from ...errors import ConnectionLostError, RemoteError
 from ...journal.declared import run_folder
 from ...journal.lock import LOCK
+from ...protocol import layout
 from ...protocol.checks import parsed_object
 from ...protocol.cluster_commands import Command, Ping
 from ...remote import Connection, push_bundle
 from ...spec import ClusterSpec
-from ..place import HERE, JOURNAL
+from ..place import HERE
 from ..vms.owner import OWNER, user
 from ..vms.startup import controller_unit
 
-_HOME = "transient/controller"
+_HOME = f"{layout.ON_VM}/controller"
 _USER_WITH_SYSTEMD = "if test -d /run/systemd/system && sudo -n true 2>/dev/null; then id -un; fi"
 _INSTALL_UNIT = (
     "sudo -n tee /etc/systemd/system/transient-{name}.service >/dev/null && "
@@ -54,20 +55,20 @@ class Seat:
 
     async def furnish(self, directory: Path) -> None:
         """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
-        if await self._connection.exists(f"{self._folder}/{JOURNAL}"):
+        if await self._connection.exists(f"{self._folder}/{layout.JOURNAL}"):
             return
-        for run in sorted(path.parent.name for path in (directory / "runs").glob("*/run.json")):
+        for run in sorted(path.parent.name for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")):
             await self.bring_run(directory, run)
-        for name in filter(lambda name: (directory / name).exists(), ("spec.json", OWNER, "key", JOURNAL)):
+        for name in filter(lambda name: (directory / name).exists(), (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL)):
             await self._connection.put_files({name: directory / name}, below=self._folder)
 
     async def bring_run(self, directory: Path, run: str) -> None:
         """Bring a run's folder; its run.json, by which it is known, comes last."""
-        folder, there = run_folder(directory, run), f"{self._folder}/runs/{run}"
-        if await self._connection.exists(f"{there}/run.json"):
+        folder, there = run_folder(directory, run), f"{self._folder}/{layout.RUNS}/{run}"
+        if await self._connection.exists(f"{there}/{layout.RUN}"):
             return
         files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-        declaration = {"run.json": files.pop("run.json")}
+        declaration = {layout.RUN: files.pop(layout.RUN)}
         await self._connection.put_files(files, below=there)
         await self._connection.put_files(declaration, below=there)
 
@@ -87,7 +88,7 @@ class Seat:
 
     async def _supervise(self, settings: Mapping[str, str]) -> None:
         """Have the controller started, and started again whenever it fails."""
-        name, log = self._spec.name, f"{self._folder}/controller.log"
+        name, log = self._spec.name, f"{self._folder}/{layout.CONTROLLER_LOG}"
         # What an emulated VM sees of systemd is that of the machine which it is emulated on.
         user = "" if self._spec.emulated else (await self._connection.run(_USER_WITH_SYSTEMD)).strip()
         if user:
@@ -117,7 +118,7 @@ class Seat:
         """The environment of the controller. It makes VMs in the name of the user who declared the cluster."""
         home, sha = await self._connection.home(), await push_bundle(self._connection, whole=True)
         return {
-            "PYTHONPATH": f"{home}/transient/code/{sha}",
+            "PYTHONPATH": f"{home}/{layout.CODE_ON_VM}/{sha}",
             "TRANSIENT_MAGICS_HOME": f"{home}/{_HOME}",
             HERE: self._vm,
             "LOGNAME": user(),

@@ -19,6 +19,7 @@ from ... import places
 from ...errors import JournalError, TransientError
 from ...journal import Journal, events
 from ...journal.lock import take
+from ...protocol import layout
 from ...spec import ImageSpec
 from ..vms.access import to_project
 from .baking import Baking
@@ -36,8 +37,8 @@ def main(arguments: list[str]) -> int:
 
 
 async def _bake(directory: Path) -> int:
-    spec = ImageSpec.from_dict(json.loads((directory / "spec.json").read_text()))
-    with Journal(directory / "journal.jsonl") as journal:
+    spec = ImageSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
+    with Journal(directory / layout.JOURNAL) as journal:
 
         def say(what: str) -> None:
             log.info("%s", what)

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...cloud import CloudStorage, Stored
 from ...errors import ChangedError, GoneError, TrainingError
+from ...protocol import layout
 from ...runtime.files import manifest
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import EMULATED_PROJECT
@@ -34,7 +35,7 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no checkpoint is good."""
     bucket, path = manifest.split(store)
     there = {each.name: each for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)}
-    target = folder / "checkpoints"
+    target = folder / layout.CHECKPOINTS
     target.mkdir(parents=True, exist_ok=True)
     known = await _manifest(storage, bucket, path, there, target)
     steps, refused = [], []

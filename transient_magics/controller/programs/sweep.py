@@ -31,7 +31,7 @@ from ...errors import AccessError
 from ...journal import read, replay
 from ...journal.declared import ATTACHED, unreadable
 from ...journal.lock import held
-from ...protocol import checks
+from ...protocol import checks, layout
 from ..answer import answer
 from ..vms.access import Access, to_project
 from ..vms.machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description, ruled_by
@@ -136,12 +136,12 @@ def _identity(vm: Vm) -> str:
 def clusters_here() -> Here:
     """What is known of the clusters that have a folder here."""
     known, followed, broken = {}, set(), {}
-    for folder in sorted(path.parent for path in places.clusters().glob("[a-z]*/spec.json")):
+    for folder in sorted(path.parent for path in places.clusters().glob(f"[a-z]*/{layout.SPEC}")):
         if unreadable(folder):
             broken[folder.name] = held(folder)
         else:
-            identity = json.loads((folder / "spec.json").read_text()).get("id") or folder.name
-            over = replay(read(folder / "journal.jsonl")).over
+            identity = json.loads((folder / layout.SPEC).read_text()).get("id") or folder.name
+            over = replay(read(folder / layout.JOURNAL)).over
             if over or not (folder / ATTACHED).exists():
                 known[identity] = over
             else:
@@ -155,7 +155,7 @@ def _building(image: str, identity: str) -> bool:
     if not held(folder):
         return False
     try:
-        return checks.parsed_object((folder / "spec.json").read_bytes()).get("id", "") == identity
+        return checks.parsed_object((folder / layout.SPEC).read_bytes()).get("id", "") == identity
     except (OSError, ValueError):
         return True  # nobody can say which build it is that is at work
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from ...cloud import BoundedToken, Reach
 from ...errors import CloudError, CredentialsError, RemoteError
 from ...journal import now
+from ...protocol import layout
 from ...protocol.run import RunSpec
 from ...remote import Connection
 
@@ -34,9 +35,9 @@ def reaches(store: str | None, run: RunSpec) -> list[Reach]:
     Of its own place it has the checkpoints; results are written there by the controller. Records that others made are
     read. Where there are none yet they are made under this problem's names, and nothing is ever replaced.
     """
-    found = [Reach(f"{store}/checkpoints/", "objectUser")] if store else []
+    found = [Reach(f"{store}/{layout.CHECKPOINTS}/", "objectUser")] if store else []
     if resumed := run.resume_store:
-        found.append(Reach(f"{resumed}/checkpoints/", "objectViewer"))
+        found.append(Reach(f"{resumed}/{layout.CHECKPOINTS}/", "objectViewer"))
     if records := run.records:
         place, problem = f"{records.rstrip('/')}/", run.problem
         found.append(Reach(place, "objectViewer"))

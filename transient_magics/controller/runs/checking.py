@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...protocol import layout
 from ...remote import push_bundle
 from ..place import here
 from ..vms.link import Link
@@ -27,10 +28,10 @@ _MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the senten
 _LARGEST = 2.0**63  # of what is counted
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
 _THERE = (
-    'PYTHONPATH="$HOME/transient/code/{code}" TF_CPP_MIN_LOG_LEVEL=2 timeout -k 5 {seconds:.0f} transient-python '
-    "-m {module} --run transient/runs/{run} 2>transient/runs/{run}/check.log >transient/runs/{run}/check.json; "
-    "ended=$?; tail -c {most} transient/runs/{run}/check.json; echo; "
-    '[ $ended -lt 124 ] || echo \'{{"ok": false, "late": true}}\'; tail -n 1 transient/runs/{run}/check.log'
+    'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 timeout -k 5 {seconds:.0f} transient-python '
+    "-m {module} --run {run} 2>{run}/check.log >{run}/check.json; "
+    "ended=$?; tail -c {most} {run}/check.json; echo; "
+    '[ $ended -lt 124 ] || echo \'{{"ok": false, "late": true}}\'; tail -n 1 {run}/check.log'
 )
 
 
@@ -66,8 +67,8 @@ async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str,
     """The same on the VM of `link`, where the run's `files` are brought first. Raises RemoteError or OSError."""
     run = folder.name
     connection = await link.bring(run, files)
-    code = await push_bundle(connection)
-    command = _THERE.format(code=code, seconds=_SECONDS, module=_MODULE, run=run, most=_MOST_BYTES)
+    code, there = f"{layout.CODE_ON_VM}/{await push_bundle(connection)}", layout.run_on_vm(run)
+    command = _THERE.format(code=code, seconds=_SECONDS, module=_MODULE, run=there, most=_MOST_BYTES)
     output = await connection.run(command, timeout=_SECONDS + 60)
     *_, last = output.strip().splitlines() or ["it says nothing"]
     return _reason(folder, output, last)
@@ -76,7 +77,7 @@ async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str,
 def counts(folder: Path) -> dict[str, float]:
     """What a check has counted of the model; nothing where it could not."""
     try:
-        return _numbers(json.loads((folder / "model.json").read_text()))
+        return _numbers(json.loads((folder / layout.MODEL).read_text()))
     except (OSError, ValueError):
         return {}
 
@@ -93,7 +94,7 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
         if answer.get("late"):
             return _TOO_LONG
         if model := _numbers(answer.get("model")):  # what plans reckon with
-            (folder / "model.json").write_text(json.dumps(model))
+            (folder / layout.MODEL).write_text(json.dumps(model))
         return "" if answer["ok"] is True else str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
     return f"The check ended without an answer: {last_words[:_MOST_CHARACTERS]}"
 

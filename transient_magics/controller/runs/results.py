@@ -13,19 +13,20 @@ from pathlib import Path
 
 from ...cloud import CloudStorage
 from ...journal import Event, metrics
+from ...protocol import layout
 from ...runtime.files.manifest import split
 
 log = logging.getLogger(__name__)
 
-_FILES = ("cell.py", "events.jsonl", "metrics.jsonl")
-NAMES = frozenset({*_FILES, "run.json", "result.json"})
+_FILES = (layout.CELL, layout.EVENTS, layout.METRICS)
+NAMES = frozenset({*_FILES, layout.RUN, "result.json"})
 """All that a run has there."""
 
 
 async def thin_metrics(folder: Path) -> None:
     """Down-sample the metrics in the folder of a run that is over, where there are many."""
     try:
-        await asyncio.to_thread(metrics.compact, folder / "metrics.jsonl")
+        await asyncio.to_thread(metrics.compact, folder / layout.METRICS)
     except OSError as error:  # nothing is lost: the file is as it was
         log.warning("%s: its metrics stay as large as they are: %s", folder.name, error)
 
@@ -47,8 +48,8 @@ class Results:
         for name in _FILES:
             if (folder / name).exists():
                 await storage.upload(bucket, path + name, folder / name)
-        declared = json.loads((folder / "run.json").read_text())
+        declared = json.loads((folder / layout.RUN).read_text())
         declared.pop("token", None)
-        await storage.write_json(bucket, f"{path}run.json", declared)
+        await storage.write_json(bucket, f"{path}{layout.RUN}", declared)
         ended = {key: value for key, value in last.to_dict().items() if key not in ("seq", "time")}
         await storage.write_json(bucket, f"{path}result.json", {**ended, "metrics": dict(self.metrics)})

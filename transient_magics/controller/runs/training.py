@@ -22,6 +22,7 @@ from pathlib import Path
 from ...cloud import BoundedToken, CloudStorage, Reach
 from ...errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
 from ...journal import ClusterState, Event, RunState, VmState, events, metrics, now, read
+from ...protocol import layout
 from ...protocol.agent_commands import Assignment, Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import from_chief
@@ -100,7 +101,7 @@ class Training:
         self._results = Results(store, storage)
         self._token: TokenKeeper | None = None
         if mint and (places := reaches(store, run.spec)):
-            there = f"transient/runs/{self.name}"
+            there = layout.run_on_vm(self.name)
             self._token = TokenKeeper(there, partial(mint, places), self._chief_connection, note)
         self._token_awaited = self._token is not None
         self._by_hand = not self._results.store
@@ -113,7 +114,7 @@ class Training:
         self._to_tell = run.spec.check and not (run.checked or run.started_at)
         self._since = int(run.declared_at * 1e9)
         self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))
-        self._known = {(event.kind, event.time) for event in read(folder.parent.parent / "journal.jsonl")}
+        self._known = {(event.kind, event.time) for event in read(folder.parent.parent / layout.JOURNAL)}
         self._server: str | None = None
         self._chief: str | None = None
         self._begun, self._chief_known = asyncio.Event(), asyncio.Event()
@@ -248,11 +249,11 @@ class Training:
 
     async def _check(self) -> None:
         if not self._checked:
-            if self._packages and self._may_build and here() and not (self.folder / "wheels").exists():
+            if self._packages and self._may_build and here() and not (self.folder / layout.WHEELS).exists():
                 self.fail(_NOT_BUILT)
                 return
             try:
-                await gather(self._packages, self.folder / "wheels", build=self._may_build)
+                await gather(self._packages, self.folder / layout.WHEELS, build=self._may_build)
             except TrainingError as error:
                 self.fail(str(error))
                 return
@@ -329,15 +330,15 @@ class Training:
     async def _follow_chief(self) -> None:
         await self._chief_known.wait()
         await self._chief_connection()  # what is here was brought there, if the chief is on another VM than before
-        (self.folder / "events.jsonl").unlink(missing_ok=True)  # written anew from the first line on
-        async for line in self._lines("events.jsonl", 0, _MOST_EVENTS):
+        (self.folder / layout.EVENTS).unlink(missing_ok=True)  # written anew from the first line on
+        async for line in self._lines(layout.EVENTS, 0, _MOST_EVENTS):
             try:
                 event = from_chief(line, self.name, self._since, int(now() * 1e9))
             except ValueError as error:
                 self._refusals.add(line, error)
                 continue
             with suppress(OSError):  # a copy for a new parameter server's VM; the journal has what matters
-                metrics.append(self.folder / "events.jsonl", line + b"\n")
+                metrics.append(self.folder / layout.EVENTS, line + b"\n")
             if event.kind in ("train.finished", "train.failed"):
                 self._end(replace(event, time=await self._when(event)))
                 return
@@ -391,9 +392,9 @@ class Training:
         return not self._by_hand
 
     async def _follow_metrics(self) -> None:
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / layout.METRICS
         offset = path.stat().st_size if path.exists() else 0
-        async for line in self._lines("metrics.jsonl", offset, MOST_METRICS):
+        async for line in self._lines(layout.METRICS, offset, MOST_METRICS):
             try:
                 metrics.append(path, line + b"\n")
             except OSError as error:
@@ -401,7 +402,7 @@ class Training:
 
     async def _lines(self, name: str, offset: int, most: int) -> AsyncIterator[bytes]:
         await self._chief_known.wait()
-        path = f"transient/runs/{self.name}/{name}"
+        path = f"{layout.run_on_vm(self.name)}/{name}"
         async for _, line in follow_across(self._chief_connection, path, offset, most=most):
             yield line
 
@@ -445,7 +446,7 @@ class Training:
         async with asyncio.timeout(_SHIP_SECONDS):
             connection = await self._chief_connection()
         async with self._shipping:
-            there, here = f"transient/runs/{self.name}/checkpoints", self.folder / "checkpoints"
+            there, here = f"{layout.run_on_vm(self.name)}/{layout.CHECKPOINTS}", self.folder / layout.CHECKPOINTS
             here.mkdir(exist_ok=True, mode=0o700)
             listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
             listing = [line.split() for line in listed.splitlines() if _safe(line)]
@@ -481,9 +482,9 @@ class Training:
                 if self._by_hand or self._shipped_step < self._saved_step:
                     await self._ship()
                 connection = await self._chief_connection()
-                measured = f"transient/runs/{self.name}/metrics.jsonl"
+                measured = f"{layout.run_on_vm(self.name)}/{layout.METRICS}"
                 if await connection.exists(measured):  # a run without a step has none
-                    await connection.get(measured, self.folder / "metrics.jsonl", most=MOST_METRICS)
+                    await connection.get(measured, self.folder / layout.METRICS, most=MOST_METRICS)
         except (RemoteError, OSError) as error:
             log.warning("%s: not everything is home: %s", self.name, error)
             self._trouble(_HOME, f"Not all results of {self.name} could be brought home: {error}")
@@ -507,11 +508,11 @@ class Training:
             link.assign(work)
 
     def _files(self, *, with_results: bool) -> Mapping[str, bytes | Path]:
-        files: dict[str, bytes | Path] = {"run.json": self.folder / "run.json", "cell.py": self.folder / "cell.py"}
-        folders = ["include", "wheels", *(["checkpoints"] if with_results else [])]
+        files: dict[str, bytes | Path] = {layout.RUN: self.folder / layout.RUN, layout.CELL: self.folder / layout.CELL}
+        folders = [layout.INCLUDE, layout.WHEELS, *([layout.CHECKPOINTS] if with_results else [])]
         found = [path for folder in folders for path in (self.folder / folder).rglob("*") if _is_plain(path)]
         if with_results:  # on a VM that takes a lost one's place everything goes on behind what is here
-            found += [path for name in ("events.jsonl", "metrics.jsonl") if _is_plain(path := self.folder / name)]
+            found += [path for name in (layout.EVENTS, layout.METRICS) if _is_plain(path := self.folder / name)]
         files.update({str(path.relative_to(self.folder)): path for path in found})
         if with_results and self._token:
             files.update(self._token.files)
@@ -546,6 +547,6 @@ def _newest(names: Iterable[str]) -> int:
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
     """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    folders = [path.parent for path in (directory / "runs").glob("*/run.json")]
+    folders = [path.parent for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")]
     waiting = [each for each in folders if each.name not in state.runs and is_name(each.name)]  # no half-made ones
-    return [each.name for each in sorted(waiting, key=lambda each: (each / "run.json").stat().st_mtime)]
+    return [each.name for each in sorted(waiting, key=lambda each: (each / layout.RUN).stat().st_mtime)]

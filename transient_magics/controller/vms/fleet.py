@@ -20,6 +20,7 @@ from typing import Any
 from ...cloud import BoundedToken, CloudStorage, Reach, Vm
 from ...errors import AccessError, CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
 from ...journal import ClusterState, VmState, events, now, read
+from ...protocol import layout
 from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split
@@ -28,7 +29,7 @@ from ..decisions.admission import Server, server
 from ..decisions.capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from ..decisions.core import RequestVm
 from ..decisions.silence import Silence
-from ..place import JOURNAL, here
+from ..place import here
 from ..record import Recorder
 from ..tasks import Tasks
 from .access import Access
@@ -69,7 +70,7 @@ class Fleet:
         self._access = access
         self._tasks = tasks
         self._agent_line = agent_line
-        self._public_key = generate_key(directory / "key")
+        self._public_key = generate_key(directory / layout.KEY)
         self._whose = noted(directory)
         self._links: dict[str, Link] = {}
         self._silence = Silence()
@@ -204,7 +205,7 @@ class Fleet:
         if store and self.storage:
             bucket, path = split(store)
             try:
-                await self.storage.upload(bucket, f"{path}{JOURNAL}", self._directory / JOURNAL)
+                await self.storage.upload(bucket, f"{path}{layout.JOURNAL}", self._directory / layout.JOURNAL)
             except CloudError as error:
                 log.warning("the journal is not in the bucket: %s", error)  # costs nothing; the VM does
 
@@ -434,7 +435,7 @@ class Fleet:
 
     def _resume_request(self, vm: VmState) -> None:
         """A request that an earlier controller made: sent again with its identity, it is the same request."""
-        history = read(self._directory / "journal.jsonl")
+        history = read(self._directory / layout.JOURNAL)
         earlier = next(each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name)
         self._tasks.do(vm.name, partial(self._insert, earlier, self._single))
 
@@ -451,7 +452,7 @@ class Fleet:
 
     def _connector(self, name: str) -> Callable[[], Awaitable[Connection]]:
         async def connector() -> Connection:
-            return await self._access.connect(self._state.vms[name], self._directory / "key")
+            return await self._access.connect(self._state.vms[name], self._directory / layout.KEY)
 
         return connector
 

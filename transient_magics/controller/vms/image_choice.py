@@ -14,6 +14,7 @@ from ...catalog import accelerator
 from ...cloud import ComputeEngine
 from ...errors import AccessError, CredentialsError
 from ...journal import events, read
+from ...protocol import layout
 from ...spec import ClusterSpec
 from .startup import lock_hash
 
@@ -23,7 +24,7 @@ _INSTALLED = "an image that has it"
 
 def _built_here() -> set[str]:
     """The ids of images that this machine built."""
-    journals = [read(path) for path in places.builds().glob("[a-z]*/journal.jsonl")]
+    journals = [read(path) for path in places.builds().glob(f"[a-z]*/{layout.JOURNAL}")]
     return {event.image_id for each in journals for event in each if isinstance(event, events.ImageBuilt)} - {""}
 
 

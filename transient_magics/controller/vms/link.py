@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
 from ...journal import now
+from ...protocol import layout
 from ...protocol.agent_commands import Assign, Assignment, Command, Ping, Role, Stop, Warm
 from ...protocol.checks import parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
@@ -29,7 +30,8 @@ from .startup import BOOTED
 
 log = logging.getLogger(__name__)
 
-AGENT_SOCKET, AGENT_LINES = "transient/agent.sock", "transient/agent.jsonl"
+_SOCKET, _LINES = f"{layout.ON_VM}/{layout.AGENT_SOCKET}", f"{layout.ON_VM}/{layout.AGENT_LINES}"
+_LOG, _PID = f"{layout.ON_VM}/{layout.AGENT_LOG}", f"{layout.ON_VM}/{layout.AGENT_PID}"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
@@ -226,7 +228,7 @@ class Link:
 
     async def _hear_agent(self) -> None:
         assert self._connection
-        async for offset, line in self._connection.follow(AGENT_LINES, self._heard, most=_MOST_LINES):
+        async for offset, line in self._connection.follow(_LINES, self._heard, most=_MOST_LINES):
             self._heard = offset
             try:
                 told = from_agent(line, 0, int(now() * 1e9))
@@ -294,10 +296,10 @@ class Link:
     async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
         """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written
         there since then must not be replaced by what an earlier controller had of it."""
-        folder = f"transient/runs/{run}"
-        if not self._held[run].is_set() and not await connection.exists(f"{folder}/run.json"):
+        folder = layout.run_on_vm(run)
+        if not self._held[run].is_set() and not await connection.exists(f"{folder}/{layout.RUN}"):
             found = dict(files())
-            declaration = {"run.json": found.pop("run.json")}
+            declaration = {layout.RUN: found.pop(layout.RUN)}
             await connection.put_files(found, below=folder)
             await connection.put_files(declaration, below=folder)
         self._held[run].set()
@@ -311,7 +313,7 @@ class Link:
     async def _reach_agent(self) -> tuple[Reader, Writer]:
         assert self._connection
         try:
-            return await self._connection.open_socket(AGENT_SOCKET)
+            return await self._connection.open_socket(_SOCKET)
         except (RemoteError, OSError):
             number = await self._start_agent(self._connection)
         async with asyncio.timeout(_AGENT_START_SECONDS):
@@ -319,7 +321,7 @@ class Link:
                 while await _lives(self._connection, number):
                     for _ in range(_LOOKS_A_SECOND):
                         with suppress(RemoteError, OSError):
-                            return await self._connection.open_socket(AGENT_SOCKET)
+                            return await self._connection.open_socket(_SOCKET)
                         await asyncio.sleep(1 / _LOOKS_A_SECOND)
                 await asyncio.sleep(1 / _LOOKS_A_SECOND)
                 number = await self._start_agent(self._connection)
@@ -329,18 +331,18 @@ class Link:
         await _until_booted(connection)
         digest = await push_bundle(connection)
         command = (
-            f'PYTHONPATH="$HOME/transient/code/{digest}" exec transient-python -m transient_magics.runtime.agent '
-            '--root "$HOME/transient"'
+            f'PYTHONPATH="$HOME/{layout.CODE_ON_VM}/{digest}" exec transient-python -m transient_magics.runtime.agent '
+            f'--root "$HOME/{layout.ON_VM}"'
         )
         try:
-            return await connection.start_detached(command, log="transient/agent.log")
+            return await connection.start_detached(command, log=_LOG)
         except CommandError as error:
             raise ConnectionLostError(f"The agent on {self.vm} could not be started: {error}") from error
 
     async def _kill_agent(self) -> None:
         assert self._connection
         try:
-            await self._connection.run('kill -9 "$(cat transient/agent.pid)"; rm -f ' + AGENT_SOCKET, timeout=10)
+            await self._connection.run(f'kill -9 "$(cat {_PID})"; rm -f {_SOCKET}', timeout=10)
         except CommandError as error:
             log.info("%s: %s", self.vm, error)  # it was gone already
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...journal import RunSeries, RunState
+from ...protocol import layout
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
@@ -40,11 +41,11 @@ class Measured:
         """See that the metrics of `run` are followed, once its folder is there."""
         if run is None or run.name == self._run:
             return
-        folder = self._directory / "runs" / run.name
+        folder = self._directory / layout.RUNS / run.name
         if folder.is_dir():
             self.end()
             self._run, self._series = run.name, RunSeries()
-            self._stop = self._rows(folder / "metrics.jsonl", self._add)
+            self._stop = self._rows(folder / layout.METRICS, self._add)
 
     def end(self) -> None:
         """Follow nothing any more."""

@@ -17,6 +17,7 @@ from ...catalog import region
 from ...errors import JournalError
 from ...journal import Event, events, read, replay
 from ...journal.clock import SECONDS_PER_HOUR
+from ...protocol import layout
 
 _SAME_ROUND_SECONDS = 5.0
 
@@ -47,7 +48,7 @@ def own_lives() -> list[Life]:
     """Of every cluster of this machine, the deleted ones too, in the order of their starts."""
     found: list[Life] = []
     for folder in (places.clusters(), places.past()):
-        for journal in folder.glob("[a-z]*/journal.jsonl"):
+        for journal in folder.glob(f"[a-z]*/{layout.JOURNAL}"):
             try:
                 found += lives(read(journal))
             except JournalError:  # of one that cannot be read nothing is learned

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import TransientError
 from ...files import lock, private_sockets, write_atomically
+from ...protocol import layout
 from ...protocol.agent_commands import Assign, Assignment, Command, Evaluate, Ping, Save, Stop, Warm, read
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..folder import Lines, RunFolder
@@ -44,7 +45,7 @@ class Agent:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
         self._fork_server: ForkServer | None = None
-        self._lines = Lines(root / "agent.jsonl")
+        self._lines = Lines(root / layout.AGENT_LINES)
         self._preempted = False
         self._changing = asyncio.Lock()
         self._over = asyncio.Event()
@@ -54,11 +55,11 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._over.set)
-        place = self._root / "agent.sock"
+        place = self._root / layout.AGENT_SOCKET
         place.unlink(missing_ok=True)
         with private_sockets():
             server = await asyncio.start_unix_server(self._talk, place, limit=LONGEST_LINE)
-        write_atomically(self._root / "agent.pid", str(os.getpid()))
+        write_atomically(self._root / layout.AGENT_PID, str(os.getpid()))
         self._report(AgentStarted(pid=os.getpid()))
         self._adopt()
         watch = asyncio.create_task(watch_preemption(self._notice))
@@ -151,7 +152,7 @@ class Agent:
     def _is_own(self, run: str) -> bool:
         """Whether the model of the run is one of its own."""
         try:
-            return not RunFolder(self._root / "runs" / run).spec().model
+            return not RunFolder(self._root / layout.RUNS / run).spec().model
         except TransientError:
             return False
 
@@ -220,8 +221,8 @@ class Agent:
         """
         if self._preempted:
             raise TransientError("this VM is about to be taken away")
-        if not (self._root / "runs" / assignment.run / "run.json").is_file():
-            raise TransientError(f"run.json of {assignment.run} has not been put here yet")
+        if not (self._root / layout.RUNS / assignment.run / layout.RUN).is_file():
+            raise TransientError(f"{layout.RUN} of {assignment.run} has not been put here yet")
         others = runs if assignment.role == "ps" else ()
         # Nobody may have been left to say that one is over.
         await self._end(lambda run: run != assignment.run and run not in others)

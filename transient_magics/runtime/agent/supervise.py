@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...protocol import layout
 from ...protocol.agent_commands import Assignment
 from ...protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted, ProcessUnfit
 from ..folder import RunFolder
@@ -54,7 +55,7 @@ class RoleProcess:
         server: Callable[[Assignment], ForkServer | None] = lambda _: None,
     ) -> None:
         self.assignment = assignment
-        self.folder = RunFolder(root / "runs" / assignment.run)
+        self.folder = RunFolder(root / layout.RUNS / assignment.run)
         self.wanted = True
         self._report, self._server = report, server
         self._process: Process | None = None

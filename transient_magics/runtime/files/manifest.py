@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
+from ...protocol import layout
 
-NAME = "checkpoints/manifest.json"
+NAME = f"{layout.CHECKPOINTS}/manifest.json"
 """Below the run's place in the bucket."""
-_FOLDER = re.compile(r"checkpoints/\d+-[0-9a-f]{1,32}", re.ASCII)
+_FOLDER = re.compile(rf"{layout.CHECKPOINTS}/\d+-[0-9a-f]{{1,32}}", re.ASCII)
 _FILE = re.compile(
     r"model\.ckpt-(?P<step>\d{1,18})\.(?:(?P<index>index)|meta|data-\d{5}-of-(?P<parts>\d{5}))"
     r"|vocabulary\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}",
@@ -159,7 +160,7 @@ def _whole(files: Sequence[File], folder: str) -> int | None:
     if not has_index or not data or set(data) != {len(data)} or len(steps) != 1:
         return None
     (step,) = map(int, steps)
-    return step if folder.startswith(f"checkpoints/{step}-") else None
+    return step if folder.startswith(f"{layout.CHECKPOINTS}/{step}-") else None
 
 
 def _file(values: Any, step: int) -> File:

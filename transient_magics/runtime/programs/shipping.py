@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import TrainingError, TransientError
 from ...files import write_atomically
+from ...protocol import layout
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints
@@ -44,7 +45,7 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     if step is None:
         return {"step": None}
     known = manifest.newest
-    place = f"checkpoints/{step}-{secrets.token_hex(6)}"
+    place = f"{layout.CHECKPOINTS}/{step}-{secrets.token_hex(6)}"
     uploaded: list[File] = []
     with local.held(step):  # where few are kept, the next ones may be written faster than this is uploaded
         # The index comes last: whoever finds it there, finds all of it, though no manifest should tell.
@@ -106,7 +107,7 @@ def read_manifest(bucket: Bucket) -> tuple[Manifest, int]:
             return Manifest.read(content), generation
         except TrainingError as error:
             damage = error
-    found = Manifest.lying_there(each[:3] for each in bucket.list("checkpoints/"))
+    found = Manifest.lying_there(each[:3] for each in bucket.list(f"{layout.CHECKPOINTS}/"))
     if found.newest:
         what = damage.what if damage else "the manifest of the checkpoints is lost"
         steps = ", ".join(f"{each.step}" for each in found.checkpoints)
@@ -127,7 +128,7 @@ def _download(bucket: Bucket, checkpoint: Checkpoint, folder: Path) -> None:
 def _clean(bucket: Bucket, before: Manifest, after: Manifest) -> None:
     """Delete what the manifest names no longer, and what unfinished uploads left; others may be uploading just now."""
     named, dropped = _objects(after), _objects(before) - _objects(after)
-    found = [(each.name, each.made) for each in bucket.list("checkpoints/") if each.name not in named]
+    found = [(each.name, each.made) for each in bucket.list(f"{layout.CHECKPOINTS}/") if each.name not in named]
     written = max((made for name, made in found if name == NAME), default=0.0)
     for name, made in found:
         if name in dropped or (name.count("/") == 2 and written - made > _LEFT_OVER_SECONDS):

@@ -1,0 +1,53 @@
+"""What files and folders are called: of a cluster and a run on this machine, of a run on VMs and in a bucket.
+
+Names only, so that who writes a file and who reads it, often on another machine, say the same. Which folder they are in
+on this machine, `places` knows; what the folder of a run on a VM holds, `runtime/folder.py`.
+"""
+
+from __future__ import annotations
+
+# In the folder of a cluster, here and on the VM of its controller, and of an image's build.
+SPEC = "spec.json"
+"""What was declared."""
+JOURNAL = "journal.jsonl"
+KEY = "key"
+"""The SSH key of the cluster's VMs; the public one is beside it."""
+RUNS = "runs"
+CONTROLLER_LOG = "controller.log"
+
+# In the folder of a run, wherever that is.
+RUN = "run.json"
+"""What was declared. It is written last: where that is, all of the run is."""
+CELL = "cell.py"
+INCLUDE = "include"
+PIP = "pip"
+"""Packages from files of this machine, as they were given."""
+WHEELS = "wheels"
+"""Those packages, and what they need, as the VMs install them."""
+MODEL = "model.json"
+"""What the check of the cell counted of the model."""
+EVENTS = "events.jsonl"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+LOGS = "logs"
+
+# In the home folder of a VM's user.
+ON_VM = "transient"
+"""The agent's root: the folders of runs are below it, as in a cluster's folder here."""
+CODE_ON_VM = f"{ON_VM}/code"
+
+# In the agent's root.
+AGENT_SOCKET = "agent.sock"
+AGENT_LINES = "agent.jsonl"
+AGENT_LOG = "agent.log"
+AGENT_PID = "agent.pid"
+
+
+def run_on_vm(run: str) -> str:
+    """The folder of a run on a VM, from the home of its user."""
+    return f"{ON_VM}/{RUNS}/{run}"
+
+
+def log_on_vm(run: str, vm: str) -> str:
+    """What the process of a run on that VM says, from the home of its user."""
+    return f"{run_on_vm(run)}/{LOGS}/{vm}.log"
