@@ -289,7 +289,7 @@ class Training:
         try:
             if link and link.answering:
                 connection = await link.bring(self.name, partial(self._files, with_results=True))
-                await connection.put_files(token.files, below=f"transient/runs/{self.name}")
+                await connection.put_files(token.files, below=layout.run_on_vm(self.name))
         except (RemoteError, OSError) as error:  # it comes once more when the chief has its work
             log.warning("%s: its token is not on the VM yet: %s", self.name, error)
 
