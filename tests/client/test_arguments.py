@@ -199,7 +199,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "delete": (client.deleted, ["--all", "demo --by-name"]),
     "sweep": (client.sweep, ["--project p --yes --all-machines"]),
     "catalog": (client.catalog, ["t4 --project p"]),
-    "export": (None, ["run-1 f --cluster c --data-dir d --trust"]),
+    "export": (None, ["run-1 f --cluster c --data-dir d --checkpoint best --trust"]),
     "tensorboard": (None, ["run-1 f --cluster c"]),
     "plan": (client.plan, [
         "k80x4 --workload w --train-steps 5 --revocations own --no-replace --mode sync --backup-workers 1 --ps 2 "
@@ -304,7 +304,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--pip-build --checkpoint-every 5m --keep 2 --ps-shards 3 --mode async --batching dynamic "
         "--batch-bounds 16,256 --deadband .1 --batch-smoothing 0.5 --step-time proportional --lr-policy slots "
         "--damping staleness --wire bf16 --workers 2:4 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
-        "--eval-batches all --resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
+        "--eval-batches all --keep-best 'max agreement' --stop-when 'val_loss no better in 3' --resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
     )
     assert unnamed("train", line) == ["--backup-workers"], "which takes --mode sync"
     command = parse("train", split(line))
@@ -316,7 +316,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "checkpoint_seconds": 300.0, "keep": 2, "ps_shards": 3, "mode": "async", "batching": "dynamic",
         "batch_least": 16, "batch_most": 256, "deadband": 0.1, "batch_smoothing": 0.5, "step_time": "proportional",
         "lr_policy": "slots", "damping": "staleness", "wire": "bf16", "alarm_below": 0.9, "alarm_after": 60.0,
-        "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "resume": "run-1", "check": False,
+        "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "keep_best": "max agreement", "stop_when": "min val_loss no better in 3 evaluations", "resume": "run-1", "check": False,
         "when_done": "workers", "pace_seconds": 0.2, "least_workers": 2, "most_workers": 4,
     }  # fmt: skip
     assert RunSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
@@ -332,6 +332,17 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         ("--train-steps 5 --checkpoint-every soon", "Invalid interval 'soon' (--checkpoint-every). Write 500 (steps)"),
         ("--train-steps 5 --pip", "--pip: a value must follow"),
         ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes --hparams"),
+        (
+            TRAIN + "--keep-best agreement",
+            "Invalid --keep-best: whether agreement is to be large or small is not known",
+        ),
+        (TRAIN + "--keep-best 'two words'", "Invalid --keep-best: 'two words' is no metric"),
+        (
+            TRAIN + "--stop-when accuracy",
+            "Invalid --stop-when: 'accuracy' is no condition: write 'accuracy no better in",
+        ),
+        (TRAIN + "--stop-when 'loss no better in 0'", "Invalid --stop-when"),
+        (TRAIN + "--stop-when 'loss no better in 3' --eval-every end", "--stop-when needs evaluations"),
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
         (TRAIN + "--batching dynamic --deadband 5", "--deadband takes a number from 0 to below 1, not '5'"),
         (TRAIN + "--batching static --deadband 0.1", "--deadband needs --batching dynamic"),

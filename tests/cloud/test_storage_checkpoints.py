@@ -23,6 +23,7 @@ from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
 from transient_magics.controller.runs.bucket_token import reaches
 from transient_magics.errors import TrainingError
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
 from transient_magics.runtime.files.bucket import Bucket, OvertakenError
@@ -87,6 +88,31 @@ def test_the_last_few_are_kept_and_the_newest_comes_back(
     assert restore(bucket, tmp_path / "new")["step"] == 30
     assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
     assert 'model_checkpoint_path: "model.ckpt-30"' in (tmp_path / "new" / "checkpoint").read_text()
+
+
+def test_the_best_is_brought_and_stays_and_comes_back_beside_the_newest(
+    client: storage.Client, bucket: Bucket, tmp_path: Path
+) -> None:
+    here = Checkpoints(tmp_path / "vm")
+    for step in (10, 20, 30, 40, 50):
+        saved(tmp_path / "vm", step)
+        if step == 30:
+            continue  # the next one came before it was shipped
+        if step == 40:
+            here.keep_best(Best("max accuracy", 0.5, 30))
+        ship(bucket, tmp_path / "vm", keep=1)
+    manifest = read_manifest(bucket)[0]
+    assert ([each.step for each in manifest.checkpoints], manifest.best) == ([30, 50], Best("max accuracy", 0.5, 30))
+    assert len(objects(client, bucket)) == 1 + 2 * 2
+    assert restore(bucket, tmp_path / "new") == {"step": 50, "refused": []}
+    there = Checkpoints(tmp_path / "new")
+    assert (there.steps(), there.best()) == ([50, 30], manifest.best)
+    assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
+    here.keep_best(Best("max accuracy", 0.6, 50))
+    told = ship(bucket, tmp_path / "vm", keep=1)
+    assert told["best"] == {"objective": "max accuracy", "value": 0.6, "step": 50, "path": told["path"]}
+    ship(bucket, saved(tmp_path / "vm", 60), keep=1)
+    assert [each.step for each in read_manifest(bucket)[0].checkpoints] == [50, 60]
 
 
 def test_what_is_being_shipped_stays_although_only_one_is_kept(

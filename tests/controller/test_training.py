@@ -23,8 +23,10 @@ from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
 from transient_magics.protocol.agent_commands import Assignment, Command
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
+from transient_magics.runtime.files.checkpoints import Checkpoints
 
 
 class Machine:
@@ -239,6 +241,14 @@ async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come
     assert "model.ckpt-100.index" in run.at_home()
     second.saves(140)
     await until(lambda: run.at_home() == {"model.ckpt-20.index", "model.ckpt-140.index"})
+
+    for step in (20, 40):  # as large, and another
+        best = Best("max accuracy", step / 100, step)
+        second.saves(40)
+        Checkpoints(second.run / "checkpoints").keep_best(best)
+        second.tells("train.best", step=step, metric="accuracy", value=best.value)
+        await until(lambda best=best: Checkpoints(run.home).best() == best)
+    assert run.state.runs["run-1"].best.value == 0.4
 
 
 async def test_a_checkpoint_whose_copy_home_was_cut_off_comes_anew_as_a_whole(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import programs
+from transient_magics.protocol.objective import Best
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
 BROKEN = """
@@ -70,6 +71,23 @@ def test_what_was_just_written_stays_though_older_steps_have_higher_numbers(tmp_
         assert saved.bytes == 12
     assert checkpoints.steps() == [120, 81]
     assert 'model_checkpoint_path: "model.ckpt-81"' in (tmp_path / "checkpoint").read_text()
+
+
+def test_the_best_one_stays_until_another_is_better(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (10, 20):
+        checkpoints.write(step, save)
+        checkpoints.keep_best(Best("max accuracy", step / 100, step))
+    for step in (30, 40):
+        checkpoints.write(step, save)
+    assert checkpoints.steps() == [40, 20]
+    assert '"model.ckpt-20"' in (tmp_path / "checkpoint").read_text()
+    assert checkpoints.best() == Best("max accuracy", 0.2, 20)
+    checkpoints.keep_best(Best("max accuracy", 0.4, 40))
+    checkpoints.write(50, save)
+    assert checkpoints.steps() == [50, 40]
+    (tmp_path / "model.ckpt-40.index").unlink()
+    assert checkpoints.best() is None, "it is lost"
 
 
 def test_a_good_checkpoint_is_not_spoiled_by_writing_it_again(tmp_path: Path):

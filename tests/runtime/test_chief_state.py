@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transient_magics.protocol import chief_messages as messages
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.judge import Judge
 from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.chief.state import LAST_SAVE_WITHIN, ChiefState, Phase
 from transient_magics.runtime.parameter_server.server_load import Load
@@ -27,7 +29,7 @@ class Story:
         self.told: list[Any] = list(after.told) if after else []
         """Events, also those of the chief before."""
         kept = kept or (after.state.to_dict() if after else {})
-        self.state = ChiefState(spec, kept, 0.0, Roster.after(self.told))
+        self.state = ChiefState(spec, kept, 0.0, Roster.after(self.told), Judge(spec, self.told))
         self.now = 0.0
         self.done: list[Any] = []
 
@@ -418,6 +420,67 @@ def test_the_end_during_a_save_and_an_evaluation_still_evaluates_the_last_checkp
     story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
     assert events.Evaluate(100) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
+
+
+def evaluated(story: Story, step: int, **metrics: float) -> list[Any]:
+    """Save and evaluate at `step`."""
+    story(events.StepSeen(step))
+    assert events.Evaluate(step) in story(events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10))
+    return story(events.EvaluationDone(step, metrics))
+
+
+def kept(story: Story) -> list[tuple[int, float]]:
+    return [(item.best.step, item.best.value) for item in story.done if isinstance(item, events.KeepBest)]
+
+
+JUDGED = {
+    "eval_steps": 10, "train_steps": 1000, "checkpoint_steps": None, "keep_best": "max accuracy",
+    "stop_when": "min loss no better in 2 evaluations",
+}  # fmt: skip
+
+
+def test_the_best_evaluation_is_kept_and_the_run_ends_when_none_gets_better():
+    first = Story(**JUDGED)
+    first(events.Prepared(0))
+    first(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    evaluated(first, 10, accuracy=0.5, loss=2.0)
+    evaluated(first, 20, accuracy=0.7, loss=1.0)
+    evaluated(first, 30, accuracy=0.7, loss=1.0)
+    assert kept(first) == [(10, 0.5), (20, 0.7)], "an equal one is no better"
+    first.told.append({"kind": "train.best", "step": 20, "value": 0.7})
+
+    other = Story(first, kept={"next_number": 0}, **JUDGED)  # on another VM, of what was brought home
+    other(events.Prepared(20, best=Best("max accuracy", 0.7, 20)))
+    other.joins(1, "worker-1")
+    evaluated(other, 30, accuracy=0.6, loss=1.5)  # made once more, it counts once
+    assert events.Tell(1, messages.Stop()) not in other(events.StepSeen(31))
+    evaluated(other, 40, accuracy=0.9, loss=1.5)
+    assert kept(other) == [(40, 0.9)]
+    assert events.Tell(1, messages.Stop()) in other(events.StepSeen(41))
+    other(events.Leaving(1, "finished"))
+    other(events.SaveDone(42, "checkpoints/model.ckpt-42", 0.1, 10))
+    assert other(events.EvaluationDone(42, {"accuracy": 0.8, "loss": 1.5}))[-1] == events.Finish(0)
+    (finished,) = other.emitted("train.finished")
+    assert (finished["step"], finished["reason"]) == (42, "loss was no better in 2 evaluations than 1 at step 20")
+
+
+def test_what_is_judged_by_a_metric_that_is_not_there_is_told_once_and_trains_on():
+    story = Story(**{**JUDGED, "stop_when": "", "keep_best": "max acuracy"})
+    story(events.Prepared(0, best=Best("max accuracy", 0.7, 0)))  # of another objective
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    evaluated(story, 10, accuracy=0.5, loss=2.0)
+    evaluated(story, 20, accuracy=0.5, loss=2.0)
+    assert story.emitted("train.unjudged") == [
+        {"run": "run-1", "step": 10, "metric": "acuracy", "metrics": ("accuracy", "loss")}
+    ]
+    assert (kept(story), story.state.phase) == ([], Phase.TRAINING)
+
+
+def test_the_best_that_came_with_the_run_is_told_and_only_a_better_one_takes_its_place():
+    story = Story(**JUDGED)
+    story(events.Prepared(50, best=Best("max accuracy", 0.7, 40)))
+    evaluated(story, 60, accuracy=0.6, loss=2.0)
+    assert kept(story) == [(40, 0.7)]
 
 
 @pytest.mark.parametrize("fatal", [True, False])

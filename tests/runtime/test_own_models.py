@@ -18,6 +18,8 @@ from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics import client
+from transient_magics.errors import TrainingError
+from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.training
 
@@ -130,23 +132,39 @@ def finish(room: MachineRoom, run: str, cell: str, servers: int, **more: object)
         assert math.isfinite(line["gradient_noise"])
     until(lambda: not room.pids("ps-0"), "the end of every role")
     stop(room, run)
-    return story.events("train.evaluated")[0]["metrics"]
+    return story.events("train.evaluated")[-1]["metrics"]
 
 
 @pytest.mark.usefixtures("_forked")
 def test_a_keras_model_is_trained_evaluated_used_and_exported(
     shared_room: MachineRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = finish(shared_room, "keras", KERAS, 2, train_steps=600, batching="dynamic", wire="bf16", workers=2)
+    # The least accuracy is the first one: the run ends by the next evaluation.
+    judged = {"keep_best": "max accuracy", "stop_when": "min accuracy no better in 1 evaluations", "eval_steps": 300}
+    declared = {"train_steps": 10**6, "checkpoint_steps": 100, "keep": 1, **judged}
+    metrics = finish(shared_room, "keras", KERAS, 2, batching="dynamic", wire="bf16", workers=2, **declared)
+    story = Story(shared_room, run="keras")
+    evaluations = story.events("train.evaluated")
+    (finished,) = story.events("train.finished")
+    assert finished["reason"].startswith("accuracy was no better in 1 evaluation than 0.")
+    assert finished["step"] < 10**6
+    best = max(evaluations, key=lambda each: each["metrics"]["accuracy"])
+    told = story.events("train.best")
+    assert [told[0]["step"], told[-1]["step"]] == [evaluations[0]["step"], best["step"]]
+    assert Checkpoints(shared_room.run_folder("ps-0", "keras") / "checkpoints").steps() == sorted(
+        {best["step"], finished["step"]}, reverse=True
+    )
     assert metrics["accuracy"] > 0.9
     assert 0 < metrics["loss"] < 1
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
     run = client.Run("keras", client.Cluster("gone"))
     shutil.copytree(shared_room.run_folder("ps-0", "keras"), run.directory)
     images, truth = digits()
-    scores = run.predict(images / 16)
+    scores = run.predict(images / 16, checkpoint=finished["step"])
     assert isinstance(scores, numpy.ndarray)
     assert (scores.argmax(axis=1) == truth).mean() == pytest.approx(metrics["accuracy"], abs=1e-4)
+    with pytest.raises(TrainingError, match="no checkpoint of step 1 yet"):
+        run.predict(images / 16, checkpoint=1)
 
     model = run.export(tmp_path / "model")
     numpy.save(tmp_path / "images.npy", images / 16)
@@ -227,6 +245,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
     [
         (KERAS.replace("optimizers.Adam(rate", "optimizers.Lion(rate"), "the Keras optimizer Lion is not supported"),
         (MODEL_FN.replace("[64, 10]", "[65, 10]"), "cell line"),
+        (KERAS, "no 'acuracy' (--keep-best). They have accuracy, loss."),
         (KERAS.replace("input_fn(mode)", "input_fn()").replace("mode ==", "'eval' =="), "Write def input_fn(mode)."),
         (
             MODEL_FN.replace("(features, labels, mode)", "(features, labels)").replace("mode ", "'train' "),
@@ -235,7 +254,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
     ],
 )
 def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Path, cell: str, said: str) -> None:
-    (tmp_path / "run.json").write_text(json.dumps(OWN))
+    (tmp_path / "run.json").write_text(json.dumps({**OWN, "keep_best": "max acuracy"}))
     (tmp_path / "cell.py").write_text(cell)
     answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path, own=True, code=1))
     assert not answer["ok"]

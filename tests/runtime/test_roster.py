@@ -13,7 +13,7 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.chief import Chief
-from transient_magics.runtime.parameter_server.chief.roster import Roster, read_roster
+from transient_magics.runtime.parameter_server.chief.roster import Roster, read_events
 from transient_magics.runtime.parameter_server.variables import Keeper
 
 SPEC = RunSpec("run-1", 100, token="secret")
@@ -70,7 +70,7 @@ def test_a_chief_killed_between_an_event_and_its_state_leaves_no_repetition(
 
 def test_a_line_that_a_crash_tore_was_not_told(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    assert read_roster(path) == Roster()
+    assert Roster.after(read_events(path)) == Roster()
     joined = '{"kind":"worker.joined","worker":"worker-%d","number":%d}\n'
     path.write_text(joined % (0, 0) + (joined % (1, 1))[:30] + "\n" + '{"kind":"train.progress","step":5}\n')
-    assert read_roster(path) == Roster({0: "worker-0"}, {0: "worker-0"})
+    assert Roster.after(read_events(path)) == Roster({0: "worker-0"}, {0: "worker-0"})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
+from ..protocol.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval
 from ..spec.grammar import nearest
 
@@ -214,6 +215,14 @@ def bucket(text: str) -> str:
     return "none" if text.strip().lower() == "none" else parse_bucket(text, "--bucket")
 
 
+def which_checkpoint(text: str) -> str | int:
+    """The last, the best, or that of a step."""
+    word = text.strip().lower()
+    if word not in ("last", "best") and not word.isdecimal():
+        raise DeclarationError(f"--checkpoint takes last, best or a step, not '{text}'")
+    return int(word) if word.isdecimal() else word
+
+
 def variable(text: str) -> str:
     """A name that Python can bind."""
     if not text.isidentifier():
@@ -240,12 +249,29 @@ def event_kind(text: str) -> str:
     return kind
 
 
-def evaluate_every(text: str) -> int | None:
-    """Every how many steps to evaluate; None: at the end."""
+def evaluate_every(text: str) -> int:
+    """Every how many steps to evaluate; 0: at the end."""
     word = text.strip().lower()
     if word != "end" and (not word.isdigit() or int(word) < 1):
         raise DeclarationError(f"--eval-every takes a whole number of steps from 1 on, or end, not '{text}'")
-    return None if word == "end" else int(word)
+    return 0 if word == "end" else int(word)
+
+
+def objective(text: str) -> str:
+    """A metric, and which way is better, where its name does not tell."""
+    return _written(Objective, text, "--keep-best")
+
+
+def condition(text: str) -> str:
+    """When a run ends before its steps are made."""
+    return _written(Patience, text, "--stop-when")
+
+
+def _written(what: type[Objective | Patience], text: str, option: str) -> str:
+    try:
+        return str(what.parse(text))
+    except ValueError as error:
+        raise DeclarationError(f"Invalid {option}: {error}") from None
 
 
 def evaluation_batches(text: str) -> int:

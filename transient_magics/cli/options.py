@@ -16,6 +16,7 @@ from .option import (
     address_ranges,
     batch_bounds,
     bucket,
+    condition,
     duration,
     evaluate_every,
     evaluation_batches,
@@ -27,6 +28,7 @@ from .option import (
     hours,
     interval,
     known_region,
+    objective,
     one_of,
     one_zone,
     overrides,
@@ -35,6 +37,7 @@ from .option import (
     share_of_time,
     speed_alarm,
     variable,
+    which_checkpoint,
     whole,
     word,
     zones,
@@ -124,6 +127,8 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
             _OF_CLUSTER,
             flag("--data-dir", "where the problem's vocabulary is on this machine, if it has one", str,
                   metavar="FOLDER"),
+            flag("--checkpoint", "which one: last, best (of a run with --keep-best), or that of a step (last)",
+                  which_checkpoint, choices=("last", "best"), metavar="last|best|STEP"),
             flag("--trust", "run the code of a run that another machine declared"),
         ),
         "tensorboard": (
@@ -262,6 +267,11 @@ def _train() -> tuple[Option, ...]:
         flag("--eval-every", "evaluate every N steps (end)", evaluate_every, name="eval_steps", metavar="N|end"),
         flag("--eval-batches", "how many batches of the dev split an evaluation takes (100)", evaluation_batches,
              choices=("100", "all"), metavar="N|all"),
+        flag("--keep-best", "the checkpoint of the best evaluation stays too: accuracy, or min distance where the name "
+              "does not say which way is better; --eval-every is then a tenth of the steps", objective,
+              choices=("accuracy", "loss"), metavar="METRIC"),
+        flag("--stop-when", "the run ends by itself, with its best checkpoint kept: 'accuracy no better in 3 "
+              "evaluations'", condition, choices=("accuracy no better in 3 evaluations",), metavar="CONDITION"),
         flag("--resume", "go on from the latest checkpoint of that run; --train-steps counts its steps too", str,
               completes="run", metavar="RUN"),
         flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
@@ -414,6 +424,8 @@ def _check_train(values: dict[str, Any], called: str) -> None:
     for option in ("checkpoint_every", "speed_alarm", "batch_bounds", "workers"):  # one option, several fields
         values.update(values.pop(option, {}))
     check_run(values)
+    if values.get("eval_steps") == 0:  # as without it
+        del values["eval_steps"]
     for key in ("include", "pip"):
         if key in values:
             # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.

@@ -160,7 +160,8 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
     if run.phase == "finished":
         took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
         done = "stopped" if run.stopped else "finished"
-        return f"{done} at {of}{f' after {took}' if took else ''}{loss}"
+        why = f": {run.reason}" if run.reason else ""
+        return f"{done} at {of}{f' after {took}' if took else ''}{loss}{why}"
     if is_evaluated(run):
         return f"{of} made{loss}, being evaluated"
     return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
@@ -489,7 +490,14 @@ def _train_words(event: Event) -> str:
         case events.TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
         case events.TrainFinished():
-            return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}"
+            why = f": {event.reason}" if event.reason else ""
+            return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}{why}"
+        case events.TrainBest():
+            where = ", and is in its bucket" if event.shipped else ""
+            return f"{event.run} has its best {event.metric} at step {event.step:,}, {number(event.value)}{where}"
+        case events.TrainUnjudged():
+            has = f" (it has {', '.join(event.metrics)})" if event.metrics else ""
+            return f"{event.run} has no metric {event.metric}{has}: no checkpoint is kept as the best"
         case events.TrainFailed():
             return f"{event.run} failed: {event.reason}"
         case events.Unknown():

@@ -26,6 +26,9 @@ from .finding import run
 from .handles import Cluster, Run
 from .programs import fetch
 
+_EVALUATIONS = 10
+"""Of a run that is judged by them, where its declaration does not say how often."""
+
 
 def train(
     *,
@@ -55,6 +58,8 @@ def train(
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
     options |= parse_workers(str(workers)) if workers is not None else {}
+    if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
+        options["eval_steps"] = max(1, train_steps // _EVALUATIONS)
     check_run({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)

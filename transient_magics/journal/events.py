@@ -17,6 +17,7 @@ from ..protocol.checks import Amount, Count, Name, NameOrNone, clipped, within
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
+    TrainBest,
     TrainCheckpoint,
     TrainEvaluated,
     TrainFailed,
@@ -27,6 +28,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     TrainSlow,
     TrainStarted,
     TrainUnevaluated,
+    TrainUnjudged,
     TrainUnsaved,
     TrainUnshipped,
     WorkerBatchResized,

@@ -135,6 +135,9 @@ class RunState:
     """What holds up the run, while something does."""
     stopped: bool = False
     reason: str = ""
+    """Why it failed, or ended before its steps were made."""
+    best: e.TrainBest | None = None
+    """The best evaluation, of a run that keeps its checkpoint."""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
     checkpoints: tuple[tuple[float, int], ...] = ()
     evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
@@ -635,6 +638,15 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     return _changed(state, runs={**state.runs, event.run: changed})
 
 
+@_rule(e.TrainBest)
+def _(state: ClusterState, event: e.TrainBest) -> ClusterState:
+    run = state.runs.get(event.run)
+    known = run.best if run else None
+    if known and not event.shipped and (known.step, known.value) == (event.step, event.value):
+        event = replace(event, shipped=known.shipped)
+    return _with_run(state, event.run, best=event)
+
+
 @_rule(e.TrainUnevaluated)
 def _(state: ClusterState, event: e.TrainUnevaluated) -> ClusterState:
     return _with_run(state, event.run, unevaluated=(event.at, event.step, event.reason))
@@ -665,6 +677,7 @@ def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
         workers={},
         checkpoint=event.checkpoint or (run.checkpoint if run else ""),
         stopped=event.stopped,
+        reason=event.reason,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from . import checks
 from .checks import Amount, Count, Name, at_least, within
+from .objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
 
@@ -46,6 +47,9 @@ class RunSpec:
 
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
     evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
+
+    Judging: the checkpoint of the best evaluation by `keep_best` stays too, and the run ends under the condition
+    `stop_when` (objective.py); empty: neither.
     """
 
     name: Name
@@ -84,6 +88,8 @@ class RunSpec:
     noise_share: Amount = 0.008
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count = 100
+    keep_best: Annotated[str, objective_or_none] = ""
+    stop_when: Annotated[str, patience_or_none] = ""
     resume: str | None = None
     pace_seconds: Amount | None = None
     notice_seconds: Amount = 30.0
@@ -106,6 +112,18 @@ class RunSpec:
     def data_folder(self) -> str | None:
         """The folder of every VM in which the records are; None: they come from the chief."""
         return None if self.records else self.data_dir
+
+    @property
+    def objective(self) -> Objective | None:
+        """By what the best checkpoint is found that stays; of a run that ends early, by what that is judged."""
+        if self.keep_best:
+            return Objective.parse(self.keep_best)
+        return self.patience.objective if self.patience else None
+
+    @property
+    def patience(self) -> Patience | None:
+        """When the run ends before its steps are made."""
+        return Patience.parse(self.stop_when) if self.stop_when else None
 
     @property
     def damped(self) -> bool:
@@ -160,6 +178,10 @@ def contradiction(given: Mapping[str, Any]) -> tuple[str, str]:
         if given.get(name) is not None and batching != "dynamic":
             what = f"{_option(name)} needs --batching dynamic"
             return what, "Without it, mini-batches do not follow what is measured."
+    judged = next((name for name in ("stop_when", "keep_best") if given.get(name)), "")
+    if judged and given.get("eval_steps", 1) in (0, None):
+        what = f"{_option(judged)} needs evaluations, and --eval-every end makes one"
+        return what, "Leave --eval-every out: then there is one every tenth of the steps."
     if (given.get("batch_least") or given.get("batch_most")) and batching == "uniform":
         what = "--batch-bounds needs --batching static or dynamic"
         return what, "Without it, all mini-batches are the declared one."

@@ -180,9 +180,41 @@ class TrainUnevaluated(Event):
     reason: str
 
 
+@event("train.best")
+class TrainBest(Event):
+    """The checkpoint of `step` has the best evaluation so far, and stays until there is a better one.
+
+    By `metric`, whose value is `value`. `path` is within the run's folder, `shipped` what TensorFlow calls it in the
+    bucket (`gs://...`), told once it is there.
+    """
+
+    run: Name
+    step: Count
+    metric: str
+    value: float
+    path: str = ""
+    shipped: str = ""
+
+
+@event("train.unjudged")
+class TrainUnjudged(Event):
+    """Evaluations have no `metric`, by which the run is judged: no checkpoint is the best, its steps end it.
+
+    `metrics` are those that there are. Told once.
+    """
+
+    run: Name
+    step: Count
+    metric: str
+    metrics: tuple[str, ...] = ()
+
+
 @event("train.finished")
 class TrainFinished(Event):
-    """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket."""
+    """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket.
+
+    `reason`, a clause, is why it ended before its steps were made (`--stop-when`).
+    """
 
     run: Name
     step: Count
@@ -190,6 +222,7 @@ class TrainFinished(Event):
     seconds: Amount = 0.0
     checkpoint: str = ""
     stopped: bool = False
+    reason: str = ""
 
 
 @event("train.failed")
@@ -277,7 +310,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
     for each in (
         WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainCheckpoint, TrainUnsaved,
         TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated,
-        TrainFinished, TrainFailed,
+        TrainBest, TrainUnjudged, TrainFinished, TrainFailed,
     )
 }  # fmt: skip
 _OF_AGENT: dict[str, type[AgentLine]] = {

@@ -6,6 +6,6 @@ number of them, in any number of processes, say the same. How a handle is displa
 
 from ..shown import set_display
 from .cluster import Cluster
-from .run import Result, Run
+from .run import Best, Result, Run
 
-__all__ = ["Cluster", "Result", "Run", "set_display"]
+__all__ = ["Best", "Cluster", "Result", "Run", "set_display"]

@@ -37,6 +37,17 @@ _OF_A_RUN = frozenset({
 
 
 @dataclass(frozen=True)
+class Best:
+    """The best evaluation of a run that keeps its checkpoint: the `value` of `metric` at `step`."""
+
+    step: int
+    value: float
+    metric: str
+    path: Path | str | None
+    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path; None: on its way."""
+
+
+@dataclass(frozen=True)
 class Result:
     """How a run ended: `seconds` from its start to its end, and the `cost` of its cluster from its declaration on, in
     US dollars."""
@@ -48,6 +59,8 @@ class Result:
     checkpoint: Path | str | None
     """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path."""
     metrics: dict[str, float]
+    reason: str = ""
+    """Why it ended before its steps were made, as `--stop-when` has it."""
 
 
 class Run:
@@ -199,10 +212,25 @@ class Run:
             raise TrainingError(f"{self.name} {when}", where=self.cluster.name)
         return found
 
+    @property
+    def best(self) -> Best | None:
+        """The best evaluation so far, whose checkpoint is kept (`--keep-best`); None before the first."""
+        found = self.state.best
+        if found is None:
+            return None
+        here = self.directory / found.path if is_path(found.path) else None
+        shipped = found.shipped if (place := self.place) and found.shipped.startswith(f"{place[0]}/") else None
+        return Best(found.step, found.value, found.metric, here if _is_here(here) else shipped)
+
     def predict(
-        self, inputs: Any, data_dir: str | Path | None = None, trust: bool = False
+        self,
+        inputs: Any,
+        data_dir: str | Path | None = None,
+        trust: bool = False,
+        *,
+        checkpoint: str | int = "last",
     ) -> ndarray | dict[str, ndarray]:
-        """What the model of the last checkpoint answers to `inputs`, on this machine; the cluster may be gone.
+        """What the model of a checkpoint answers to `inputs`, on this machine; the cluster may be gone.
 
         `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's generator makes
         them (an image's pixels, a text's token numbers; or texts); the problem's own preprocessing is applied. A
@@ -210,13 +238,14 @@ class Run:
         (`{"inputs": ..., "targets": ...}`) and gives its logits for them; `decode` gives texts. `data_dir`: where the
         problem's vocabulary is, where it is not the one beside the checkpoint. A model that the cell defines takes
         features as its input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so ask
-        for many at once. `trust` agrees to run the code of a run that another machine declared. Raises TrainingError,
+        for many at once. `checkpoint`: `"last"`, `"best"` (of a run with --keep-best), or the step of one that is kept.
+        `trust` agrees to run the code of a run that another machine declared. Raises TrainingError,
         CellError or AgreementError.
         """
         from ..results.models import predict
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
-        return predict(self, inputs, data_dir)
+        return predict(self, inputs, data_dir, checkpoint)
 
     def decode(
         self,
@@ -226,6 +255,7 @@ class Run:
         beam_size: int = 1,
         alpha: float = 0.6,
         average: int = 1,
+        checkpoint: str | int = "last",
         trust: bool = False,
     ) -> list[str]:
         """The texts that a Tensor2Tensor model answers `texts` with, on this machine.
@@ -238,23 +268,32 @@ class Run:
         Each token is the likeliest one, unless `beam_size` is more than 1: then the best of so many beginnings is
         written, by Tensor2Tensor's beam search, which prefers longer texts the larger `alpha` is (its t2t_decoder takes
         4 and 0.6, and so many times the time). `average`: use the mean of the last so many checkpoints, as
-        t2t_avg_all makes it; the run must have kept them (`--keep`). Raises TrainingError or CellError.
+        t2t_avg_all makes it; the run must have kept them (`--keep`). `checkpoint`: as of `predict`.
+        Raises TrainingError or CellError.
         """
         from ..results.models import decode
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
-        return decode(self, texts, data_dir, beam_size, alpha, average)
+        return decode(self, texts, data_dir, checkpoint, beam_size, alpha, average)
 
-    def export(self, folder: str | Path, data_dir: str | Path | None = None, trust: bool = False) -> Path:
-        """Write the model of the last checkpoint as a SavedModel into `folder`, which must be new or empty.
+    def export(
+        self,
+        folder: str | Path,
+        data_dir: str | Path | None = None,
+        trust: bool = False,
+        *,
+        checkpoint: str | int = "last",
+    ) -> Path:
+        """Write the model of a checkpoint as a SavedModel into `folder`, which must be new or empty.
 
         Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
-        `tf.saved_model.load` and TensorFlow Serving read it. Raises TrainingError or CellError.
+        `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint`: as of `predict`. Raises
+        TrainingError or CellError.
         """
         from ..results.models import export
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
-        return export(self, Path(folder).expanduser(), data_dir)
+        return export(self, Path(folder).expanduser(), data_dir, checkpoint)
 
     def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in this run."""
@@ -304,6 +343,7 @@ class Run:
             cost=cost_between(state, run.declared_at, run.finished_at),
             checkpoint=self._checkpoint(run),
             metrics=dict(run.metrics),
+            reason=run.reason,
         )
 
     def _checkpoint(self, run: RunState) -> Path | str | None:

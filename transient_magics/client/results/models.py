@@ -24,22 +24,27 @@ if TYPE_CHECKING:
     from ..handles import Run
 
 
-def predict(run: Run, inputs: Any, data_dir: str | Path | None) -> ndarray | dict[str, ndarray]:
+def predict(run: Run, inputs: Any, data_dir: str | Path | None, checkpoint: str | int) -> ndarray | dict[str, ndarray]:
     """What the model answers to `inputs`; one array, or one by name for a model with several outputs."""
-    answers = _ask(run, "predict", inputs, data_dir)
+    answers = _ask(run, "predict", inputs, data_dir, checkpoint)
     return next(iter(answers.values())) if len(answers) == 1 else answers
 
 
-def decode(run: Run, inputs: Any, data_dir: str | Path | None, beam_size: int, alpha: float, average: int) -> list[str]:
+def decode(
+    run: Run, inputs: Any, data_dir: str | Path | None, checkpoint: str | int,
+    beam_size: int, alpha: float, average: int,
+) -> list[str]:  # fmt: skip
     """The texts that the model, the mean of so many checkpoints, answers `inputs` with."""
     for name, value in (("beam_size", beam_size), ("average", average)):
         if not isinstance(value, int) or value < 1:
             raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
     search = ["--beam-size", str(beam_size), "--alpha", str(float(alpha)), "--average", str(average)]
-    return [str(text) for text in _ask(run, "decode", inputs, data_dir, search)["texts"]]
+    return [str(text) for text in _ask(run, "decode", inputs, data_dir, checkpoint, search)["texts"]]
 
 
-def _ask(run: Run, do: str, inputs: Any, data_dir: str | Path | None, how: Sequence[str] = ()) -> dict[str, ndarray]:
+def _ask(
+    run: Run, do: str, inputs: Any, data_dir: str | Path | None, checkpoint: str | int, how: Sequence[str] = ()
+) -> dict[str, ndarray]:
     """The arrays that the model answers with, by name."""
     try:
         import numpy
@@ -52,16 +57,16 @@ def _ask(run: Run, do: str, inputs: Any, data_dir: str | Path | None, how: Seque
         said = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise TrainingError("Every feature needs the same number of examples, one at least", where=said or "inputs")
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
-        folder = _with_checkpoint(run, Path(temporary))
+        which = with_checkpoint(run, Path(temporary), checkpoint)
         given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
         numpy.savez(given_file, **arrays)
-        words = [*_common(folder, data_dir), do, *how, str(given_file), str(answer_file)]
+        words = [*_common(which, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
         with numpy.load(answer_file, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
 
 
-def export(run: Run, target: Path, data_dir: str | Path | None) -> Path:
+def export(run: Run, target: Path, data_dir: str | Path | None, checkpoint: str | int) -> Path:
     """Write a SavedModel to `target`, all of it or nothing. Raises TrainingError where something is there already."""
     target = target.absolute()
     _refuse_full(target)
@@ -70,8 +75,8 @@ def export(run: Run, target: Path, data_dir: str | Path | None) -> Path:
         fresh.mkdir(parents=True)
         fresh.rmdir()  # so much for the place: TensorFlow makes it anew
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
-            folder = _with_checkpoint(run, Path(temporary))
-            ask_model(f"The export of {run.name}", *_common(folder, data_dir), "export", str(fresh))
+            which = with_checkpoint(run, Path(temporary), checkpoint)
+            ask_model(f"The export of {run.name}", *_common(which, data_dir), "export", str(fresh))
         _refuse_full(target)
         fresh.rename(target)  # takes the place of an empty folder
     except OSError as error:
@@ -86,20 +91,24 @@ def _refuse_full(target: Path) -> None:
         raise TrainingError("There is something at this place already", where=str(target), fix="Name another folder.")
 
 
-def _common(folder: Path, data_dir: str | Path | None) -> list[str]:
+def _common(which: tuple[Path, int], data_dir: str | Path | None) -> list[str]:
+    folder, step = which
     data = ["--data", str(Path(data_dir).expanduser().absolute())] if data_dir else []
-    return ["--run", str(folder), *data]
+    return ["--run", str(folder), "--step", str(step), *data]
 
 
-def _with_checkpoint(run: Run, temporary: Path) -> Path:
-    """A folder with the run's declaration, cell and last checkpoint: its own, or one filled from its bucket."""
-    state = run.state
+def with_checkpoint(run: Run, temporary: Path, checkpoint: str | int) -> tuple[Path, int]:
+    """A folder with the run's declaration, cell and checkpoints, and the step of the one that is wanted.
+
+    Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is kept.
+    """
+    state, wanted = run.state, _wanted(run, checkpoint)
     here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()
-    if here and (not state.shipped or here[0] >= (state.shipped_step or 0)):
-        return run.directory
+    newest = wanted is None and (not state.shipped or here[:1] >= [state.shipped_step or 0])
+    if here and (newest or wanted in here):
+        return run.directory, here[0] if wanted is None else wanted
     if not state.shipped:
-        when = "" if state.over else " yet"
-        raise TrainingError(f"{run.name} has no checkpoint{when}", where=run.cluster.name)
+        raise _no_checkpoint(run, wanted)
     folder = temporary / "run"
     folder.mkdir()
     for name in (layout.RUN, layout.CELL, layout.INCLUDE, layout.WHEELS):
@@ -107,7 +116,31 @@ def _with_checkpoint(run: Run, temporary: Path) -> Path:
     if (place := run.place) is None:
         raise TrainingError(f"Nothing here says where the checkpoints of {run.name} are", where=run.cluster.name)
     fetch(*place, folder, results=False)
-    return folder
+    there = Checkpoints(folder / layout.CHECKPOINTS).steps()
+    if not there or wanted not in (None, *there):
+        raise _no_checkpoint(run, wanted)
+    return folder, there[0] if wanted is None else wanted
+
+
+def _wanted(run: Run, checkpoint: str | int) -> int | None:
+    """The step of the checkpoint; None: the last one, whichever that is."""
+    if checkpoint == "last":
+        return None
+    if checkpoint == "best":
+        if (best := run.best) is None:
+            declared = run.state.spec.objective
+            fix = "Declare it with --keep-best accuracy." if declared is None else "It comes with the first evaluation."
+            raise TrainingError(f"{run.name} has no best checkpoint", where=run.cluster.name, fix=fix)
+        return best.step
+    if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) and checkpoint >= 0:
+        return checkpoint
+    raise TrainingError(f"checkpoint is 'last', 'best' or a step, not {checkpoint!r}")
+
+
+def _no_checkpoint(run: Run, step: int | None) -> TrainingError:
+    when = "" if run.state.over else " yet"
+    what = "no checkpoint" if step is None else f"no checkpoint of step {step:,}"
+    return TrainingError(f"{run.name} has {what}{when}", where=run.cluster.name)
 
 
 def _array(numpy: Any, name: str, value: Any) -> ndarray:

@@ -50,6 +50,8 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
         raise TrainingError("no checkpoint of the run is as its manifest says", where="; ".join(refused))
     if here := Checkpoints(target).steps():
         (target / "checkpoint").write_text(manifest.state_file(reversed(here)))
+    if known.best and known.best.step in steps:
+        Checkpoints(target).keep_best(known.best)
     if results:
         for name in sorted(NAMES):
             for each in await storage.list(bucket, path + name, most=1):

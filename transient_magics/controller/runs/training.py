@@ -27,6 +27,7 @@ from ...protocol.agent_commands import Assignment, Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import from_chief
 from ...remote import MOST_FILES, Connection, follow_across, room
+from ...runtime.files.checkpoints import BEST
 from ...runtime.files.vocabularies import MOST_BYTES, PREFIX
 from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER
 from ...spec.boot_times import has_gpu
@@ -65,6 +66,8 @@ _PRESENT = (_LINES, _CHECKPOINTS)
 """Sources of trouble that are over with the run; the others are told until another one begins."""
 _LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d{1,15})\.index")
+_POINTERS = ("checkpoint", BEST)
+"""Small files that name checkpoints: they change and keep their size."""
 _PART = re.compile(r"model\.ckpt-(\d{1,15})\..+")
 
 
@@ -365,6 +368,8 @@ class Training:
                 if event.asked:
                     self._saved.set()
                 self._to_ship.set()
+            case events.TrainBest():
+                self._to_ship.set()
             case events.TrainUnsaved():
                 self._unsaved = event.reason
                 self._saved.set()
@@ -455,11 +460,11 @@ class Training:
             other = {
                 _unit(name)
                 for name, size in sizes.items()
-                if name == "checkpoint" or not (path := here / name).exists() or path.stat().st_size != size
+                if name in _POINTERS or not (path := here / name).exists() or path.stat().st_size != size
             }
             new = [name for name in sizes if _unit(name) in other]
             self._look_for_room(sizes, new, here)
-            for name in sorted(new, key=lambda name: (name == "checkpoint", name.endswith(".index"))):
+            for name in sorted(new, key=lambda name: (name in _POINTERS, name.endswith(".index"))):
                 await connection.get(f"{there}/{name}", here / name, most=max(sizes[name], _MOST_GROWTH))
             if _newest(sizes) < _newest(path.name for path in here.iterdir()):
                 return

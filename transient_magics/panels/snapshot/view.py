@@ -27,6 +27,7 @@ _TONES = {
     events.TrainRecovered: "good",
     events.TrainUnevaluated: "warn",
     events.TrainUnsaved: "warn",
+    events.TrainUnjudged: "warn",
     events.TrainUnshipped: "warn",
     events.ClusterReady: "good",
     events.TrainFinished: "good",

@@ -1,4 +1,4 @@
-"""A run's checkpoints: a crash leaves the old or the new one, each is verified before use, the last few are kept.
+"""A run's checkpoints: a crash leaves the old or the new one, each is verified before use, the last and the best stay.
 
 The files are TensorFlow's own (`model.ckpt-500.index`, `.data-...`, and the `checkpoint` state file with relative
 paths), so that any TensorFlow program can read the folder. Restoring goes through Python: with several parameter
@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
 from ...files import write_atomically
+from ...protocol import checks, layout
+from ...protocol.objective import Best
 
+BEST = "best.json"
+"""Beside the checkpoints, so that it goes wherever they go: which of them has the best evaluation, and stays."""
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _PART = re.compile(r"model\.ckpt-(\d+)\.")
+
+
+def path_of(step: int) -> str:
+    """What TensorFlow calls the path of a checkpoint, within the run's folder."""
+    return f"{layout.CHECKPOINTS}/model.ckpt-{step}"
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,21 @@ class Checkpoints:
         """The files of one checkpoint."""
         return sorted(self._folder.glob(f"model.ckpt-{step}.*"))
 
+    def best(self) -> Best | None:
+        """The best of them, as whoever judged them wrote down; None where nobody did, or it is not here."""
+        try:
+            found = checks.built(Best, checks.parsed_object((self._folder / BEST).read_bytes()))
+        except (FileNotFoundError, ValueError):  # an unreadable one says nothing
+            return None
+        return found if self._index(found.step).exists() else None
+
+    def keep_best(self, best: Best | None) -> None:
+        """From now on `best` stays (None: none), however many follow. Raises OSError."""
+        if best is None:
+            (self._folder / BEST).unlink(missing_ok=True)
+        else:
+            write_atomically(self._folder / BEST, json.dumps(asdict(best)))
+
     def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
         """Have the files `paths` as the checkpoint of `step`, which took `seconds` to write elsewhere."""
 
@@ -77,7 +102,9 @@ class Checkpoints:
                 raise
         size = sum(path.stat().st_size for path in self.files(step))
         others = [each for each in self.steps() if each != step]  # higher ones, after an older one was restored
-        kept = sorted([step, *others[: self._keep - 1]], reverse=True)
+        best = self.best()
+        stays = {step, *others[: self._keep - 1], *([best.step] if best else [])}
+        kept = sorted(stays, reverse=True)
         lines = [f'model_checkpoint_path: "{self.prefix(step).name}"']
         lines += [f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"' for kept_step in reversed(kept)]
         write_atomically(self._folder / "checkpoint", "\n".join(lines) + "\n")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
-from ...protocol import layout
+from ...protocol import checks, layout
+from ...protocol.objective import Best
 
 NAME = f"{layout.CHECKPOINTS}/manifest.json"
 """Below the run's place in the bucket."""
@@ -57,17 +58,22 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All checkpoints of a run that count, oldest first."""
+    """All checkpoints of a run that count, oldest first, and which of them is the best."""
 
     checkpoints: tuple[Checkpoint, ...] = ()
+    best: Best | None = None
 
     @property
     def newest(self) -> Checkpoint | None:
         """The last one."""
         return self.checkpoints[-1] if self.checkpoints else None
 
+    def of(self, step: int) -> Checkpoint | None:
+        """The checkpoint of `step`."""
+        return next((each for each in self.checkpoints if each.step == step), None)
+
     def adding(self, checkpoint: Checkpoint, keep: int) -> Manifest:
-        """With one more, instead of another of the same step; the last `keep` stay.
+        """With one more, instead of another of the same step; the last `keep` stay, and the best.
 
         A run goes forward only: who comes with an earlier step has been overtaken by another chief. TrainingError.
         """
@@ -75,7 +81,15 @@ class Manifest:
         if others and others[-1].step > checkpoint.step:
             what = f"the checkpoint of step {others[-1].step} is there already, step {checkpoint.step} comes too late"
             raise TrainingError(what)
-        return Manifest((*others, checkpoint)[-keep:])
+        every = (*others, checkpoint)
+        dropped = [each.step for each in every[:-keep] if not self.best or each.step != self.best.step]
+        return Manifest(tuple(each for each in every if each.step not in dropped), self.best)
+
+    def judged(self, best: Best | None, checkpoint: Checkpoint | None = None) -> Manifest:
+        """With `best` as the best one; `checkpoint` is that one, where it was not named yet."""
+        every = {each.step: each for each in (*self.checkpoints, *([checkpoint] if checkpoint else []))}
+        named = best if best and best.step in every else None
+        return Manifest(tuple(every[step] for step in sorted(every)), named)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -112,7 +126,7 @@ class Manifest:
             found = tuple(map(_checkpoint, values["checkpoints"]))
         except (KeyError, TypeError, ValueError) as error:
             raise TrainingError(f"the manifest of the checkpoints cannot be read: {error!r}") from error
-        return cls(tuple(sorted(found, key=lambda each: each.step)))
+        return cls(tuple(sorted(found, key=lambda each: each.step))).judged(_best(values.get("best")))
 
 
 def described(path: Path) -> File:
@@ -168,6 +182,14 @@ def _file(values: Any, step: int) -> File:
     if name["step"] not in (None, str(step)):
         raise ValueError(f"{name[0]!r} is no file of step {step}")
     return File(name[0], _number(values["size"]), str(values["crc32c"]))
+
+
+def _best(values: Any) -> Best | None:
+    """Which is the best; one that cannot be read costs that alone."""
+    try:
+        return checks.built(Best, values) if isinstance(values, dict) else None
+    except ValueError:
+        return None
 
 
 def _number(value: Any) -> int:

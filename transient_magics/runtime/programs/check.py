@@ -18,12 +18,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ...errors import CellError
+from ...errors import CellError, DeclarationError
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import ENVIRONMENT
+from ..tf.graph_mode import tensorflow
 from ..training.define import define
 from ..training.graph.training import check_graph
+from ..training.trainable import Trainable
 from ..training.usercode import cell_line, told
 
 
@@ -38,7 +40,25 @@ def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
             if directory not in str(error):
                 raise
             return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
-    return {"model": check_graph(trainable, spec.ps_shards)}
+    found = {"model": check_graph(trainable, spec.ps_shards)}
+    if spec.objective:
+        _check_metrics(trainable, spec)
+    return found
+
+
+def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:
+    """Raise DeclarationError where evaluations will not have what the run is judged by."""
+    tf = tensorflow()
+    with tf.Graph().as_default():
+        has = {*trainable.evaluation_graph(trainable.placeholders()).values, "loss"}
+    judging = {
+        "--keep-best": spec.keep_best and spec.objective,
+        "--stop-when": spec.patience and spec.patience.objective,
+    }
+    for option, objective in judging.items():
+        if objective and objective.metric not in has:
+            what = f"evaluations of this model have no '{objective.metric}'"
+            raise DeclarationError(what, where=option, fix=f"They have {', '.join(sorted(has))}.")
 
 
 def answer(folder: RunFolder) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Bring a run's newest checkpoint into its bucket, or back: `python -m ...programs.shipping ship --run F`.
 
-`ship` uploads the newest checkpoint of the run's folder, then names it in the manifest, then deletes what the manifest
-names no longer. `restore` downloads the newest checkpoint whose files are what the manifest says, if none as new lies
-in the folder. A process of its own, and when it ships of low priority: training must not wait for it. It can be killed
-at any moment; what is half there counts for nothing. Prints one line of JSON, `{"step": N or null, ...}` or
-`{"error": "sentence"}`.
+`ship` uploads the newest checkpoint of the run's folder (and the best, where that is not there yet), then names it in
+the manifest, then deletes what the manifest names no longer. `restore` downloads the newest checkpoint whose files are
+what the manifest says, if none as new lies in the folder, and the best. A process of its own, and when it ships of low
+priority: training must not wait for it. It can be killed at any moment; what is half there counts for nothing. Prints
+one line of JSON, `{"step": N or null, ...}` or `{"error": "sentence"}`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError, TransientError
 from ...files import write_atomically
 from ...protocol import layout
+from ...protocol.objective import Best
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints
@@ -36,7 +39,8 @@ _LEFT_OVER_SECONDS = 3600.0
 def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     """Upload the newest checkpoint in `folder`, with the vocabularies beside it, which without it mean nothing.
 
-    The answer has step, path, seconds and bytes, or only `step: null` if there is no new one.
+    The best one too, where the bucket does not have it. The answer has step, path, seconds and bytes of the newest, and
+    `best` with its path; or only `step: null` if there is none.
     """
     started = time.monotonic()
     local = Checkpoints(folder)
@@ -44,35 +48,79 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     manifest, generation = read_manifest(bucket)
     if step is None:
         return {"step": None}
-    known = manifest.newest
-    place = f"{layout.CHECKPOINTS}/{step}-{secrets.token_hex(6)}"
-    uploaded: list[File] = []
+    best = local.best()
+    uploaded: list[str] = []
     with local.held(step):  # where few are kept, the next ones may be written faster than this is uploaded
         # The index comes last: whoever finds it there, finds all of it, though no manifest should tell.
         paths = sorted([*kept(folder), *local.files(step)], key=lambda path: path.suffix == ".index")
-        if known and known.step == step and set(known.files) == {described(path) for path in paths}:
-            return _shipped(bucket, known, started)
-        manifest.adding(Checkpoint(step, place, ()), keep)  # refused before anything is uploaded
+        newest, after = manifest.newest, manifest
         try:
-            for path in paths:
-                uploaded.append(bucket.upload(path, f"{place}/{path.name}"))
-            checkpoint = Checkpoint(step, place, tuple(uploaded))
-            after = manifest.adding(checkpoint, keep)
-            bucket.write_json(NAME, after.to_dict(), generation)
+            if newest is None or newest.step != step or set(newest.files) != {described(path) for path in paths}:
+                after = manifest.adding(Checkpoint(step, "", ()), keep)  # refused before anything is uploaded
+                after = manifest.judged(best).adding(newest := _upload(bucket, step, paths, uploaded), keep)
+            after = after.judged(best, _best_one(bucket, folder, best, after, uploaded))
+            if after != manifest:
+                bucket.write_json(NAME, after.to_dict(), generation)
         except (TransientError, OSError):
-            for file in uploaded:
-                bucket.delete(f"{place}/{file.name}")
+            for name in uploaded:
+                bucket.delete(name)
             raise
-    _clean(bucket, manifest, after)
-    return _shipped(bucket, checkpoint, started)
+    if after != manifest:
+        _clean(bucket, manifest, after)
+    judged = after.of(after.best.step) if after.best else None
+    told = {**asdict(after.best), "path": f"{bucket.place}/{judged.prefix}"} if after.best and judged else None
+    return _shipped(bucket, newest, started) | ({"best": told} if told else {})
+
+
+def _best_one(
+    bucket: Bucket, folder: Path, best: Best | None, manifest: Manifest, uploaded: list[str]
+) -> Checkpoint | None:
+    """The best checkpoint, uploaded just now; None where there is none, or it is in the bucket already."""
+    if best is None or manifest.of(best.step):
+        return None
+    local = Checkpoints(folder)
+    with local.held(best.step):
+        paths = sorted([*kept(folder), *local.files(best.step)], key=lambda path: path.suffix == ".index")
+        return _upload(bucket, best.step, paths, uploaded)
+
+
+def _upload(bucket: Bucket, step: int, paths: Sequence[Path], uploaded: list[str]) -> Checkpoint:
+    """Upload the files of a checkpoint into a folder of its own; `uploaded` notes the names of what is there."""
+    place = f"{layout.CHECKPOINTS}/{step}-{secrets.token_hex(6)}"
+    files = list[File]()
+    for path in paths:
+        files.append(bucket.upload(path, name := f"{place}/{path.name}"))
+        uploaded.append(name)
+    return Checkpoint(step, place, tuple(files))
 
 
 def restore(bucket: Bucket, folder: Path, *, own: bool = True) -> dict[str, Any]:
-    """Have the newest good checkpoint in `folder`; its step, and `refused`: why newer ones were passed over.
+    """Have the newest good checkpoint in `folder`, and the best; its step, and `refused`: why newer ones were passed
+    over.
 
     `own`: it is the run's own place, and not one that it only resumes from.
     """
     manifest, generation = read_manifest(bucket)
+    answer = _restore_newest(bucket, manifest, generation, folder, own=own)
+    return {**answer, "refused": [*answer["refused"], *_restore_best(bucket, manifest, folder)]}
+
+
+def _restore_best(bucket: Bucket, manifest: Manifest, folder: Path) -> list[str]:
+    """Have the best one too, unless another is here; why that could not be."""
+    local, best = Checkpoints(folder), manifest.best
+    checkpoint = manifest.of(best.step) if best else None
+    if best is None or checkpoint is None or local.best():
+        return []
+    try:
+        _download(bucket, checkpoint, folder)
+    except DamagedError as error:
+        return [f"the best one, step {best.step}: {error}"]
+    local.keep_best(best)
+    write_atomically(folder / "checkpoint", state_file(reversed(local.steps())))
+    return []
+
+
+def _restore_newest(bucket: Bucket, manifest: Manifest, generation: int, folder: Path, *, own: bool) -> dict[str, Any]:
     local = Checkpoints(folder)
     here = next(iter(local.steps()), None)
     refused: list[str] = []
@@ -86,7 +134,7 @@ def restore(bucket: Bucket, folder: Path, *, own: bool = True) -> dict[str, Any]
             continue
         if refused and own:  # what is passed over must not stand in the way of the run's next checkpoints
             left = tuple(each for each in manifest.checkpoints if each.step <= checkpoint.step)
-            bucket.write_json(NAME, Manifest(left).to_dict(), generation)
+            bucket.write_json(NAME, Manifest(left).judged(manifest.best).to_dict(), generation)
         write_atomically(folder / "checkpoint", state_file(reversed(local.steps())))
         return {"step": checkpoint.step, "refused": refused}
     if refused and here is None:

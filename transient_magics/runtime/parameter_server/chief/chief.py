@@ -22,10 +22,11 @@ from ....files import write_atomically
 from ....protocol import chief_messages as messages
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
+from ....protocol.objective import Best, Objective
 from ....protocol.run import RunSpec
-from ....protocol.vm_events import TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
+from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
 from ...files import data_files, delivery, vocabularies
-from ...files.checkpoints import Checkpoints
+from ...files.checkpoints import Checkpoints, path_of
 from ...folder import Lines, RunFolder, append
 from ...programs import shared_records
 from ...protocol import DONE, LONGEST_LINE, encode, host_and_port, token_fits
@@ -37,7 +38,8 @@ from ..server_load import Load, most_memory, own_load
 from ..variables import Keeper
 from . import events as events
 from .evaluation import evaluate
-from .roster import read_roster
+from .judge import Judge
+from .roster import Roster, read_events
 from .rounds import Rounds
 from .shared_graphs import SharedGraphs
 from .shipper import Shipper
@@ -59,7 +61,9 @@ class Chief:
         self._stopwatch = Stopwatch(asked or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
         self._kept = self._read_kept()
-        self._state = ChiefState(spec, self._kept, time.monotonic(), read_roster(folder.events))
+        events_before = list(read_events(folder.events))
+        roster, judge = Roster.after(events_before), Judge(spec, events_before)
+        self._state = ChiefState(spec, self._kept, time.monotonic(), roster, judge)
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
         self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None
@@ -77,7 +81,7 @@ class Chief:
 
     async def run(self) -> int:
         """Serve until the run has ended."""
-        if self._kept.get("finished", 0) >= self._spec.train_steps:
+        if "finished" in self._kept:
             return DONE  # killed between the last event and its exit
         delivery.forget(self._folder.path)
         host, port = host_and_port(self._assignment.chief)
@@ -142,7 +146,7 @@ class Chief:
                 self._keeper, self._spec, lambda error: loop.call_soon_threadsafe(self._rounds_failed, error)
             )
             self._rounds.start()
-        self._happened(events.Prepared(step, self._keeper.batch))
+        self._happened(events.Prepared(step, self._keeper.batch, self._best_here()))
         await self._on_thread(self._keeper.keep_graph)
 
     async def _serve_and_define(self) -> None:
@@ -218,7 +222,8 @@ class Chief:
         self._happened(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
-        self._happened(await evaluate(self._folder, step))
+        with Checkpoints(self._folder.checkpoints).held(step):  # until it is known whether it is the best
+            self._happened(await evaluate(self._folder, step))
 
     # --- carrying out ------------------------------------------------------------------------------------------------
     def _happened(self, event: Any) -> None:
@@ -252,12 +257,35 @@ class Chief:
                 self._spawn(self._save())
             case events.Evaluate(step):
                 self._spawn(self._evaluate(step))
+            case events.KeepBest(best):
+                self._keep_best(best)
             case events.Persist():
                 self._keep()
             case events.Release(number):
                 self._spawn(self._release(number))
             case events.Finish(code):
                 self._spawn(self._finish(code))
+
+    def _best_here(self) -> Best | None:
+        """The best of the checkpoints that are here; one by another objective, of a run before, does not stay."""
+        checkpoints = Checkpoints(self._folder.checkpoints)
+        best = checkpoints.best()
+        if best and best.objective != str(self._spec.objective):
+            checkpoints.keep_best(None)
+            return None
+        return best
+
+    def _keep_best(self, best: Best) -> None:
+        try:
+            Checkpoints(self._folder.checkpoints).keep_best(best)
+        except OSError as error:  # a full disk: nothing is promised that does not hold
+            log(f"the checkpoint of step {best.step}, the best so far, cannot be kept: {error}")
+            return
+        metric = Objective.parse(best.objective).metric
+        told_of = {"run": self._spec.name, "step": best.step, "metric": metric, "value": best.value}
+        self._tell(TrainBest(**told_of, path=path_of(best.step)))
+        if self._shipper:
+            self._shipper.due()
 
     async def _release(self, number: int) -> None:
         """Not on the chief's thread: a parameter server that does not answer must not hold up a checkpoint."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ....protocol.chief_messages import ToWorker
 from ....protocol.events import Event
+from ....protocol.objective import Best
 from ..server_load import Load
 
 
@@ -85,10 +86,12 @@ class Exhausted:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The variables live: initialised, restored, or found alive. `batch` is the declared mini-batch."""
+    """The variables live: initialised, restored, or found alive. `batch` is the declared mini-batch, `best` the best of
+    the checkpoints that are here."""
 
     step: int
     batch: int = 0
+    best: Best | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,13 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class KeepBest:
+    """Have the checkpoint of the best evaluation stay, and tell of it."""
+
+    best: Best
+
+
+@dataclass(frozen=True)
 class Persist:
     """Write `to_dict` to disk before going on."""
 
@@ -229,4 +239,4 @@ class Finish:
     code: int
 
 
-Instruction = Emit | Record | Tell | Save | Evaluate | Persist | Release | Finish
+Instruction = Emit | Record | Tell | Save | Evaluate | KeepBest | Persist | Release | Finish

@@ -32,12 +32,10 @@ class Roster:
         return cls(joined, training)
 
 
-def read_roster(events: Path) -> Roster:
-    """The roster at the end of the run's file of events, which may not be there yet."""
-    return Roster.after(_read(events)) if events.exists() else Roster()
-
-
-def _read(path: Path) -> Iterator[Mapping[str, Any]]:
+def read_events(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The run's file of events, which may not be there yet."""
+    if not path.exists():
+        return
     with path.open("rb") as lines:
         for line in lines:
             try:

@@ -17,8 +17,9 @@ from typing import Any
 
 from ....errors import TrainingError
 from ....protocol.events import Event
-from ....protocol.vm_events import TrainShipped, TrainUnshipped
-from ...files.checkpoints import Checkpoints
+from ....protocol.objective import Objective
+from ....protocol.vm_events import TrainBest, TrainShipped, TrainUnshipped
+from ...files.checkpoints import Checkpoints, path_of
 from ...folder import RunFolder
 from ...programs.running import answer
 from ...protocol import decode
@@ -37,7 +38,7 @@ class Shipper:
         self._run, self._folder, self._report = run, folder, report
         self._due, self._settled = asyncio.Event(), asyncio.Event()
         self._settled.set()
-        self._shipped = ""
+        self._shipped, self._best = "", ""
 
     def due(self) -> None:
         """There is a new checkpoint."""
@@ -113,9 +114,16 @@ class Shipper:
         for attempt in range(_TRIES):
             shipped = await self._program("ship")
             if "error" not in shipped:
+                best = shipped.pop("best", None)
                 if shipped.get("step") is not None and shipped["path"] != self._shipped:
                     self._shipped = shipped["path"]
                     self._report(TrainShipped(run=self._run, **shipped))
+                if best and best["path"] != self._best:
+                    self._best, metric = best["path"], Objective.parse(best["objective"]).metric
+                    where = {"path": path_of(best["step"]), "shipped": best["path"]}
+                    self._report(
+                        TrainBest(run=self._run, step=best["step"], metric=metric, value=best["value"], **where)
+                    )
                 return True
             print(f"not shipped: {shipped['error']}", file=sys.stderr, flush=True)
             if attempt == 0:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from ....protocol import chief_messages as messages
+from ....protocol.objective import Best
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainEvaluated,
@@ -61,6 +62,7 @@ from .events import (
     Tick,
     Trouble,
 )
+from .judge import Judge
 from .members import Member
 from .progress import Progress
 from .roster import Roster
@@ -97,8 +99,11 @@ class Phase(Enum):
 class ChiefState:
     """The chief of one run."""
 
-    def __init__(self, spec: RunSpec, kept: Mapping[str, Any], now: float, roster: Roster) -> None:
-        """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it was written."""
+    def __init__(
+        self, spec: RunSpec, kept: Mapping[str, Any], now: float, roster: Roster, judge: Judge | None = None
+    ) -> None:
+        """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it was written;
+        `judge`: what is thought of its evaluations so far."""
         self.spec = spec
         self.phase = Phase.PREPARING
         self.members = {
@@ -113,6 +118,7 @@ class ChiefState:
         self._alarm = SpeedAlarm(spec.alarm_below, spec.alarm_after, spec.mode == "sync")
         self._progress = Progress(spec.name)
         self._saving = Saving(spec, now)
+        self._judge, self._ended_early = judge or Judge(spec), ""
         self._evaluating, self._evaluation_due = False, False
         self._finish_by: float | None = None
         self._last_by: float | None = None
@@ -192,8 +198,8 @@ class ChiefState:
                 self._troubles[alike := _NUMBERS.sub("#", reason)] += 1
                 alone = not any(member.active and member.connection != connection for member in self.members.values())
                 return self._fail(reason) if fatal or (alone and self._troubles[alike] >= SAME_ERRORS) else []
-            case Prepared(step, batch):
-                return [*self._prepared(step, now), *self._batches.prepared(batch, self.members.values())]
+            case Prepared(step, batch, best):
+                return [*self._prepared(step, best, now), *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
                 return self._seen(step, now)
             case SaveAsked():
@@ -331,19 +337,21 @@ class ChiefState:
         reason = f"the loss is not a number any more since step {step:,}, first on {worker}: lower learning_rate"
         return [Record(line), *self._fail(reason)]
 
-    def _prepared(self, step: int, now: float) -> list[Instruction]:
+    def _prepared(self, step: int, best: Best | None, now: float) -> list[Instruction]:
         self.phase, self.step = Phase.TRAINING, step
         self._saving.restored(step, now)
         started = Emit(TrainStarted(run=self.spec.name, step=step))
         first = [] if step else self._save(Why.FIRST)
-        return [started, *first, *self._save_as_asked(), *self._seen(step, now)]
+        return [started, *self._judge.begins(best), *first, *self._save_as_asked(), *self._seen(step, now)]
 
     def _seen(self, step: int, now: float) -> list[Instruction]:
         before, self.step = self.step, step
         if self.phase is not Phase.TRAINING:
             return []
         done: list[Instruction] = [*self._progress.tell(step, self.active, now)]
-        if step >= self.spec.train_steps:
+        early = self._judge.verdict if step < self.spec.train_steps else ""
+        if step >= self.spec.train_steps or early:
+            self._ended_early = early
             self.phase, self._finish_by = Phase.FINISHING, now + FINISH_WITHIN
             done += self._progress.tell(step, self.active, now, last=True)
             return [*done, *self._tell_all(messages.Stop()), *self._all_left(now)]
@@ -387,7 +395,7 @@ class ChiefState:
         if self.phase is Phase.FINISHING and why is not Why.FINAL:
             return [*done, *self._all_left(now)]
         done += self._save_as_asked()
-        if why is Why.FINAL and event.step < self.spec.train_steps:
+        if why is Why.FINAL and event.step < self.spec.train_steps and not self._ended_early:
             return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
         if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
             self._evaluating, self._evaluation_due = True, False
@@ -425,14 +433,19 @@ class ChiefState:
             undefined=tuple(event.undefined),
         )
         unevaluated = TrainUnevaluated(run=self.spec.name, step=event.step, reason=event.reason)
-        done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated)]
+        judged = [] if event.reason else self._judge.evaluated(evaluated)
+        done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated), *judged]
         if not self._written:
             return done
         if event.step != self._saving.step:
             return [*done, Evaluate(self._saving.step)]
         self.phase = Phase.ENDED
         finished = TrainFinished(
-            run=self.spec.name, step=event.step, loss=self._progress.loss, checkpoint=self._saving.path
+            run=self.spec.name,
+            step=event.step,
+            loss=self._progress.loss,
+            checkpoint=self._saving.path,
+            reason=self._ended_early,
         )
         return [*done, Emit(finished), Finish(DONE)]
 
