@@ -304,7 +304,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--pip-build --checkpoint-every 5m --keep 2 --ps-shards 3 --mode async --batching dynamic "
         "--batch-bounds 16,256 --deadband .1 --batch-smoothing 0.5 --step-time proportional --lr-policy slots "
         "--damping staleness --wire bf16 --workers 2:4 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
-        "--eval-batches all --keep-best 'max agreement' --stop-when 'val_loss no better in 3' --resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
+        "--eval-batches all --keep-best 'max agreement' --stop-when 'val_loss no better in 3' --seed 7 "
+        "--resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
     )
     assert unnamed("train", line) == ["--backup-workers"], "which takes --mode sync"
     command = parse("train", split(line))
@@ -316,8 +317,9 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "checkpoint_seconds": 300.0, "keep": 2, "ps_shards": 3, "mode": "async", "batching": "dynamic",
         "batch_least": 16, "batch_most": 256, "deadband": 0.1, "batch_smoothing": 0.5, "step_time": "proportional",
         "lr_policy": "slots", "damping": "staleness", "wire": "bf16", "alarm_below": 0.9, "alarm_after": 60.0,
-        "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "keep_best": "max agreement", "stop_when": "min val_loss no better in 3 evaluations", "resume": "run-1", "check": False,
-        "when_done": "workers", "pace_seconds": 0.2, "least_workers": 2, "most_workers": 4,
+        "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "seed": 7,
+        "keep_best": "max agreement", "stop_when": "min val_loss no better in 3 evaluations", "resume": "run-1",
+        "check": False, "when_done": "workers", "pace_seconds": 0.2, "least_workers": 2, "most_workers": 4,
     }  # fmt: skip
     assert RunSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
 

@@ -259,3 +259,13 @@ def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Pa
     answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path, own=True, code=1))
     assert not answer["ok"]
     assert said in answer["error"]
+
+
+def test_one_worker_has_the_same_losses_by_the_same_seed(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({**OWN, "threads": 2}))
+    (tmp_path / "cell.py").write_text(KERAS)
+    said = programs.run("tests.runtime.seeded_steps", tmp_path, "7:0", "7:0", "7:1", "8:0", own=True).splitlines()
+    first, again, other_worker, other_seed = (json.loads(line) for line in said if line.startswith("{"))
+    assert first == again
+    assert first["begin"] == other_worker["begin"] != other_seed["begin"]
+    assert len({tuple(each["losses"]) for each in (first, other_worker, other_seed)}) == 3

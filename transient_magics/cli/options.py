@@ -272,6 +272,10 @@ def _train() -> tuple[Option, ...]:
               choices=("accuracy", "loss"), metavar="METRIC"),
         flag("--stop-when", "the run ends by itself, with its best checkpoint kept: 'accuracy no better in 3 "
               "evaluations'", condition, choices=("accuracy no better in 3 evaluations",), metavar="CONDITION"),
+        flag("--seed", "what chance follows from: initial values; with one worker on CPUs and a cell's own model "
+              "also examples, dropout and every loss. Several take turns as they come; Tensor2Tensor draws its "
+              "examples all the same. Gradients' noise is then measured only if --gradient-noise is given (drawn)",
+              whole("--seed", 0), metavar="N"),
         flag("--resume", "go on from the latest checkpoint of that run; --train-steps counts its steps too", str,
               completes="run", metavar="RUN"),
         flag("--check", "build one step of the graph before any worker starts (on)", negated=True),

@@ -58,6 +58,8 @@ def train(
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
     options |= parse_workers(str(workers)) if workers is not None else {}
+    if options.get("seed") is not None:  # what is measured beside the steps takes examples when it has the time
+        options.setdefault("noise_share", 0.0)
     if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
         options["eval_steps"] = max(1, train_steps // _EVALUATIONS)
     check_run({**options, "model": model, "hparams_set": hparams_set, "problem": problem})

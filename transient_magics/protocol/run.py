@@ -45,6 +45,9 @@ class RunSpec:
     Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow (0: never),
     `alarm_after` the seconds that each of them warms up before.
 
+    Chance: from `seed` follow the initial values, and in a graph that a worker builds for a model of the cell's own
+    the order of its examples and its dropout (None: all is drawn).
+
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
     evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
 
@@ -88,6 +91,7 @@ class RunSpec:
     noise_share: Amount = 0.008
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count = 100
+    seed: Annotated[int, within(0, 2**31 - 1)] | None = None
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
     resume: str | None = None

@@ -30,6 +30,20 @@ def preload(registered: bool) -> None:
     bridges.preload()
 
 
+def sow(spec: RunSpec) -> None:
+    """Have what the cell draws outside of graphs follow from the run's seed, in every process alike."""
+    if spec.seed is None:
+        return
+    import random
+
+    import numpy
+    import tensorflow
+
+    random.seed(spec.seed)  # of which Keras draws what its layers begin with
+    numpy.random.seed(spec.seed)
+    tensorflow.random.set_seed(spec.seed)
+
+
 def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     """Run the cell, outside of any graph, and find what it is to train. Raises CellError or DeclarationError.
 
@@ -37,6 +51,7 @@ def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     """
     provide(folder)
     import_tensorflow(spec)
+    sow(spec)
     if not spec.model:
         from .user_model.trainable import OwnModel
 

@@ -113,6 +113,8 @@ class GraphMaker:
         trainable, device = self._trainable or self._define(), placement.worker_device(number)
         tf = tensorflow()
         with tf.Graph().as_default() as graph:
+            if self._spec.seed is not None:  # no two workers read in one order
+                tf.set_random_seed(self._spec.seed + number)
             trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
                 pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"

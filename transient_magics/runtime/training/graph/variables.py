@@ -67,6 +67,8 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
     tf = tensorflow()
 
     with tf.Graph().as_default() as graph:
+        if spec.seed is not None:
+            tf.set_random_seed(spec.seed)
         trainable.prepare()
         ready = placement.ready_flag(spec.name)
         with placement.placed("/job:ps/task:0", servers, spec.ps_shards):
