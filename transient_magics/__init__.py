@@ -14,8 +14,10 @@ from .version import VERSION as __version__
 if TYPE_CHECKING:
     from . import errors
     from .client import (
+        Best,
         Build,
         Cluster,
+        Comparison,
         Declaration,
         Diagnosis,
         ImageList,
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
         Offers,
         Result,
         Run,
+        Runs,
         Weather,
         attach,
         build_image,
         cluster,
         clusters,
+        compare,
         delete_image,
         doctor,
         images,
@@ -42,8 +46,10 @@ if TYPE_CHECKING:
     from .panels import declare
 
 __all__ = [
+    "Best",
     "Build",
     "Cluster",
+    "Comparison",
     "Declaration",
     "Diagnosis",
     "ImageList",
@@ -51,12 +57,14 @@ __all__ = [
     "Offers",
     "Result",
     "Run",
+    "Runs",
     "Weather",
     "__version__",
     "attach",
     "build_image",
     "cluster",
     "clusters",
+    "compare",
     "declare",
     "delete_image",
     "doctor",

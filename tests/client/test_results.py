@@ -13,12 +13,13 @@ from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy
 import pytest
 
 from tests.journal.test_state import SPEC
-from transient_magics import client
+from transient_magics import client, panels
 from transient_magics.cli.program import main
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
@@ -98,6 +99,46 @@ def test_an_evaluation_that_failed_says_why_and_what_was_measured_before_stays(r
     happen(run, (50, events.TrainEvaluated(run=run.name, step=1200, metrics={"accuracy": 0.5})))
     happen(run, (60, events.TrainUnevaluated(run=run.name, step=1300, reason="ValueError: no dev split")))
     assert run.evaluate() == {"accuracy": 0.5}
+
+
+def test_evaluations_are_a_table_and_runs_stand_beside_each_other(run: client.Run) -> None:
+    assert list(run.evaluations().columns) == ["step", "time"]
+    for second, step, accuracy in ((40, 30, 0.5), (50, 60, 0.75), (60, 90, 0.625)):
+        metrics = {"accuracy": accuracy, "loss": 1 / step}
+        happen(run, (second, events.TrainEvaluated(run=run.name, step=step, metrics=metrics)))
+    place: dict[str, Any] = {"role": "worker", "slot": 5, "zone": "z", "accelerator": "k80", "machine_type": "m"}
+    priced: dict[str, Any] = {"provisioning_model": "spot", "hourly": 36.0, "on_demand_hourly": 99.0}
+    happen(
+        run, (3, events.VmRequested(vm="worker-5", **place, **priced)), (4, events.VmRunning(vm="worker-5", address=""))
+    )
+    happen(run, (50, events.VmRevoked(vm="worker-5", signal="notice")))
+    happen(run, (61, events.TrainBest(run=run.name, step=60, metric="accuracy", value=0.75, path="checkpoints/x")))
+    happen(run, (70, events.TrainFinished(run=run.name, step=90, loss=0.25, reason="no better")))
+    frame = run.evaluations()
+    assert list(frame.columns) == ["step", "time", "accuracy", "loss"]
+    assert list(frame["accuracy"]) == [0.5, 0.75, 0.625]
+    assert str(frame["time"].iloc[0]) == "2023-11-14 22:14:00+00:00"
+    best = run.best
+    assert best is not None
+    assert (best.step, best.value, best.metric, best.path) == (60, 0.75, "accuracy", None), "its files are not here"
+
+    both = client.compare(*client.runs())
+    assert [row.run for row in both.rows] == ["run-0", "run-1"]
+    row = both.rows[1]
+    assert (row.value, row.best_step, row.loss, row.state) == (0.75, 60, 0.25, "finished")
+    assert row.hours == pytest.approx(60 / 3600)
+    assert (row.revocations, row.dollars) == (1, pytest.approx(40 * 36 / 3600)), "40 s of its life"
+    said = str(both).splitlines()
+    assert said[0].split() == ["run", "cluster", "steps", "best", "loss", "hours", "dollars", "revocations", "state"]
+    assert said[2].split()[:4] == ["run-1", "k80x2", "90", "accuracy"]
+    assert list(both.frame()["best_step"])[1] == 60
+    drawn = panels.comparison_html(both)
+    parsed = ElementTree.fromstring(drawn)
+    assert len(parsed.findall(".//svg")) == 2
+    assert "accuracy, evaluated, 0.5 to 0.75, steps 30 to 90" in drawn
+    assert ElementTree.fromstring(panels.runs_html(client.runs())).find(".//svg") is None
+    with pytest.raises(DeclarationError, match="compare takes runs"):
+        client.compare("run-1")  # type: ignore[arg-type]
 
 
 def test_the_history_is_a_table_of_what_the_workers_measured(run: client.Run) -> None:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .checkup import Diagnosis, doctor
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
-    from .finding import attach, cluster, clusters, run, runs
+    from .finding import attach, cluster, clusters, compare, run, runs
     from .folders import unreadable
     from .following.follower import Follower, follower
-    from .handles import Cluster, Result, Run
+    from .handles import Best, Cluster, Result, Run
     from .launching import declare
     from .planning.lifetimes import Lifetimes, lifetimes
     from .planning.plans import plan
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from .project.offers import Offers, catalog
     from .project.orphans import Orphan, OrphanRule, Sweep, sweep
     from .project.weather import Weather
+    from .results.comparison import Comparison, Runs
     from .training import train
 
 _HOMES = {
     "checkup": ("Diagnosis", "doctor"),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
-    "finding": ("attach", "cluster", "clusters", "run", "runs"),
+    "finding": ("attach", "cluster", "clusters", "compare", "run", "runs"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
-    "handles": ("Cluster", "Result", "Run"),
+    "handles": ("Best", "Cluster", "Result", "Run"),
     "launching": ("declare",),
     "planning.lifetimes": ("Lifetimes", "lifetimes"),
     "planning.plans": ("plan",),
@@ -42,14 +43,17 @@ _HOMES = {
     "project.offers": ("Offers", "catalog"),
     "project.orphans": ("Orphan", "OrphanRule", "Sweep", "sweep"),
     "project.weather": ("Weather",),
+    "results.comparison": ("Comparison", "Runs"),
     "training": ("train",),
 }
 """By module: the names that are taken from it. No module of this room is called as one of them."""
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Best",
     "Build",
     "Cluster",
+    "Comparison",
     "Declaration",
     "Diagnosis",
     "Follower",
@@ -61,6 +65,7 @@ __all__ = [
     "Preview",
     "Result",
     "Run",
+    "Runs",
     "Sweep",
     "Weather",
     "attach",
@@ -68,6 +73,7 @@ __all__ = [
     "catalog",
     "cluster",
     "clusters",
+    "compare",
     "declare",
     "delete_image",
     "deleted",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import emulator, places
-from ..errors import ClusterError
+from ..errors import ClusterError, DeclarationError
 from ..protocol import layout
 from ..spec import parse_name
 from . import commands, folders
 from .handles import Cluster, Run
 from .programs import ask
+from .results.comparison import Comparison, Runs
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -62,10 +63,21 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
     raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}")
 
 
-def runs(cluster: Cluster | str | None = None) -> list[Run]:
-    """All runs (of `cluster`, else of every one), oldest first."""
+def runs(cluster: Cluster | str | None = None) -> Runs:
+    """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a table."""
     chosen = [_cluster(cluster)] if cluster is not None else clusters(all=True)
-    return [Run(name, each) for each in chosen for name in each.state.runs]
+    return Runs(Run(name, each) for each in chosen for name in each.state.runs)
+
+
+def compare(*runs: Run) -> Comparison:
+    """Put runs beside each other: a table and, in a notebook, their losses and evaluations over the steps.
+
+    Raises DeclarationError where there are none, or something that is no run.
+    """
+    found = [each for given in runs for each in (given if isinstance(given, list | tuple) else [given])]
+    if not found or not all(isinstance(each, Run) for each in found):
+        raise DeclarationError("compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))')
+    return Comparison(found)
 
 
 def _cluster(given: Cluster | str) -> Cluster:

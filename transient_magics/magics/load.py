@@ -29,6 +29,8 @@ _HTML = {
     ("client.checkup.diagnosis", "Diagnosis"): "magics.answers.diagnosis_html",
     ("client.project.images", "ImageList"): "magics.answers.images_html",
     ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
+    ("client.results.comparison", "Runs"): "panels.runs_html",
+    ("client.results.comparison", "Comparison"): "panels.comparison_html",
     ("planner.plan", "Plan"): "panels.plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",
     ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",

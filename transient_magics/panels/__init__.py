@@ -4,6 +4,7 @@
 put together. The front end is in `widgets/`.
 """
 
+from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
 from .plan import plan_html, search_html, show_search
@@ -13,11 +14,13 @@ from .snapshot.view import view
 
 __all__ = [
     "bundle",
+    "comparison_html",
     "declare",
     "has_front_end",
     "html",
     "lifetimes_html",
     "plan_html",
+    "runs_html",
     "search_html",
     "show",
     "show_declare",

@@ -16,6 +16,7 @@ from ...journal.declared import agree_to_code, agreed, declared_run, is_brought,
 from ...protocol import layout
 from ...protocol.cluster_commands import Evaluate, Logs, Move, Save, Stop
 from ...protocol.names import is_path
+from ...protocol.vm_events import TrainEvaluated
 from .. import commands
 from ..programs import fetch
 from ..shown import Log, displayed
@@ -178,6 +179,22 @@ class Run:
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         frame["steps_per_second"] = pandas.array(metrics.speeds(rows), dtype="float64")
         return frame.loc[:, columns]
+
+    def evaluations(self) -> pandas.DataFrame:
+        """All evaluations as a DataFrame, a row for each: step, time (UTC), and a column for each metric.
+
+        Steps that were made twice, because a parameter server's VM was lost, may be there twice.
+        """
+        import pandas
+
+        found = [each for each in self.cluster.events() if isinstance(each, TrainEvaluated) and each.run == self.name]
+        rows = [
+            {"step": each.step, "time": each.time, **dict.fromkeys(each.undefined), **each.metrics} for each in found
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        frame = pandas.DataFrame(rows, columns=names or ["step", "time"])
+        frame["time"] = pandas.to_datetime(frame["time"], utc=True)
+        return frame
 
     def tensorboard(self, folder: str | Path | None = None) -> Path:
         """Write the run's metrics and events for TensorBoard into `folder` (default: in the run's own), and return it.

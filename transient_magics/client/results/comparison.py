@@ -1,0 +1,126 @@
+"""Runs beside each other: how far each came, how good it became, and what that took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...journal import ClusterState, RunState, cost_between
+from ...protocol.objective import Objective
+from .. import text
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ..handles import Run
+
+COLUMNS = ("run", "cluster", "steps", "best", "loss", "hours", "dollars", "revocations", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated.
+
+    `hours` from its start on, by the clock of its bill; `dollars` are what its cluster cost meanwhile, whoever else
+    trained there, and `revocations` how many of its VMs were taken.
+    """
+
+    run: str
+    cluster: str
+    step: int
+    train_steps: int
+    metric: str
+    value: float | None
+    best_step: int | None
+    loss: float | None
+    hours: float
+    dollars: float
+    revocations: int
+    state: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As text, under COLUMNS."""
+        best = f"{self.metric} {text.number(self.value)} at {self.best_step:,}" if self.value is not None else "-"
+        steps = f"{self.step:,} of {self.train_steps:,}" if self.step < self.train_steps else f"{self.step:,}"
+        return (
+            self.run, self.cluster, steps, best, text.number(self.loss), f"{self.hours:.2f}",
+            text.money(self.dollars), str(self.revocations), self.state,
+        )  # fmt: skip
+
+
+class Runs(list["Run"]):
+    """Runs in a list, which shows itself as a table; `rows` has its figures, `frame` makes a DataFrame of them."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """A row for each run, as its journal says now."""
+        now = time.time()
+        return [row_of(run.cluster.state, run.state, now) for run in self]
+
+    def frame(self) -> pandas.DataFrame:
+        """The same as a DataFrame, a row for each run."""
+        import pandas
+
+        return pandas.DataFrame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])
+
+    def __repr__(self) -> str:
+        rows = [row.cells for row in self.rows]
+        return "\n".join(text.table(COLUMNS, rows)) if rows else "No run yet."
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+
+class Comparison(Runs):
+    """Runs whose losses and evaluations are drawn over each other, too, where there is a page to draw on."""
+
+
+def row_of(state: ClusterState, run: RunState, now: float) -> Row:
+    """The row of one run of the cluster in `state`."""
+    end = run.finished_at or state.ended_at or now
+    began = run.started_at or end
+    taken = [vm for vm in state.vms.values() if vm.state == "revoked" and began <= vm.ended_at <= end]
+    metric = judged_by(run)
+    best = best_of(run, metric)
+    return Row(
+        run=run.name,
+        cluster=state.name,
+        step=run.step,
+        train_steps=run.train_steps,
+        metric=metric.metric if metric else "",
+        value=best[1] if best else None,
+        best_step=best[0] if best else None,
+        loss=run.loss,
+        hours=state.clock.between(began, end) / 3600,
+        dollars=cost_between(state, began, end),
+        revocations=len(taken),
+        state="stopped" if text.was_stopped(run) else run.phase,
+    )
+
+
+def judged_by(run: RunState) -> Objective | None:
+    """What its evaluations are compared by: what it was declared with, else accuracy, else loss."""
+    if run.spec.objective:
+        return run.spec.objective
+    names: Sequence[str] = [name for _, _, metrics in run.evaluations for name in metrics]
+    return next((Objective.parse(name) for name in ("accuracy", "loss") if name in names), None)
+
+
+def best_of(run: RunState, objective: Objective | None) -> tuple[int, float] | None:
+    """Step and value of the best evaluation; None where there is none."""
+    best = (run.best.step, run.best.value) if run.best and run.spec.objective == objective else None
+    for step, value in evaluated(run, objective):
+        if objective and (best is None or objective.better(value, best[1])):
+            best = step, value
+    return best
+
+
+def evaluated(run: RunState, objective: Objective | None) -> list[tuple[int, float]]:
+    """Steps and values of its evaluations that have one."""
+    name = objective.metric if objective else ""
+    found = ((step, metrics.get(name)) for _, step, metrics in run.evaluations)
+    return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
