@@ -70,6 +70,8 @@ class Cloud:
         self.on_taken: Callable[[str], None] = lambda name: None
         """Called when a VM is told that it will be taken."""
         self.on_gone: Callable[[str], None] = lambda name: None
+        self.ended_at = 0.0
+        """When the latest VM met its own end, whatever the weather."""
 
     def stranger(self, name: str, zone: str, labels: dict[str, str]) -> None:
         """A VM of somebody else."""
@@ -171,7 +173,7 @@ class Cloud:
         seconds = chance.uniform(5, 40) + chance.uniform(0, weather.slow)
         if now >= ends_at:
             self.observer.breaks("limits passed", f"{vm} is made after the cluster's end")
-        self.clock.after(max(0.0, ends_at - now), lambda: self._vanish(made))  # its terminationTime
+        self.clock.after(max(0.0, ends_at - now), lambda: self._end(made))
         if spot and chance.random() < weather.taken_early:
             self.clock.after(seconds * chance.random(), lambda: self._vanish(made))
         self.clock.after(seconds, lambda: self._runs(made, vm))
@@ -187,6 +189,12 @@ class Cloud:
         awaited, vm.awaited = vm.awaited, []
         for each in awaited:
             each()
+
+    def _end(self, vm: Instance) -> None:
+        """Its terminationTime has come, which may be of a declaration that was resized since."""
+        if self.instances.get((vm.zone, vm.name)) is vm:
+            self.ended_at = self.clock.now
+        self._vanish(vm)
 
     def _vanish(self, vm: Instance) -> None:
         if self.instances.get((vm.zone, vm.name)) is not vm:

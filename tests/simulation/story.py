@@ -292,7 +292,10 @@ class Story:
         self.cloud.weather = Weather()
         self.pass_time(60)
         due = self.observer.settled_by(self.clock.now)
-        self.pass_time(due - self.clock.now + self.observer.grace + 450)
+        heals = self.observer.grace + 450
+        self.pass_time(due - self.clock.now + heals)
+        while not self.deleted_at and self.clock.now - self.cloud.ended_at < heals:
+            self.pass_time(heals)  # a VM met its own end, and is replaced as any that is lost
         missing = self.observer.missing()
         if missing:
             self.observer.breaks("not healed", f"{missing} are missing though nothing is in the way")
@@ -304,6 +307,8 @@ class Story:
         if hands and not missing and self.training and not self.training.over and not self.deleted_at:
             before = self.training.step
             self.pass_time(150)
+            if self.clock.now - self.cloud.ended_at < 150:
+                return
             moved = self.training.over or self.deleted_at or self.training.step > before
             trains = self.training.active or self.training.at_its_end
             if not moved or not (self.training.over or self.deleted_at or trains):
