@@ -46,9 +46,8 @@ from transient_magics.controller.runs import training
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
 from transient_magics.journal.follow import decode_lines
-from transient_magics.protocol import checks, events, names, vm_events
+from transient_magics.protocol import agent_commands, checks, events, messages, names, vm_events
 from transient_magics.remote import lines, transfer
-from transient_magics.runtime import protocol as messages
 from transient_magics.runtime.files import manifest
 from transient_magics.spec import ClusterSpec, WorkerGroup
 
@@ -78,9 +77,9 @@ READERS: tuple[Any, ...] = (
     transfer.Transfer._checked,
     errors.granted,
     errors.named,
-    messages.decode,
-    messages.named,
-    messages.Assignment.from_message,
+    messages.read,
+    agent_commands.read,
+    agent_commands.Assignment.from_dict,
     ClusterSpec.from_dict,
 )
 
@@ -147,8 +146,10 @@ def of_a_declaration(values: Any) -> None:
 
 
 def of_an_assignment(message: Any) -> None:
-    with contextlib.suppress(TransientError, ValueError):
-        assert NAME.fullmatch(messages.Assignment.from_message(messages.decode(json.dumps(message).encode())).run)
+    with contextlib.suppress(ValueError):
+        agent_commands.read(json.dumps({**message, "do": "assign"} if isinstance(message, dict) else message).encode())
+    with contextlib.suppress(ValueError):
+        assert NAME.fullmatch(agent_commands.Assignment.from_dict(message).run)
 
 
 def of_an_answer(answer: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import typing
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -51,8 +52,9 @@ def values_of(cls: type[Event]) -> some.SearchStrategy[dict[str, Any]]:
     }  # fmt: skip
     named = {"run": some.just("run-1"), "worker": some.just("worker-1"), "server": some.just("ps-0")}
     named |= {"name": some.just("worker-1"), "role": some.sampled_from(["ps", "worker"])}
-    named |= {"metrics": some.dictionaries(some.text("abc/", max_size=9), some.floats(-1e9, 1e9), max_size=3)}
-    named |= {"undefined": some.lists(some.text("abc/", max_size=9), max_size=3).map(tuple)}
+    some_names = some.text("abc/", max_size=9)
+    kinds[tuple[str, ...]] = some.lists(some_names, max_size=3).map(tuple)
+    kinds[Mapping[str, float]] = some.dictionaries(some_names, some.floats(-1e9, 1e9), max_size=3)
     own = [each.name for each in fields(cls) if each.name not in ("seq", "time")]
     return some.fixed_dictionaries({name: named[name] if name in named else kinds[hints[name]] for name in own})
 

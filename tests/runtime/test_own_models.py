@@ -151,9 +151,10 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
     best = max(evaluations, key=lambda each: each["metrics"]["accuracy"])
     told = story.events("train.best")
     assert [told[0]["step"], told[-1]["step"]] == [evaluations[0]["step"], best["step"]]
-    assert Checkpoints(shared_room.run_folder("ps-0", "keras") / "checkpoints").steps() == sorted(
-        {best["step"], finished["step"]}, reverse=True
-    )
+    kept = {*Checkpoints(shared_room.run_folder("ps-0", "keras") / "checkpoints").steps()}
+    assert {best["step"], finished["step"]} <= kept
+    assert kept - {finished["step"]} <= {each["step"] for each in told}, "one that was the best goes by the next save"
+    assert len(kept) <= 3
     assert metrics["accuracy"] > 0.9
     assert 0 < metrics["loss"] < 1
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))

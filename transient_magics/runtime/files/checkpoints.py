@@ -66,7 +66,7 @@ class Checkpoints:
         return sorted(self._folder.glob(f"model.ckpt-{step}.*"))
 
     def best(self) -> Best | None:
-        """The best of them, as whoever judged them wrote down; None where nobody did, or it is not here."""
+        """The best of them, as the file beside them says; None where there is none, or the checkpoint is not here."""
         try:
             found = checks.built(Best, checks.parsed_object((self._folder / BEST).read_bytes()))
         except (FileNotFoundError, ValueError):  # an unreadable one says nothing
