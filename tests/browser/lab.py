@@ -76,10 +76,14 @@ class Lab:
             wait_until="commit",
         )
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything.
+        # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything. On a busy machine
+        # a kernel takes its time, and another widget may be the current one until the notebook is made it.
         page.wait_for_function(
-            "() => globalThis.jupyterapp?.shell.currentWidget?.context?.sessionContext?"
-            ".session?.kernel?.status == 'idle'",
+            "() => { const book = [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].find("
+            "each => each.context?.sessionContext?.session?.kernel?.status == 'idle');"
+            " if (book) jupyterapp.shell.activateById(book.id);"
+            " return book !== undefined && jupyterapp.shell.currentWidget === book; }",
+            timeout=3 * PATIENCE,
         )
         self.command(page, "application:toggle-left-area")
         return page
