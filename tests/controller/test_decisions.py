@@ -137,6 +137,11 @@ def test_workers_that_wait_for_a_parameter_server_that_never_boots_are_not_paid_
     assert story.after(600).decisions() == [BeginDeletion("no parameter server for 20 min")]
     spec = story.state.spec
     assert spec
+    idle = workers(WorkerGroup("cpu", 1), project="mine", idle_seconds=600.0).after(500)
+    for server in ("ps-0", "ps-1"):
+        idle.happens(events.VmBootFailed(vm=server, reason="no network"))
+        idle.carry_out(idle.decisions()).carry_out(idle.decisions())
+    assert idle.after(100).decisions() == [DeleteVm("worker-0", "no run for 10 min")], "it was idle before"
     story.happens(events.ClusterResized(spec=spec.to_dict()))
     assert not story.state.stranded, "a resize has it tried again"
     assert [vm.vm for vm in requests(story.decisions())] == ["ps-2", "worker-2"]

@@ -91,7 +91,7 @@ class Story:
     def _wanted(self) -> dict[Slot, Wanted]:
         now, spec = self.clock.now, self._spec
         idle_from = max(self.ready_at, self.run_ended_at) if self.ready_at and not self._training else now
-        idle_from = self.observer.stranded_since or idle_from
+        idle_from = min(idle_from, self.observer.stranded_since or idle_from)
         if self.deleted_at or now >= self._ends_at or now - idle_from >= 2 * spec.idle_seconds:
             return {}
         if now - idle_from >= spec.idle_seconds:

@@ -201,8 +201,8 @@ def ending_words(state: ClusterState, now: float) -> str:
     if spec is None or state.phase in ("deleting", "deleted"):
         return ""
     said = []
-    if since := state.stranded_since or state.idle_since:
-        lacking = "without a parameter server" if state.stranded_since else "without a run"
+    if since := state.unused_since:
+        lacking = "without a parameter server" if state.active_run else "without a run"
         workers, all_of_it = since + spec.idle_seconds - now, since + spec.idle_end_seconds - now
         if workers > 0:
             said.append(f"{lacking}, the workers are deleted in {render_duration(workers)}")

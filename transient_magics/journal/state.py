@@ -229,6 +229,11 @@ class ClusterState:
         return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0) if self.stranded else 0.0
 
     @property
+    def unused_since(self) -> float:
+        """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has both."""
+        return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
+
+    @property
     def _servers(self) -> Iterable[VmState]:
         """The latest VM in each place of a parameter server."""
         return {vm.slot: vm for vm in self.vms.values() if vm.role == PARAMETER_SERVER}.values()

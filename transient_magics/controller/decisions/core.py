@@ -202,7 +202,7 @@ def _kept(state: ClusterState, places: list[Place]) -> list[Place]:
 
 def idle_seconds(situation: Situation) -> float:
     """Seconds for which the cluster has been ready without a run, or without a parameter server that it could have."""
-    since = situation.state.stranded_since or situation.state.idle_since
+    since = situation.state.unused_since
     return situation.now - since if since else 0.0
 
 
@@ -226,7 +226,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
 
 
 def _unused(state: ClusterState) -> str:
-    return "no parameter server" if state.stranded_since else "no run"
+    return "no parameter server" if state.active_run else "no run"
 
 
 def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> Iterator[DeleteVm]:
