@@ -10,10 +10,11 @@ from . import events, metrics
 from .clock import Clock
 from .cost import Bill, at_the_end, bill, cost_between
 from .events import Event, decode, encode
+from .folding import fold, replay
 from .follow import decode_lines, follow, read
 from .kept import KeptState, kept
 from .series import RunSeries
-from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, fold, replay, unknown_run
+from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, unknown_run
 from .steady import SteadyClock, now
 from .store import Journal
 

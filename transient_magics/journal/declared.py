@@ -26,7 +26,8 @@ from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, rend
 from . import events
 from .cost import at_the_end
 from .events import Event
-from .state import ClusterState, RunState, fold
+from .folding import fold
+from .state import ClusterState, RunState
 
 AGREED = "agreed.json"
 ATTACHED = "attached"

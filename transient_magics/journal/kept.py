@@ -7,8 +7,9 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+from .folding import replay
 from .follow import decode_lines
-from .state import ClusterState, replay
+from .state import ClusterState
 
 _HEAD_BYTES = 512
 

@@ -15,8 +15,8 @@ from typing import Self
 
 from ..errors import JournalError
 from .events import Event, encode
+from .folding import MOST_LOST
 from .follow import read
-from .state import MOST_LOST
 from .steady import now
 
 
