@@ -134,9 +134,18 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(run: client.Ru
     assert list(both.frame()["best_step"])[1] == 60
     drawn = panels.comparison_html(both)
     parsed = ElementTree.fromstring(drawn)
-    assert len(parsed.findall(".//svg")) == 2
-    assert "accuracy, evaluated, 0.5 to 0.75, steps 30 to 90" in drawn
+    assert len(parsed.findall(".//svg[@role='img']")) == 2
+    assert [each.text for each in parsed.findall(".//svg[@role='img']/text")[-1:]] == ["steps"], "the axis has a unit"
+    assert len(parsed.findall(".//tr/td/span/svg")) == 2, "the look of each run's curves stands beside its name"
+    cells = [[cell.text for cell in line] for line in parsed.findall(".//details//tr")]
+    assert cells == [["steps", "run-0", "run-1"], ["30", None, "0.5"], ["60", None, "0.75"], ["90", None, "0.625"]]
+    assert "accuracy of evaluations, 0.5 to 0.75, steps 30 to 90" in drawn
     assert ElementTree.fromstring(panels.runs_html(client.runs())).find(".//svg") is None
+    assert "Best" not in f"{both}{drawn}", "one run alone was evaluated"
+    happen(run, (80, events.TrainEvaluated(run="run-0", step=70, metrics={"accuracy": 0.875, "loss": 9.0})))
+    assert str(client.compare(*client.runs())).endswith("\nBest: run-0, accuracy 0.875 at step 70.")
+    parsed = ElementTree.fromstring(panels.comparison_html(both))
+    assert [each.text for each in parsed.findall(".//g/title")][-1] == "run-0: 0.875 at 70", "it is marked"
     with pytest.raises(DeclarationError, match="compare takes runs"):
         client.compare("run-1")  # type: ignore[arg-type]
 

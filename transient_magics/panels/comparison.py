@@ -2,59 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..client import Comparison, Runs
-from ..client.results.comparison import COLUMNS, evaluated, judged_by
-from .snapshot.chart import HEIGHT, WIDTH, overlaid
-from .snapshot.markup import COLOURS, FAINT, FONT, attribute, escape, row, table
+from ..client.results.comparison import COLUMNS, Row, best_row, best_words, evaluated, judged_by
+from ..journal import RunState
+from .snapshot.markup import FAINT, FONT, escape, row, table
+from .snapshot.overlay import LOOKS, Line, figure, sample, values
 
-_LINES = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "#8a63c9", "#2a9d9d")
-_MOST_DRAWN = 12
+_ACROSS = "steps"
 
 
 def runs_html(runs: Runs) -> str:
     """The table alone."""
-    return f"<div style='{FONT}'>{_table(runs, {})}</div>" if runs else "<div>No run yet.</div>"
+    return f"<div style='{FONT}'>{_table(runs.rows, {})}</div>" if runs else "<div>No run yet.</div>"
 
 
 def comparison_html(runs: Comparison) -> str:
-    """The table with a colour for each run, and the curves in these colours over the steps."""
-    drawn = [run.state for run in runs[:_MOST_DRAWN]]
-    colours = {number: _LINES[number % len(_LINES)] for number in range(len(drawn))}
-    losses = [[(step, loss) for _, step, loss, _ in run.series if loss is not None] for run in drawn]
-    charts = [overlaid("loss", losses)]
-    metrics = [metric for run in drawn if (metric := judged_by(run))]
-    if metrics:
-        charts.append(overlaid(f"{metrics[0].metric}, evaluated", [evaluated(run, metrics[0]) for run in drawn]))
-    more = len(runs) - len(drawn)
-    note = f"<div style='{FAINT}'>Drawn are the first {_MOST_DRAWN}.</div>" if more else ""
-    return f"<div style='{FONT}'>{_table(runs, colours)}{''.join(map(_chart, charts))}{note}</div>"
-
-
-def _table(runs: Runs, colours: Mapping[int, str]) -> str:
-    lines = [row(map(escape, COLUMNS), "th")]
-    for number, found in enumerate(runs.rows):
-        first, *rest = map(escape, found.cells)
-        dot = f"<span style='color:{colours[number]}'>●</span> " if number in colours else ""
-        lines.append(row([dot + first, *rest]))
-    return table(lines)
-
-
-def _chart(chart: Mapping[str, Any]) -> str:
-    paths: Sequence[str] = chart["paths"]
-    if not any(paths):
-        return ""
-    drawn = "".join(
-        f"<path d='{path}' fill='none' stroke='{_LINES[number % len(_LINES)]}' stroke-width='1.5' "
-        f"stroke-linecap='round'/>"
-        for number, path in enumerate(paths)
-        if path
-    )
-    said = f"{chart['title']}, {chart['low']} to {chart['high']}, steps {chart['first']} to {chart['last']}"
+    """The table with a look for each run, and the curves with these looks over the steps."""
+    rows = runs.rows
+    states = [run.state for run in runs[: len(LOOKS)]]
+    looks = list(zip(_names(rows), LOOKS, strict=False))
+    losses = [Line(name, _losses(run), look) for run, (name, look) in zip(states, looks, strict=True)]
+    charts = [("loss of training", losses)]
+    metric = next(filter(None, map(judged_by, states)), None)
+    if metric:
+        best = best_row(rows)
+        measured = [
+            Line(name, evaluated(run, metric), look, _marked(row) if row is best else None)
+            for run, row, (name, look) in zip(states, rows, looks, strict=False)
+        ]
+        charts.append((f"{metric.metric} of evaluations", measured))
+    drawn = "".join(figure(title, _ACROSS, lines) for title, lines in charts)
+    more = f"<div style='{FAINT}'>The curves are those of the first {len(LOOKS)} runs.</div>"
+    said = best_words(rows)
     return (
-        f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{2 * HEIGHT}' "
-        f"viewBox='0 0 {WIDTH} {HEIGHT}' preserveAspectRatio='none' role='img' aria-label='{attribute(said)}'>{drawn}"
-        f"</svg><br/><span style='{FAINT}'>{escape(said)}</span></span>"
+        f"<div style='{FONT};max-width:1040px'>{_table(rows, dict(enumerate(LOOKS)))}"
+        f"{f'<div>{escape(said)}</div>' if said else ''}{drawn}{more if len(runs) > len(LOOKS) else ''}"
+        f"{values(_ACROSS, charts[-1][1])}</div>"
     )
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Their names; with the clusters', where two are called the same."""
+    alone = len({row.run for row in rows}) == len(rows)
+    return [row.run if alone else f"{row.run} on {row.cluster}" for row in rows]
+
+
+def _losses(run: RunState) -> list[tuple[float, float]]:
+    return [(step, loss) for _, step, loss, _ in run.series if loss is not None and math.isfinite(loss)]
+
+
+def _marked(row: Row) -> tuple[float, float] | None:
+    return (row.best_step, row.value) if row.best_step is not None and row.value is not None else None
+
+
+def _table(rows: Sequence[Row], looks: Mapping[int, tuple[str, str]]) -> str:
+    lines = [row(map(escape, COLUMNS), "th")]
+    for number, found in enumerate(rows):
+        first, *rest = map(escape, found.cells)
+        look = f"{sample(looks[number])} " if number in looks else ""
+        lines.append(row([f"<span style='white-space:nowrap'>{look}{first}</span>", *rest]))
+    return table(lines)

@@ -15,6 +15,7 @@ from .. import client
 from ..errors import TransientError
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
 from .snapshot.markup import COLOURS, FAINT, FONT, escape, row, table
+from .snapshot.ticks import MANY, ticks
 
 if TYPE_CHECKING:
     from ..planner.plan import Plan
@@ -25,7 +26,6 @@ CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
 """What can be changed in the panel of a search."""
 WIDTH, HEIGHT = 460, 230
 _LEFT, _BOTTOM, _ROOM = 52, 30, 12
-_TICKS = 4
 
 
 def search_view(search: Search) -> dict[str, Any]:
@@ -162,14 +162,12 @@ class _Scale:
         return self.low <= value <= self.high
 
     def ticks(self, unit: float = 1.0) -> list[float]:
-        """About `_TICKS` values for labels, which are round when they are counted in `unit`."""
+        """About MANY values for labels, which are round when they are counted in `unit`."""
         low, high = self.low / unit, self.high / unit
         if self._log:
-            shares = [(index + 0.5) / _TICKS for index in range(_TICKS)]
+            shares = [(index + 0.5) / MANY for index in range(MANY)]
             return [float(f"{low * (high / low) ** share:.2g}") * unit for share in shares]
-        step = 10 ** math.floor(math.log10((high - low) / _TICKS))
-        step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= _TICKS + 1)
-        return [number * step * unit for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        return [value * unit for value in ticks(low, high)]
 
 
 def _axes(across: _Scale, up: _Scale) -> str:

@@ -22,7 +22,7 @@ COLUMNS = ("run", "cluster", "steps", "best", "loss", "hours", "dollars", "revoc
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated.
+    """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated; its `direction` is max or min.
 
     `hours` from its start on, by the clock of its bill; `dollars` are what its cluster cost meanwhile, whoever else
     trained there, and `revocations` how many of its VMs were taken.
@@ -33,6 +33,7 @@ class Row:
     step: int
     train_steps: int
     metric: str
+    direction: str
     value: float | None
     best_step: int | None
     loss: float | None
@@ -78,6 +79,27 @@ class Runs(list["Run"]):
 class Comparison(Runs):
     """Runs whose losses and evaluations are drawn over each other, too, where there is a page to draw on."""
 
+    def __repr__(self) -> str:
+        return "\n".join(filter(None, [super().__repr__(), best_words(self.rows)]))
+
+
+def best_row(rows: Sequence[Row]) -> Row | None:
+    """The best of several that are judged by the same metric, which is that of the first that was evaluated."""
+    measured = [row for row in rows if row.value is not None]
+    alike = [row for row in measured if (row.metric, row.direction) == (measured[0].metric, measured[0].direction)]
+    if len(alike) < 2:
+        return None
+    return (max if alike[0].direction == "max" else min)(alike, key=lambda row: row.value or 0.0)
+
+
+def best_words(rows: Sequence[Row]) -> str:
+    """`Best: run-2, accuracy 0.96 at step 600.`; empty where there is none."""
+    best = best_row(rows)
+    if best is None:
+        return ""
+    where = f" on {best.cluster}" if sum(row.run == best.run for row in rows) > 1 else ""
+    return f"Best: {best.run}{where}, {best.metric} {text.number(best.value)} at step {best.best_step:,}."
+
 
 def row_of(state: ClusterState, run: RunState, now: float) -> Row:
     """The row of one run of the cluster in `state`."""
@@ -92,6 +114,7 @@ def row_of(state: ClusterState, run: RunState, now: float) -> Row:
         step=run.step,
         train_steps=run.train_steps,
         metric=metric.metric if metric else "",
+        direction=metric.direction if metric else "",
         value=best[1] if best else None,
         best_step=best[0] if best else None,
         loss=run.loss,

@@ -40,23 +40,9 @@ def chart(
     return {"title": title, "path": path, "marks": inside, "low": _short(low), "high": _short(high)}
 
 
-def overlaid(title: str, lines: Sequence[Sequence[tuple[float, float]]]) -> dict[str, object]:
-    """A chart of several lines on the same axes, each of (place, value) points; a `path` for each, empty where a line
-    has no point."""
-    points = [point for line in lines for point in line]
-    if not points:
-        return {"title": title, "paths": [""] * len(lines), "first": "", "last": "", "low": "", "high": ""}
-    (first, last), (low, high) = ((min(each), max(each)) for each in zip(*points, strict=True))
-    width, height = (last - first) or 1.0, (high - low) or 1.0
-
-    def path(line: Sequence[tuple[float, float]]) -> str:
-        drawn = [each for thin in _thin(line, len(line)) for each in thin]
-        places = (((x - first) / width * WIDTH, HEIGHT - 2 - (y - low) / height * (HEIGHT - 4)) for x, y in drawn)
-        ends = "h0" if len(drawn) == 1 else ""
-        return "M" + "L".join(f"{x:.0f} {y:.1f}" for x, y in places) + ends if drawn else ""
-
-    ends = {"first": f"{first:,.0f}", "last": f"{last:,.0f}", "low": _short(low), "high": _short(high)}
-    return {"title": title, "paths": [path(line) for line in lines], **ends}
+def thinned(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The line in fewer points, where it has many."""
+    return [each for thin in _thin(line, len(line)) for each in thin]
 
 
 def _thin(points: Sequence[tuple[float, float | None]], many: int) -> list[list[tuple[float, float]]]:
