@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Result,
         Run,
         Runs,
+        Study,
+        Trial,
         Weather,
         attach,
         build_image,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         preview,
         run,
         runs,
+        study,
         sweep,
         train,
     )
@@ -58,6 +61,8 @@ __all__ = [
     "Result",
     "Run",
     "Runs",
+    "Study",
+    "Trial",
     "Weather",
     "__version__",
     "attach",
@@ -75,6 +80,7 @@ __all__ = [
     "preview",
     "run",
     "runs",
+    "study",
     "sweep",
     "train",
 ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal import Bill, ClusterState, RunState, VmState, at_the_end, bill, cost_between
+from transient_magics.journal import Bill, ClusterState, RunState, VmState, at_the_end, bill, cost_between, run_costs
 from transient_magics.journal.clock import Clock
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
@@ -206,3 +206,45 @@ def test_times_side_by_side_cost_what_they_do_together_and_no_more_than_the_bill
     both = cost_between(state, first, middle) + cost_between(state, middle, last)
     assert both == pytest.approx(cost_between(state, first, last))
     assert 0 <= cost_between(state, 0, last) <= bill(state, last).total + 1e-9
+
+
+_MOMENTS = st.floats(NOW - 3 * HOUR, NOW)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.sampled_from(["run-1", "run-2", "run-3"]), _MOMENTS, _MOMENTS), max_size=6
+    ),
+    st.booleans(),
+)
+def test_what_runs_cost_is_never_less_than_nothing_and_sums_to_the_bill(
+    spans: list[tuple[int, str, float, float]], fast: bool
+) -> None:
+    tenures: dict[str, tuple[tuple[int, float, float], ...]] = {}
+    for slot, run, begin, end in spans:
+        tenures[run] = (*tenures.get(run, ()), (slot, *sorted((begin, end))))
+    state = cluster(
+        vm("ps-0", role="ps", accelerator="", provisioning_model="standard", hourly=0.125),
+        vm("worker-0", traffic_bytes=GIB, zone=FAR),
+        vm("worker-1", slot=1, state="revoked", ended_at=NOW - HOUR),
+        vm("worker-2", slot=1, running_at=NOW - HOUR / 2),
+        tenures=tenures,
+        **({"clock": FAST} if fast else {}),
+    )
+    costs = run_costs(state, NOW)
+    assert all(dollars >= 0 for dollars in costs.values())
+    assert not costs or sum(costs.values()) == pytest.approx(bill(state, NOW).total)
+
+
+def test_a_run_costs_its_workers_and_by_their_time_its_share_of_all_else() -> None:
+    state = cluster(
+        vm("ps-0", role="ps", accelerator="", provisioning_model="standard", hourly=0.125),
+        vm("worker-0"),
+        vm("worker-1", slot=1),
+        tenures={"run-1": ((0, NOW - 2 * HOUR, NOW - HOUR),)},
+        leases={0: "run-2", 1: "run-2"},
+        leased_at={0: NOW - HOUR, 1: NOW - HOUR},
+    )
+    # One worker's hour against two; the server's two hours and the hour in which worker-1 idled are what is divided.
+    assert run_costs(state, NOW) == pytest.approx({"run-1": 0.25 + 0.5 / 3, "run-2": 0.5 + 1.0 / 3})
+    assert run_costs(cluster(vm()), NOW) == {}

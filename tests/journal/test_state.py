@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.journal import ClusterState, Event, KeptState, bill, cost_between, decode, encode, events, replay
+from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 SPEC = ClusterSpec(
@@ -291,3 +293,37 @@ def test_a_kept_state_reads_what_is_new_and_notices_another_journal(tmp_path: Pa
     path.unlink()
     path.write_bytes(encode(other) + b"".join(encode(replace(event, seq=event.seq + 1)) for event in history))
     assert len(state.read().vms) == 9
+
+
+def test_a_study_is_its_trials_and_the_best_of_those_that_are_complete() -> None:
+    run = RunSpec("lr", 100)
+    spec = StudySpec("lr", run, "min loss", space=parse_space("lr=0.1,0.2,0.3"), trials=3, sampler="grid")
+    history: list[Event] = [events.StudyDeclared(study="lr", spec=spec.to_dict())]
+    for trial, (state, value) in enumerate([("complete", 0.5), ("pruned", 0.1), ("complete", 0.4), ("failed", None)]):
+        history.append(
+            events.StudyAsked(study="lr", trial=trial, params={"lr": 0.1 * (trial + 1)}, runs=(f"lr-{trial}",))
+        )
+        if trial == 2:
+            history.append(events.StudyEnded(study="lr", time=SECOND))
+            assert not replay(numbered(history)).studies["lr"].over
+            history.append(events.StudyExtended(study="lr", trials=2))
+        history.append(events.StudyTold(study="lr", trial=trial, state=state, value=value))  # type: ignore[arg-type]
+    twice = events.StudyTold(study="lr", trial=0, state="failed")
+    out_of_turn = events.StudyAsked(study="lr", trial=9, params={}, runs=())
+    state = replay(numbered([*history, twice, out_of_turn, events.StudyEnded(study="lr", reason="x", time=SECOND)]))
+    study = state.studies["lr"]
+    assert (study.wanted, list(study.trials), study.over, study.reason) == (5, [0, 1, 2, 3], True, "x")
+    assert state.passed_over == 2
+    assert study.best
+    assert (study.best.number, study.best.params) == (2, {"lr": pytest.approx(0.3)})
+
+
+def test_a_run_is_known_to_have_had_a_worker_from_its_lease_to_its_end() -> None:
+    leased = [
+        events.ClusterLeased(ports={"a": 0}, workers={"0": "a", "1": "a"}, time=1 * SECOND),
+        events.ClusterLeased(ports={"a": 0, "b": 1}, workers={"0": "a", "1": "b"}, time=3 * SECOND),
+        events.ClusterLeased(ports={"b": 1}, workers={"1": "b"}, time=6 * SECOND),
+    ]
+    state = replay(numbered(list(leased)))
+    assert state.tenures == {"a": ((1, 1.0, 3.0), (0, 1.0, 6.0))}
+    assert (state.leases, state.leased_at) == ({1: "b"}, {1: 3.0})

@@ -155,6 +155,13 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Ping(), {"do": "ping"}),
     (cluster_commands.read, cluster_commands.Train(run="run-1"), {"do": "train", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1"}),
+    (cluster_commands.read, cluster_commands.Study(study="lr"), {"do": "study", "study": "lr"}),
+    (cluster_commands.read, cluster_commands.StopStudy(study="lr"), {"do": "stop study", "study": "lr"}),
+    (
+        cluster_commands.read,
+        cluster_commands.ExtendStudy(study="lr", trials=5),
+        {"do": "extend study", "study": "lr", "trials": 5},
+    ),
     (cluster_commands.read, cluster_commands.Move(run="run-3"), {"do": "move", "run": "run-3", "before": ""}),
     (cluster_commands.read, cluster_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),

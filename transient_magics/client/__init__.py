@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .checkup import Diagnosis, doctor
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
-    from .finding import attach, cluster, clusters, compare, run, runs
+    from .finding import attach, cluster, clusters, compare, run, runs, study
     from .folders import unreadable
     from .following.follower import Follower, follower
-    from .handles import Best, Cluster, Result, Run
+    from .handles import Best, Cluster, Result, Run, Study, Trial
     from .launching import declare
     from .planning.lifetimes import Lifetimes, lifetimes
     from .planning.plans import plan
@@ -32,10 +32,10 @@ _HOMES = {
     "checkup": ("Diagnosis", "doctor"),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
-    "finding": ("attach", "cluster", "clusters", "compare", "run", "runs"),
+    "finding": ("attach", "cluster", "clusters", "compare", "run", "runs", "study"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
-    "handles": ("Best", "Cluster", "Result", "Run"),
+    "handles": ("Best", "Cluster", "Result", "Run", "Study", "Trial"),
     "launching": ("declare",),
     "planning.lifetimes": ("Lifetimes", "lifetimes"),
     "planning.plans": ("plan",),
@@ -66,7 +66,9 @@ __all__ = [
     "Result",
     "Run",
     "Runs",
+    "Study",
     "Sweep",
+    "Trial",
     "Weather",
     "attach",
     "build_image",
@@ -86,6 +88,7 @@ __all__ = [
     "run",
     "runs",
     "specify",
+    "study",
     "sweep",
     "train",
     "unreadable",

@@ -1,4 +1,4 @@
-"""Finding clusters and runs of this machine, and clusters that another machine declared."""
+"""Finding clusters, runs and studies of this machine, and clusters that another machine declared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import ClusterError, DeclarationError
 from ..protocol import layout
 from ..spec import parse_name
 from . import commands, folders
-from .handles import Cluster, Run
+from .handles import Cluster, Run, Study
 from .programs import ask
 from .results.comparison import Comparison, Runs
 
@@ -61,6 +61,17 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
         if (name in found) if name else found:
             return each.run(name)
     raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}")
+
+
+def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:
+    """The study called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
+    if cluster is not None:
+        return _cluster(cluster).study(name)
+    for each in reversed(clusters(all=True)):
+        found = each.state.studies
+        if (name in found) if name else found:
+            return each.study(name)
+    raise ClusterError(f"There is no study{f' {name}' if name else ' yet'}")
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs:

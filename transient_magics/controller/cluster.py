@@ -19,7 +19,22 @@ from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsEr
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from ..protocol import agent_commands, layout
-from ..protocol.cluster_commands import Command, Delete, Evaluate, Logs, Move, Ping, Resize, Revoke, Save, Stop, Train
+from ..protocol.cluster_commands import (
+    Command,
+    Delete,
+    Evaluate,
+    ExtendStudy,
+    Logs,
+    Move,
+    Ping,
+    Resize,
+    Revoke,
+    Save,
+    Stop,
+    StopStudy,
+    Study,
+    Train,
+)
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import WORKER, ClusterSpec, run_store
 from ..version import VERSION
@@ -396,6 +411,8 @@ class Controller:
                 await self._stop_run(command.run)
             case Move():
                 self._move_run(command.run, command.before)
+            case Study() | StopStudy() | ExtendStudy():
+                raise ClusterError(f"The controller of {self._declared.name} carries out no studies yet")
             case Save():
                 await self._ask_chief(agent_commands.Save(run=command.run))
             case Evaluate():

@@ -8,7 +8,7 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a jour
 
 from . import events, metrics
 from .clock import Clock
-from .cost import Bill, at_the_end, bill, cost_between
+from .cost import Bill, at_the_end, bill, cost_between, run_costs
 from .events import Event, decode, encode
 from .folding import fold, replay
 from .follow import decode_lines, follow, read
@@ -17,6 +17,7 @@ from .series import RunSeries
 from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, unknown_run
 from .steady import SteadyClock, now
 from .store import Journal
+from .studies import StudyState, TrialState
 
 __all__ = [
     "MOST_FAILED_BOOTS",
@@ -29,6 +30,8 @@ __all__ = [
     "RunSeries",
     "RunState",
     "SteadyClock",
+    "StudyState",
+    "TrialState",
     "VmState",
     "WorkerState",
     "at_the_end",
@@ -46,5 +49,6 @@ __all__ = [
     "now",
     "read",
     "replay",
+    "run_costs",
     "unknown_run",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec import ClusterSpec, price_kind
+from ..spec import WORKER, ClusterSpec, price_kind
 from .state import ClusterState, VmState
 
 _GIB = 2**30
@@ -91,6 +91,46 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
         return state.clock.between(since, until) / 3600 * vm.hourly if since < until else 0.0
 
     return sum(dollars(vm) for vm in state.vms.values() if vm.running_at)
+
+
+def run_costs(state: ClusterState, now: float) -> dict[str, float]:
+    """What each run has cost until `now`, in US dollars: together they are the cluster's bill.
+
+    A run has the cost of its workers' VMs, by the time for which it had them. All else that the cluster costs
+    (parameter servers, starting, idle and lost time, what crosses zones) is divided by the time that each run had
+    workers. Nothing as long as no run has had any.
+    """
+    had: dict[str, float] = {}
+    own: dict[str, float] = {}
+    whole = bill(state, now)
+    tenures = _tenures(state, now)
+    for vm in state.vms.values():
+        begin, end = _started_at(vm), _stopped_at(vm, now) or now
+        if vm.role != WORKER or not begin or end <= begin:
+            continue
+        times: dict[str, float] = {}
+        for run, since, until in tenures.get(vm.slot, ()):
+            if (seconds := state.clock.between(max(begin, since), min(end, until))) > 0:
+                times[run] = times.get(run, 0.0) + seconds
+        among = max(state.clock.between(begin, end), sum(times.values()))
+        for run, seconds in times.items():
+            had[run] = had.get(run, 0.0) + seconds
+            own[run] = own.get(run, 0.0) + whole.by_vm[vm.name] * seconds / among
+    left, together = whole.total - sum(own.values()), sum(had.values())
+    return {run: own[run] + left * seconds / together for run, seconds in had.items()}
+
+
+def _tenures(state: ClusterState, now: float) -> dict[int, list[tuple[str, float, float]]]:
+    """By slot: which runs had its worker, from when to when."""
+    found: dict[int, list[tuple[str, float, float]]] = {}
+    for run, spans in state.tenures.items():
+        for slot, begin, end in spans:
+            found.setdefault(slot, []).append((run, begin, end))
+    for slot, run in state.leases.items():
+        known = state.runs.get(run)
+        end = known.finished_at if known and known.over else now
+        found.setdefault(slot, []).append((run, state.leased_at.get(slot, end), end))
+    return found
 
 
 def _billed(state: ClusterState, vm: VmState, now: float) -> float:

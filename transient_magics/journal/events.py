@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from ..errors import JournalError
 from ..protocol import events as known
-from ..protocol.checks import Amount, Count, Name, NameOrNone, clipped, within
+from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
@@ -288,6 +288,58 @@ class TrainMoved(Event):
 
     run: Name
     before: NameOrNone = ""
+
+
+@_event("study.declared")
+class StudyDeclared(Event):
+    """The user asked for this study. `spec` is StudySpec.to_dict()."""
+
+    study: Name
+    spec: Mapping[str, Any]
+
+
+@_event("study.asked")
+class StudyAsked(Event):
+    """The study's next trial: its number, from 0 on, the values of its parameters, and the runs that train it."""
+
+    study: Name
+    trial: Count
+    params: Mapping[str, int | float | str]
+    runs: tuple[Name, ...]
+
+
+@_event("study.told")
+class StudyTold(Event):
+    """How a trial ended. `value` is that of the study's objective, of several runs their mean; None: there is none.
+
+    A trial whose runs were stopped by the user is `stopped`, one that the pruner ended `pruned`. `reason`: why it has
+    no value, a clause.
+    """
+
+    study: Name
+    trial: Count
+    state: Literal["complete", "pruned", "failed", "stopped"]
+    value: float | None = None
+    reason: str = ""
+
+
+@_event("study.extended")
+class StudyExtended(Event):
+    """The user wants so many `trials` more, also of a study that had ended."""
+
+    study: Name
+    trials: Annotated[int, at_least(1)]
+
+
+@_event("study.ended")
+class StudyEnded(Event):
+    """The study asks for no further trial; `reason` is a clause, empty where all of them are done.
+
+    Those that still train are stopped then, and told.
+    """
+
+    study: Name
+    reason: str = ""
 
 
 @_event("cluster.leased")

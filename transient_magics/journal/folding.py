@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 from ..errors import JournalError, TransientError
 from ..protocol import checks
 from ..protocol.run import RunSpec
+from ..protocol.study import StudySpec
 from ..spec import ClusterSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
 from .state import ClusterState, RunState, VmState, WorkerState, unknown_run
+from .studies import StudyState, TrialState
 
 MOST_LOST = 1_000_000
 """So many events may be missing before the next one: numbers that others choose must leave room for ours."""
@@ -60,7 +62,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     return _changed(state, seq=max(event.seq, state.seq), recent=recent)
 
 
-_Value = TypeVar("_Value", ClusterState, VmState, RunState)
+_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState)
 
 
 def _changed(value: _Value, /, **changes: Any) -> _Value:
@@ -443,10 +445,59 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
     )
 
 
+def _with_study(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
+    return _changed(state, studies={**state.studies, name: _changed(state.studies[name], **changes)})
+
+
+@_rule(e.StudyDeclared)
+def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
+    spec = StudySpec.from_dict({**event.spec, "name": event.study})
+    study = StudyState(event.study, spec, spec.trials, declared_at=event.at)
+    return _changed(state, studies={**state.studies, event.study: study})
+
+
+@_rule(e.StudyAsked)
+def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
+    study = state.studies[event.study]
+    if event.trial != len(study.trials):
+        raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
+    trial = TrialState(event.trial, dict(event.params), event.runs, asked_at=event.at)
+    return _with_study(state, event.study, trials={**study.trials, event.trial: trial})
+
+
+@_rule(e.StudyTold)
+def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
+    trials = state.studies[event.study].trials
+    if trials[event.trial].told:
+        raise ValueError(f"trial {event.trial} was told before")
+    told = _changed(trials[event.trial], state=event.state, value=event.value, reason=event.reason, told_at=event.at)
+    return _with_study(state, event.study, trials={**trials, event.trial: told})
+
+
+@_rule(e.StudyExtended)
+def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
+    study = state.studies[event.study]
+    return _with_study(state, event.study, wanted=study.wanted + event.trials, ended_at=0.0, reason="")
+
+
+@_rule(e.StudyEnded)
+def _(state: ClusterState, event: e.StudyEnded) -> ClusterState:
+    return _with_study(state, event.study, ended_at=event.at, reason=event.reason)
+
+
 @_rule(e.ClusterLeased)
 def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
     workers = {int(slot): run for slot, run in event.workers.items()}
-    return _changed(state, ports=dict(event.ports), leases=workers, held=dict(event.held))
+    since, tenures = {}, dict(state.tenures)
+    for slot, run in state.leases.items():
+        if workers.get(slot) == run:
+            since[slot] = state.leased_at.get(slot, event.at)
+        elif begin := state.leased_at.get(slot):
+            tenures[run] = (*tenures.get(run, ()), (slot, begin, event.at))
+    since = {slot: since.get(slot, event.at) for slot in workers}
+    return _changed(
+        state, ports=dict(event.ports), leases=workers, leased_at=since, tenures=tenures, held=dict(event.held)
+    )
 
 
 @_rule(e.ControllerMoved)

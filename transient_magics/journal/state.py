@@ -11,6 +11,7 @@ from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
+from .studies import StudyState
 
 MOST_FAILED_BOOTS = 2
 """VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
@@ -157,6 +158,7 @@ class ClusterState:
     reason: str = ""
     vms: dict[str, VmState] = field(default_factory=dict)
     runs: dict[str, RunState] = field(default_factory=dict)
+    studies: dict[str, StudyState] = field(default_factory=dict)
     failed_boots: Mapping[str, int] = field(default_factory=dict)
     """By `boot_key`: how many VMs in a row did not boot."""
     unfit: Mapping[str, int] = field(default_factory=dict)
@@ -169,6 +171,10 @@ class ClusterState:
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict)
     """The run that has the worker in a slot, whichever VM is there."""
+    leased_at: Mapping[int, float] = field(default_factory=dict)
+    """Since when."""
+    tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(default_factory=dict)
+    """By run: the slots that it had, from when to when, in seconds since 1970; what it has now is in `leases`."""
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
     order: tuple[str, ...] = ()

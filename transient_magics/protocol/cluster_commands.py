@@ -7,10 +7,10 @@ its parts (`errors.told`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from . import messages
-from .checks import Amount, Count, Name, NameOrNone
+from .checks import Amount, Count, Name, NameOrNone, at_least
 from .messages import Message, message
 
 
@@ -31,6 +31,28 @@ class Stop(Message):
     """End the run where it stands, with a last checkpoint."""
 
     run: Name
+
+
+@message("study")
+class Study(Message):
+    """Carry out the study whose declaration is in the cluster's folder."""
+
+    study: Name
+
+
+@message("stop study")
+class StopStudy(Message):
+    """Ask for no further trial of the study, and end those that train, each with a last checkpoint."""
+
+    study: Name
+
+
+@message("extend study")
+class ExtendStudy(Message):
+    """Have so many `trials` more, also of a study that has ended."""
+
+    study: Name
+    trials: Annotated[int, at_least(1)]
 
 
 @message("move")
@@ -86,7 +108,9 @@ class Logs(Message):
     lines: Count = 200
 
 
-Command = Ping | Train | Stop | Move | Save | Evaluate | Delete | Revoke | Resize | Logs
+Command = (
+    Ping | Train | Stop | Study | StopStudy | ExtendStudy | Move | Save | Evaluate | Delete | Revoke | Resize | Logs
+)
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(Command)
 
 

@@ -13,6 +13,7 @@ JOURNAL = "journal.jsonl"
 KEY = "key"
 """The SSH key of the cluster's VMs; the public one is beside it."""
 RUNS = "runs"
+STUDIES = "studies"
 CONTROLLER_LOG = "controller.log"
 
 # In the folder of a run, wherever that is.
@@ -30,6 +31,9 @@ EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
+
+# In the folder of a study, which has the cell and what goes with it as that of a run has them.
+STUDY = "study.json"
 
 # In the home folder of a VM's user.
 ON_VM = "transient"

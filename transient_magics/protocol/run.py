@@ -6,16 +6,28 @@ each other, `contradiction`.
 
 from __future__ import annotations
 
+import keyword
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, Self
 
 from . import checks
-from .checks import Amount, Count, Name, at_least, within
+from .checks import Amount, Count, Name, NameOrNone, at_least, within
 from .objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
+Value = int | float | str
+"""Of a parameter."""
+
+
+def parameter_name(text: str) -> str:
+    """A check: a name under which a cell can read a value. Raises ValueError."""
+    if not text.isidentifier() or not text.isascii() or len(text) > 60:
+        raise ValueError(f"'{text:.40}' is no name that a cell can read")
+    if keyword.iskeyword(text) or text.startswith("__"):
+        raise ValueError(f"'{text}' is one of Python's own names")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,10 @@ class RunSpec:
 
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
     evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
+
+    `params`: values that a model of the cell's own reads by their names.
+
+    Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it by `judged_by`.
 
     Judging: the checkpoint of the best evaluation by `keep_best` stays too, and the run ends under the condition
     `stop_when` (objective.py); empty: neither.
@@ -94,6 +110,11 @@ class RunSpec:
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
+    params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict)
+    study: NameOrNone = ""
+    trial: Count = 0
+    repeat: Count = 0
+    judged_by: Annotated[str, objective_or_none] = ""
     resume: str | None = None
     pace_seconds: Amount | None = None
     notice_seconds: Amount = 30.0

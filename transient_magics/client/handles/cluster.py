@@ -14,10 +14,12 @@ from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read,
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...protocol import layout
 from ...protocol.cluster_commands import Delete, Logs, Resize, Revoke
+from ...protocol.names import is_name
 from .. import commands
 from ..following.follower import follower
 from ..shown import Log, displayed
 from .run import Run
+from .study import Study
 
 if TYPE_CHECKING:
     from ..project.weather import Weather
@@ -174,6 +176,16 @@ class Cluster:
             fix = f"There are: {', '.join(runs)}." if runs else ""
             raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}", fix=fix)
         return Run(chosen, self)
+
+    def study(self, name: str | None = None) -> Study:
+        """The study called `name`, else the latest one. Raises ClusterError where there is none."""
+        studies = self.state.studies
+        chosen = name or next(reversed(studies), None)
+        declared = self.directory / layout.STUDIES / (name or "") / layout.STUDY
+        if chosen is None or (name and name not in studies and not (is_name(name) and declared.exists())):
+            fix = f"There are: {', '.join(studies)}." if studies else ""
+            raise ClusterError(f"{self.name} has no study{f' {name}' if name else ' yet'}", fix=fix)
+        return Study(chosen, self)
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.state.phase}>"

@@ -1,0 +1,110 @@
+"""What a study may be: spaces that are read as they are written, and one sentence for each that cannot be meant."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.study import Dimension, StudySpec, parse_space
+
+NUMBERS = st.floats(-1e15, 1e15, allow_nan=False).map(lambda value: value + 0.0)
+WORDS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
+
+
+@st.composite
+def dimensions(draw: st.DrawFn, name: str) -> Dimension:
+    kind = draw(st.sampled_from(["choice", "float", "log", "int"]))
+    if kind == "choice":
+        values = st.integers(-99, 99) | NUMBERS | WORDS
+        return Dimension(name, "choice", tuple(draw(st.lists(values, min_size=1, max_size=5, unique=True))))
+    numbers = {"float": NUMBERS, "log": st.floats(1e-9, 1e9), "int": st.integers(-99, 99).map(float)}[kind]
+    low, high = sorted(draw(st.lists(numbers, min_size=2, max_size=2, unique=True)))
+    return Dimension(name, kind, (), low, high)  # type: ignore[arg-type]
+
+
+def why_refused(text: str) -> str:
+    try:
+        parse_space(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@given(st.lists(st.sampled_from(["lr", "batch_size", "units", "rate"]), min_size=1, unique=True), st.data())
+def test_a_space_is_read_as_it_is_written(names: list[str], data: st.DataObject) -> None:
+    space = tuple(data.draw(dimensions(name)) for name in names)
+    assert parse_space(" ".join(map(str, space))) == space
+
+
+@given(st.text(max_size=40))
+def test_no_text_of_a_space_is_answered_with_anything_but_a_sentence(text: str) -> None:
+    if said := why_refused(text):
+        assert "\n" not in said
+        assert len(said) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is nothing to try"),
+        ("lr", "'lr' names no values: write name=a,b,c, or name=low:high with :log or :int behind it"),
+        ("lr=", "'lr=' names no values"),
+        ("lr=0.1,,0.2", "lr: between two commas stands no value"),
+        ("lr=0.1:0.01", "lr: the range is empty: 0.1 is not below 0.01"),
+        ("lr=0:1:log", "lr: a logarithm needs a range above zero, and 0.0 is not"),
+        ("lr=1:2:lgo", "lr: a range cannot be 'lgo'"),
+        ("lr=a:b", "lr: 'a:b' is no range"),
+        ("units=1.5:8:int", "units: a range of whole numbers begins and ends with one"),
+        ("lr=1,1.0", "lr: 1.0 is there twice"),
+        ("lr=1,2 lr=3,4", "lr is there twice"),
+        ("lr=1e999:2", "1e999 is too large"),
+        ("import=1,2", "'import' is one of Python's own names"),
+        ("learning-rate=1,2", "'learning-rate' is no name that a cell can read"),
+    ],
+)
+def test_a_space_that_cannot_be_meant_is_refused_in_one_sentence(text: str, said: str) -> None:
+    assert why_refused(text).startswith(said)
+
+
+def study(**more: Any) -> StudySpec:
+    run = RunSpec("lr", 100, **{"token": "secret", **more.pop("run", {})})
+    given = {"space": parse_space("lr=1e-3:1e-1:log units=16,32"), "trials": 8, "sampler": "random", **more}
+    return StudySpec("lr", run, "max accuracy", **given)
+
+
+def test_a_study_is_read_back_as_it_was_written_without_the_token_of_a_run() -> None:
+    written = json.loads(json.dumps(study(max_cost=2.0).to_dict()))
+    assert "secret" not in json.dumps(written)
+    assert StudySpec.from_dict(written) == study(max_cost=2.0, run={"token": ""})
+
+
+def test_the_runs_of_a_trial_have_its_values_and_seeds_of_their_own() -> None:
+    of_a_cell = study(repeat=2, seed=7).run_of(3, 1, {"lr": 0.01, "units": 16})
+    assert (of_a_cell.name, of_a_cell.study, of_a_cell.trial, of_a_cell.repeat) == ("lr-3-1", "lr", 3, 1)
+    assert (of_a_cell.params, of_a_cell.hparams, of_a_cell.seed) == ({"lr": 0.01, "units": 16}, "", 8)
+    registered = study(run={"model": "resnet", "hparams": "batch_size=8"}).run_of(0, 0, {"lr": 0.01, "units": 16})
+    assert (registered.name, registered.hparams, registered.seed) == ("lr-0", "batch_size=8,lr=0.01,units=16", None)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"sampler": "grid"}, "sampler: grid needs choices or whole numbers, and lr is a range"),
+        ({"sampler": "none"}, "sampler: none takes no --over"),
+        ({"space": ()}, "sampler: random needs values to try"),
+        ({"space": (), "sampler": "none"}, "trials: without --over there is one point"),
+        ({"repeat": 3, "pruner": "median", "run": {"eval_steps": 10}}, "pruner: median cannot end some runs"),
+        ({"pruner": "hyperband"}, "pruner: hyperband needs evaluations before the end"),
+        ({"pruner": "median", "run": {"eval_steps": 100}}, "pruner: median needs an --eval-every below --train-steps"),
+        ({"run": {"params": {"lr": 1}}}, "over: lr is given by --param, too"),
+    ],
+)
+def test_what_of_a_study_excludes_each_other_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        study(**more)

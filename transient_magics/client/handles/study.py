@@ -1,0 +1,150 @@
+"""The handle of a study."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ClusterError, TrainingError
+from ...journal import ClusterState, StudyState, TrialState, now, run_costs
+from ...protocol import layout
+from ...protocol.cluster_commands import ExtendStudy, StopStudy
+from ...protocol.run import Value
+from .. import commands
+from .run import Run
+
+if TYPE_CHECKING:
+    import pandas
+
+    from .cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a study. `state`: running, complete, pruned, failed, stopped; `value` is that of the objective."""
+
+    number: int
+    params: Mapping[str, Value]
+    state: str
+    value: float | None
+    runs: tuple[Run, ...]
+    reason: str = ""
+
+
+class Study:
+    """One study of one cluster: trials that differ in their parameters."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.cluster = cluster
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the study's declaration and cell."""
+        return self.cluster.directory / layout.STUDIES / self.name
+
+    @property
+    def state(self) -> StudyState:
+        """What the journal says now. Raises ClusterError until the controller has heard of the study."""
+        found = self.cluster.state.studies.get(self.name)
+        if found is None:
+            raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
+        return found
+
+    def trials(self) -> pandas.DataFrame:
+        """All trials as a DataFrame, a row for each.
+
+        Columns: trial, state, value (of the objective, of several runs their mean), a column for each parameter, runs
+        (their names), steps (of all of them), seconds (from when it was asked for to its end), dollars (its VMs' time
+        and its share of all else that the cluster costs, by the time of workers), best (of all so far), reason (why it
+        has no value).
+        """
+        import pandas
+
+        state = self.cluster.state
+        study, costs = self.state, run_costs(state, now())
+        best = study.best
+        rows = [
+            {
+                "trial": trial.number, "state": trial.state, "value": trial.value, **trial.params,
+                "runs": list(trial.runs), "steps": sum(state.runs[run].step for run in trial.runs if run in state.runs),
+                "seconds": (trial.told_at or now()) - trial.asked_at,
+                "dollars": sum(costs.get(run, 0.0) for run in trial.runs),
+                "best": best is not None and best.number == trial.number, "reason": trial.reason,
+            }
+            for trial in study.trials.values()
+        ]  # fmt: skip
+        names = [each.name for each in study.spec.space]
+        columns = ["trial", "state", "value", *names, "runs", "steps", "seconds", "dollars", "best", "reason"]
+        frame = pandas.DataFrame(rows, columns=columns)
+        frame["value"] = frame["value"].astype("float64")
+        return frame
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the complete trials so far; None before the first."""
+        found = self.state.best
+        return self._trial(found) if found else None
+
+    def trial(self, number: int) -> Trial:
+        """The trial of that number. Raises ClusterError where there is none yet."""
+        found = self.state.trials.get(number)
+        if found is None:
+            raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
+        return self._trial(found)
+
+    def cost(self) -> float:
+        """What its trials have cost so far, in US dollars: their VMs' time, and their share of all else, as `trials`
+        has it."""
+        state = self.cluster.state
+        costs = run_costs(state, now())
+        return sum(costs.get(run, 0.0) for trial in self.state.trials.values() for run in trial.runs)
+
+    def wait(self, timeout: float | None = None) -> Trial | None:
+        """Block until the study is over; its best trial, or None where none was complete.
+
+        Raises TrainingError after `timeout` seconds, or where the study ended early without any complete trial.
+        Interrupting the wait changes nothing: the study goes on.
+        """
+
+        def over(state: ClusterState) -> bool:
+            study = state.studies.get(self.name)
+            return state.over or (study is not None and study.over)
+
+        state = self.cluster.follow(over, timeout)
+        if state is None:
+            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
+        study = state.studies.get(self.name)
+        if study is None:
+            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
+        if study.best is None and study.reason:
+            raise TrainingError(f"{self.name} ended without a complete trial: {study.reason}", where=self.cluster.name)
+        return self.best
+
+    def __await__(self) -> Generator[Any, None, Trial | None]:
+        """`await study`: like `wait`, while the notebook's loop goes on."""
+        return asyncio.to_thread(self.wait).__await__()
+
+    def extend(self, trials: int) -> None:
+        """Have so many trials more, also of a study that has ended. Raises ClusterError."""
+        if trials < 1:
+            raise ClusterError(f"A study is extended by one trial at least, not by {trials}")
+        commands.send(self.cluster.directory, ExtendStudy(study=self.name, trials=trials))
+
+    def stop(self) -> None:
+        """Have no further trial, and end those that train, each with a last checkpoint. What is done is kept."""
+        commands.send(self.cluster.directory, StopStudy(study=self.name))
+
+    def _trial(self, state: TrialState) -> Trial:
+        runs = tuple(Run(name, self.cluster) for name in state.runs)
+        return Trial(state.number, state.params, state.state, state.value, runs, state.reason)
+
+    def __repr__(self) -> str:
+        study = self.cluster.state.studies.get(self.name)
+        if study is None:
+            return f"<Study {self.name} on {self.cluster.name}: declared>"
+        told = sum(trial.told for trial in study.trials.values())
+        return f"<Study {self.name} on {self.cluster.name}: {told} of {study.wanted} trials>"

@@ -1,0 +1,72 @@
+"""What the events of a journal add up to, of studies: their trials, how each ended, and which one is the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..protocol.run import Value
+from ..protocol.study import StudySpec
+
+
+@dataclass(frozen=True, slots=True)
+class TrialState:
+    """One trial. `state`: running (asked, not told), complete, pruned, failed, stopped. Times in seconds since 1970."""
+
+    number: int
+    params: Mapping[str, Value]
+    runs: tuple[str, ...]
+    asked_at: float = 0.0
+    state: str = "running"
+    value: float | None = None
+    """Of the study's objective; of one that was pruned its last one."""
+    reason: str = ""
+    """Why it has no value, or was ended, a clause."""
+    told_at: float = 0.0
+
+    @property
+    def told(self) -> bool:
+        """Whether it has ended."""
+        return self.state != "running"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyState:
+    """One study. `wanted`: how many trials it is to have, with those by which it was extended."""
+
+    name: str
+    spec: StudySpec
+    wanted: int
+    declared_at: float = 0.0
+    trials: Mapping[int, TrialState] = field(default_factory=dict)
+    ended_at: float = 0.0
+    """When it asked for its last trial, or was ended; 0: it goes on."""
+    reason: str = ""
+    """Why it ended before all trials were done, a clause."""
+
+    @property
+    def ended(self) -> bool:
+        """It asks for no further trial."""
+        return self.ended_at > 0
+
+    @property
+    def over(self) -> bool:
+        """It has ended, and all of its trials have."""
+        return self.ended and not self.running
+
+    @property
+    def running(self) -> list[TrialState]:
+        """The trials that have not ended."""
+        return [trial for trial in self.trials.values() if not trial.told]
+
+    @property
+    def best(self) -> TrialState | None:
+        """The first of the complete trials that no other is better than."""
+        found = None
+        for trial in self.trials.values():
+            if trial.state != "complete" or trial.value is None or math.isnan(trial.value):
+                continue
+            if found is None or found.value is None or self.spec.goal.better(trial.value, found.value):
+                found = trial
+        return found

@@ -1,0 +1,230 @@
+"""What is declared of a study: which values are tried (`--over`), how many times, and how the next ones are chosen.
+
+One record for whoever declares it and for the controller that carries it out, as JSON in `study.json`. The text of a
+space is read here and has one written form, which `str` gives and is read again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+from . import checks
+from .checks import Amount, Count, Name, at_least, within
+from .names import LONGEST_NAME
+from .objective import Objective, objective_or_none
+from .run import RunSpec, Value, parameter_name
+
+MOST_TRIALS, MOST_REPEATS = 1000, 100
+LONGEST_STUDY = LONGEST_NAME - len("-999-99")
+"""Of a study's name: its runs are called after it."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_FORMS = "write name=a,b,c, or name=low:high with :log or :int behind it"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One parameter and the values that it may take: one of `choices`, or from `low` to `high`, both among them.
+
+    `kind`: `choice`; `float`, evenly; `log`, evenly in its logarithm; `int`, whole numbers.
+    """
+
+    name: Annotated[str, parameter_name]
+    kind: Literal["choice", "float", "log", "int"]
+    choices: tuple[Value, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+    def __post_init__(self) -> None:
+        if why := self._wrong():
+            raise ValueError(f"{self.name}: {why}")
+
+    def _wrong(self) -> str:
+        if self.kind == "choice":
+            if not self.choices:
+                return "there is nothing to choose from"
+            twice = next((each for place, each in enumerate(self.choices) if each in self.choices[:place]), None)
+            return f"{twice} is there twice" if twice is not None else ""
+        if self.choices:
+            return "a range has no choices"
+        if not self.low < self.high:
+            return f"the range is empty: {_shown(self.low)} is not below {_shown(self.high)}"
+        if self.kind == "log" and self.low <= 0:
+            return f"a logarithm needs a range above zero, and {_shown(self.low)} is not"
+        if self.kind == "int" and not (self.low.is_integer() and self.high.is_integer()):
+            return "a range of whole numbers begins and ends with one"
+        return ""
+
+    def __str__(self) -> str:
+        if self.kind == "choice":
+            return f"{self.name}={','.join(map(_shown, self.choices))}"
+        if self.kind == "int":
+            return f"{self.name}={self.low:.0f}:{self.high:.0f}:int"
+        ends = f"{self.name}={_shown(self.low)}:{_shown(self.high)}"
+        return ends if self.kind == "float" else f"{ends}:{self.kind}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says what is wrong."""
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if not equals or not name or not values:
+            raise ValueError(f"'{text:.40}' names no values: {_FORMS}")
+        parameter_name(name)
+        parts = [part.strip() for part in values.split(",")]
+        if ":" not in values or len(parts) > 1:
+            if "" in parts:
+                raise ValueError(f"{name}: between two commas stands no value")
+            return cls(name, "choice", tuple(map(parse_value, parts)))
+        low, high, *how = (part.strip() for part in values.split(":"))
+        if not all(_NUMBER.fullmatch(each) for each in (low, high)) or len(how) > 1:
+            raise ValueError(f"{name}: '{values:.40}' is no range: {_FORMS}")
+        if how and how[0] not in ("log", "int"):
+            raise ValueError(f"{name}: a range cannot be '{how[0]:.20}': {_FORMS}")
+        return cls(name, typing.cast(Any, how[0] if how else "float"), (), _finite(low), _finite(high))
+
+
+@dataclass(frozen=True, slots=True)
+class StudySpec:
+    """A declared study: `trials` points of the `space`, each trained by `repeat` runs like `run`.
+
+    `run` is the declaration of its runs, but for what says which trial they are of (`run_of`); its name is the study's.
+    `sampler` chooses the points (none: there is one, without parameters), `pruner` ends trials that will not be the
+    best. The trials are judged by `objective`. From `seed` follow the points and the seeds of the runs.
+
+    Limits: `max_cost` in US dollars, `max_hours` (on the emulated clock, where that is faster), and the seconds without
+    a step after which a trial counts as one that hangs (`give_up_seconds`). `name` has 33 characters at most.
+    """
+
+    name: Name
+    run: RunSpec
+    objective: Annotated[str, objective_or_none]
+    space: tuple[Dimension, ...] = ()
+    trials: Annotated[int, within(1, MOST_TRIALS)] = 1
+    sampler: Literal["none", "grid", "random", "tpe", "gp"] = "none"
+    pruner: Literal["none", "median", "hyperband"] = "none"
+    repeat: Annotated[int, within(1, MOST_REPEATS)] = 1
+    seed: Annotated[int, within(0, 2**31 - 1)] = 0
+    workers: Annotated[int, at_least(1)] = 1
+    max_cost: Amount | None = None
+    max_hours: Amount | None = None
+    give_up_seconds: Amount = 900.0
+    declared_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        if why := contradiction(self):
+            raise ValueError(why)
+
+    @property
+    def goal(self) -> Objective:
+        """By what the trials are judged."""
+        return Objective.parse(self.objective)
+
+    @property
+    def points(self) -> int:
+        """How many different points there are; 0: more than can be counted."""
+        if any(each.kind in ("float", "log") for each in self.space):
+            return 0
+        return math.prod(
+            len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1 for each in self.space
+        )
+
+    def run_name(self, trial: Count, repeat: Count = 0) -> str:
+        """What the run of a trial is called, of several its `repeat`-th."""
+        return f"{self.name}-{trial}-{repeat}" if self.repeat > 1 else f"{self.name}-{trial}"
+
+    def run_names(self, trial: Count) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(self.run_name(trial, repeat) for repeat in range(self.repeat))
+
+    def run_of(self, trial: Count, repeat: Count, params: Mapping[str, Value]) -> RunSpec:
+        """The declaration of a run of a trial, with its own seed; its token is the controller's to give.
+
+        A model of Tensor2Tensor has the parameters as overrides of its hyper-parameters, behind those that the run
+        has; a cell reads them by name.
+        """
+        overrides = ",".join(f"{name}={_shown(value)}" for name, value in params.items()) if self.run.model else ""
+        return replace(
+            self.run, name=self.run_name(trial, repeat), study=self.name, trial=trial, repeat=repeat,
+            params={**self.run.params, **params}, hparams=",".join(filter(None, (self.run.hparams, overrides))),
+            judged_by=self.objective, least_workers=self.workers, most_workers=self.workers, workers=self.workers,
+            seed=self._seed(trial, repeat),
+        )  # fmt: skip
+
+    def _seed(self, trial: int, repeat: int) -> int | None:
+        """Repeats differ in their seeds alone, which are the same in each trial."""
+        if self.repeat > 1:
+            return (self.seed + repeat) % 2**31
+        return self.run.seed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, without the token of a run; `from_dict` reads them back as an equal spec."""
+        return {**asdict(self), "run": self.run.without_token()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field that is wrong."""
+        return checks.built(cls, values)
+
+
+def parse_space(text: str) -> tuple[Dimension, ...]:
+    """The dimensions of a space, by blanks. Raises ValueError, a clause that says what is wrong."""
+    found: dict[str, Dimension] = {}
+    for part in re.sub(r"\s*([=,:])\s*", r"\1", text).split():
+        dimension = Dimension.parse(part)
+        if dimension.name in found:
+            raise ValueError(f"{dimension.name} is there twice")
+        found[dimension.name] = dimension
+    if not found:
+        raise ValueError(f"there is nothing to try: {_FORMS}")
+    return tuple(found.values())
+
+
+def parse_value(text: str) -> Value:
+    """A whole number, a number, or else the text itself. Raises ValueError for a number without end."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return _finite(text) if _NUMBER.fullmatch(text) else text
+
+
+def contradiction(spec: StudySpec) -> str:
+    """What of a study excludes each other, in a clause with what to do; else nothing."""
+    if len(spec.name) > LONGEST_STUDY:
+        return f"name: '{spec.name}' is longer than {LONGEST_STUDY} characters, and its runs are called after it"
+    if not spec.objective:
+        return "objective: a study needs one, as max accuracy"
+    if spec.space and spec.sampler == "none":
+        return "sampler: none takes no --over; choose from grid, random, tpe, gp"
+    if not spec.space and spec.sampler != "none":
+        return f"sampler: {spec.sampler} needs values to try (--over)"
+    if not spec.space and spec.trials > 1:
+        return "trials: without --over there is one point; --repeat says how often it is trained"
+    if both := {each.name for each in spec.space} & {*spec.run.params}:
+        return f"over: {min(both)} is given by --param, too"
+    if spec.sampler == "grid" and not spec.points:
+        free = next(each.name for each in spec.space if each.kind in ("float", "log"))
+        return f"sampler: grid needs choices or whole numbers, and {free} is a range; choose random or tpe"
+    if spec.repeat > 1 and spec.pruner != "none":
+        return f"pruner: {spec.pruner} cannot end some runs of a point that --repeat asks for"
+    if spec.pruner != "none" and not spec.run.eval_steps:
+        return f"pruner: {spec.pruner} needs evaluations before the end (--eval-every STEPS)"
+    if spec.pruner != "none" and (spec.run.eval_steps or 0) >= spec.run.train_steps:
+        return f"pruner: {spec.pruner} needs an --eval-every below --train-steps"
+    return ""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or abs(value) >= 2**63:
+        raise ValueError(f"{text:.40} is too large")
+    return value
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return f"{value:.1f}"
+    return str(value)
