@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from ..spec import ClusterSpec
 log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 1.0
+_QUIET_SECONDS = 3.0
+"""Without a failure, until there is room again: a VM that could not be asked for is asked for every second."""
 _EARLIER = "an earlier controller"
 """The source of what was the trouble when this one began; whether it still is one, this one finds out."""
 
@@ -32,6 +35,7 @@ class Recorder:
         self.changed = asyncio.Event()
         self._journal = journal
         self._kept: collections.deque[Event] = collections.deque()
+        self._failed = 0.0  # the moment of the last failure
         self._troubles = {(_EARLIER, ""): state.trouble}
 
     @property
@@ -56,21 +60,30 @@ class Recorder:
         except JournalError as error:
             log.error("%s; it is not written: %r", error, event)
             return False
-        try:
-            if self._kept:
-                raise JournalError("Earlier events wait to be written")
-            self._journal.append(event)
-        except JournalError as error:
-            self._troubles["journal", ""] = str(error)
+        if not self._written(event):
             if isinstance(event, events.VmRequested):
                 return False
-            log.error("%s; %s is kept", error, event.kind)
+            log.error("%s; %s is kept", self._troubles["journal", ""], event.kind)
             event = replace(event, seq=0)
             state = replace(state, seq=self.state.seq)
             self._kept.append(event)
         self.state = state
         self.changed.set()
         return True
+
+    def _written(self, event: Event) -> bool:
+        """Append; not before what is kept already, of which it was said why."""
+        if self._kept:
+            return False
+        try:
+            self._journal.append(event)
+        except JournalError as error:
+            self._cannot(error)
+            return False
+        return True
+
+    def _cannot(self, error: JournalError | OSError) -> None:
+        self._troubles["journal", ""], self._failed = str(error), time.monotonic()
 
     def note(self, source: str, what: str, *, run: str = "") -> None:
         """Say that `source` (of a run) has a trouble, in one sentence, or none any more (empty)."""
@@ -103,7 +116,8 @@ class Recorder:
                     synced = self._journal.seq
                     await asyncio.to_thread(self._journal.sync)
             except (JournalError, OSError) as error:
-                self._troubles["journal", ""] = str(error)
+                self._cannot(error)
             else:
-                if self._troubles.pop(("journal", ""), ""):
+                quiet = time.monotonic() - self._failed > _QUIET_SECONDS
+                if quiet and self._troubles.pop(("journal", ""), ""):
                     self.changed.set()

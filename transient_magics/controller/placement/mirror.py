@@ -16,6 +16,7 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from ...errors import (
 from ...journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
 from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
 from ...protocol import layout
+from ...protocol.checks import LONGEST_LINE
 from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Train
 from ...remote import Connection, follow_across
 from ...runtime.files.manifest import split
@@ -63,6 +65,7 @@ _CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is 
 _LOOK_SECONDS = 10.0
 _PATIENCE = 120.0
 _ANSWER_SECONDS = 20.0
+_ROOM_SECONDS = 2.0
 
 
 class Mirror:
@@ -80,6 +83,8 @@ class Mirror:
         self._connected = asyncio.Event()
         self._to_end = _read(directory / TO_END)
         self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
+        self._no_room: dict[str, str] = {}
+        """What cannot be written here now, and why, in one sentence."""
         self._parted = ""
         """That the VM has lost the end of its journal, in one sentence."""
         self._tasks: Tasks
@@ -97,20 +102,16 @@ class Mirror:
                     elif await self._go_on():
                         return
                 except* (TransientError, OSError) as group:
-                    self._trouble = self._explained(group.exceptions[0])
+                    self._trouble = f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}"
                     self._silent_since = self._silent_since or time.monotonic()
                     log.warning("%s", self._trouble)
                 pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(pause)
 
-    def _explained(self, error: Exception) -> str:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return f"The journal cannot be copied to this machine: {error.strerror}"
-        return f"The controller on {self._vm.name} cannot be reached: {error}"
-
     @property
     def _known_trouble(self) -> str:
-        return self._trouble or self._trouble_there or self._state.trouble or self._parted
+        no_room = next(iter(self._no_room.values()), "")
+        return self._trouble or no_room or self._trouble_there or self._state.trouble or self._parted
 
     # When nobody is there
 
@@ -172,7 +173,7 @@ class Mirror:
         store = cluster_store(self._spec)
         if not store or not self._access.storage:
             return
-        self._cut_torn_line()
+        _cut_torn_line(self._journal)
         bucket, path = split(store)
         name, whole = f"{path}{layout.JOURNAL}", self._journal.with_name(f".{layout.JOURNAL}.whole")
         try:
@@ -203,7 +204,7 @@ class Mirror:
                 async with asyncio.TaskGroup() as group:
                     self._tasks = Tasks(group, lambda: None, lambda key, what: log.warning("%s: %s", key, what))
                     self._tasks.do("controller", lambda: self._look_after(seat))
-                    following = group.create_task(self._follow_journal(connection))
+                    following = group.create_task(self._with_room("journal", lambda: self._follow_journal(connection)))
                     for run in self._state.runs.values():
                         self._have_run(run.name)
                         if run.phase == "running":
@@ -272,9 +273,31 @@ class Mirror:
 
     # What it writes
 
+    def _do(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.do(what, lambda: self._with_room(what, work))
+
+    async def _with_room(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work, and again while there is no room for what it writes: commands are passed on meanwhile."""
+        try:
+            while True:
+                try:
+                    return await work()
+                except OSError as error:
+                    if error.errno not in _NO_ROOM:
+                        raise
+                    self._no_room[what] = f"The {what} cannot be copied to this machine: {error.strerror}"
+                    log.warning("%s", self._no_room[what])
+                await asyncio.sleep(_ROOM_SECONDS)
+        finally:
+            self._no_room.pop(what, None)
+
+    def _append(self, what: str, path: Path, lines: bytes) -> None:
+        metrics.append(path, lines)
+        self._no_room.pop(what, None)
+
     async def _follow_journal(self, connection: Connection) -> None:
         """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
-        self._cut_torn_line()
+        _cut_torn_line(self._journal)
         there = f"{Seat.folder(self._state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
@@ -327,7 +350,7 @@ class Mirror:
         if _is_forged(line):
             log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
             line = _as_copied(line)
-        metrics.append(self._journal, line + b"\n")
+        self._append("journal", self._journal, line + b"\n")
         try:
             event = decode(line)
             self._state = fold(self._state, event)
@@ -343,8 +366,8 @@ class Mirror:
             case events.TrainStarted():
                 self._follow_metrics(event.run)
             case events.TrainFinished() | events.TrainFailed():
-                self._tasks.cancel(f"metrics {event.run}")
-                self._tasks.do(f"results {event.run}", lambda: self._bring_results(event.run))
+                self._tasks.cancel(f"progress of {event.run}")
+                self._do(f"result of {event.run}", lambda: self._bring_results(event.run))
 
     def _have_run(self, run: str) -> None:
         """The folder of a run that another machine declared."""
@@ -355,21 +378,23 @@ class Mirror:
             await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", folder)
 
         if not (folder / layout.RUN).exists():
-            self._tasks.do(f"run {run}", bring)
+            self._do(f"folder of {run}", bring)
 
     def _follow_metrics(self, run: str) -> None:
-        path = run_folder(self._directory, run) / layout.METRICS
+        path, what = run_folder(self._directory, run) / layout.METRICS, f"progress of {run}"
 
         async def follow() -> None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if path.exists():
+                _cut_torn_line(path)
             size = path.stat().st_size if path.exists() else 0
             there = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}/{path.name}"
             async for offset, line in follow_across(self._live, there, size, most=MOST_METRICS):
                 if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
-                    metrics.append(path, line + b"\n")
+                    self._append(what, path, line + b"\n")
                     size = offset
 
-        self._tasks.do(f"metrics {run}", follow)
+        self._do(what, follow)
 
     async def _bring_results(self, run: str) -> None:
         """The run's own files as they are at its end; its checkpoints are in the bucket."""
@@ -379,10 +404,13 @@ class Mirror:
                 await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
         await thin_metrics(run_folder(self._directory, run))
 
-    def _cut_torn_line(self) -> None:
-        """An earlier mirror may have been killed while it wrote."""
-        content = self._journal.read_bytes()
-        os.truncate(self._journal, content.rfind(b"\n") + 1)
+
+def _cut_torn_line(path: Path) -> None:
+    """An earlier mirror may have been killed while it wrote, and a full disk may have taken the begin of a line."""
+    with path.open("rb+") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
+        file.seek(begin)
+        file.truncate(begin + file.read().rfind(b"\n") + 1)
 
 
 def _read(path: Path) -> str:
