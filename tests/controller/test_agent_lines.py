@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -14,15 +15,18 @@ from typing import Any, cast
 import pytest
 
 from transient_magics.client.text import event_words
+from transient_magics.cloud import Vm
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, Situation, decide
 from transient_magics.controller.metering import Metering
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.vms import fleet as vms_fleet
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.boots import Boots
 from transient_magics.controller.vms.fleet import Fleet
+from transient_magics.controller.vms.link import Link
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
@@ -164,6 +168,22 @@ def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(clust
             if isinstance(decision, DeleteVm) and "still there" in decision.reason:
                 fleet.delete(recorder.state.vms[decision.vm], decision.reason)
         assert ("delete worker-0" in asked) == (model == "spot")
+
+
+@pytest.mark.parametrize(("answers", "patience", "told"), [(False, 60.0, True), (True, 60.0, False), (True, 0.0, True)])
+async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_believed(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, patience: float, told: bool
+) -> None:
+    """It knows the moment. Both show it at once, and who is seen first is chance."""
+    monkeypatch.setattr(vms_fleet, "_TELL_SECONDS", patience)
+    taken = Vm("one-worker-0", AWAY, "1", "STOPPING", "10.0.0.1", "", {}, None, preemptible=True, last_start=None)
+    with in_charge(cluster) as controller:
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, lambda: None, lambda *_: None)
+            fleet = Fleet(cluster, controller._recorder, cast(Access, None), tasks, lambda *_: None)
+            fleet._links["worker-0"] = cast(Link, SimpleNamespace(answering=answers))
+            fleet._compare({"worker-0": taken}, 0.0, {})
+        assert (controller._recorder.state.vms["worker-0"].state == "leaving") == told
 
 
 def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> None:

@@ -52,6 +52,8 @@ _SILENCE = (
     "way to them that is closed (SSH out of this machine's network, or its address in --ssh-from)"
 )
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
+_TELL_SECONDS = 4.0
+"""For a VM that answers to tell of its notice, which Compute Engine shows at the same moment: until the next poll."""
 
 
 class Fleet:
@@ -75,6 +77,8 @@ class Fleet:
         self._links: dict[str, Link] = {}
         self._silence = Silence()
         self._suspicion = asyncio.Event()
+        self._stopping: dict[str, float] = {}
+        """Since when VMs are seen to be taken away."""
         self._login = Login(recorder)
         self._boots = Boots(recorder, access, tasks)
 
@@ -393,7 +397,7 @@ class Fleet:
             if not vm.running_at:
                 self._resume_request(vm)
             elif seen and seen.status == "STOPPING":
-                if vm.state != "leaving" and vm.provisioning_model != "standard":
+                if vm.state != "leaving" and vm.provisioning_model != "standard" and self._tells_nothing(vm.name):
                     self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
             elif vm.running_at < asked and (seen is None or seen.status in _GONE):
                 signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._silence else "api"
@@ -407,6 +411,11 @@ class Fleet:
                 continue
             if name not in self._tasks and f"delete {name}" not in self._tasks:
                 self._tasks.do(f"remove {name}", self._remover(name, vm))
+
+    def _tells_nothing(self, name: str) -> bool:
+        """Whether the VM itself, which knows the moment of its notice, cannot tell it or has had the time to."""
+        since = self._stopping.setdefault(name, time.monotonic())
+        return name not in self.answering or time.monotonic() - since >= _TELL_SECONDS
 
     def _charge(self, found: Mapping[str, Vm]) -> bool:
         """Record that VMs run which were given up before they did: they are paid for until they are deleted.
