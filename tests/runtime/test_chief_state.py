@@ -357,6 +357,7 @@ def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.StepSeen(7))
     assert events.Save() in story(events.EvaluationAsked())
+    assert story(events.EvaluationAsked()) == [], "it is being saved"
     assert events.Evaluate(7) in story(events.SaveDone(7, "checkpoints/model.ckpt-7", 0.1, 10))
     story(events.EvaluationDone(7, {"accuracy": 0.5}, batches=3, examples=300, complete=False, undefined=("loss",)))
     assert story.emitted("train.evaluated")[0] == {
@@ -419,6 +420,19 @@ def test_the_end_during_a_save_and_an_evaluation_still_evaluates_the_last_checkp
     story(events.SaveDone(95, "checkpoints/model.ckpt-95", 0.1, 10))
     story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
     assert events.Evaluate(100) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
+    assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
+
+
+def test_the_end_waits_for_the_save_in_progress_and_saves_the_last_steps_once():
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story(events.StepSeen(100))
+    story(events.Leaving(1, "finished"))
+    assert story(events.Tick(), after=6) == [], "the first checkpoint is being written"
+    assert events.Save() in story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    assert events.Evaluate(100) in story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
+    assert story(events.Tick(), after=6) == [], "it is there; what is left is to evaluate it"
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
 
@@ -663,6 +677,15 @@ def test_the_parameter_server_that_is_busiest_is_told_by_name():
         story(events.Tick(), after=0)
     (slow,) = story.emitted("train.slow")
     assert (slow["bottleneck"], slow["server"]) == ("parameter server", "ps-1")
+
+
+def test_a_replacement_beside_whom_it_replaces_makes_no_mini_batch_larger():
+    story = Story(batching="static", workers=1)
+    story(events.Prepared(0, batch=32))
+    for connection in (1, 2):
+        story(events.Joined(connection, f"worker-{connection}"))
+        sizes = batches(story(events.Stepping(connection, 2.0, speed=1.0)))
+    assert [size.size for size in sizes.values()] == [16, 16]
 
 
 def test_a_restarted_chief_repeats_the_sizes():
