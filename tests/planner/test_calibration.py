@@ -44,6 +44,24 @@ def test_hours_that_are_left_keep_within_their_interval(calibration: ModuleType,
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(trials)} == {}
 
 
+def test_plans_of_other_clusters_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
+    """Than those that trained: also where servers limit them that nobody saw at their limit, and with two GPUs."""
+    few = trials // 4
+    rows = calibration.others(few, 300, lambda _: None)
+    assert len(rows) == 14
+    assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(few)} == {}
+
+
+def test_lines_over_batches_keep_within_their_interval_or_say_that_it_is_a_guess(
+    calibration: ModuleType, trials: int
+) -> None:
+    rows = calibration.lines(trials, lambda _: None)
+    told = {name: share(row) for name, row in rows.items() if not name.endswith("a guess")}
+    assert len(rows) - len(told) == 4
+    few = [len(row.held) for row in rows.values()]
+    assert {name: held for name, held in told.items() if held < 0.9 - lost(min(few))} == {}
+
+
 def test_hours_to_a_target_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     rows = calibration.targets(trials, 300, lambda _: None)
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(trials) - 0.05} == {}

@@ -190,12 +190,22 @@ def planned(spec: str = "", **more: Any) -> Any:
 
 
 def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None:
-    for workers in (1, 2, 4):
+    trained("demo-1", 1)
+    for spec, why in (("k80", "one run that got there does not tell how others differ"),
+                      ("k80x2", "no run tells what as many workers need")):  # fmt: skip
+        said = f"90 % intervals that are a guess ({why}), counted from the request."
+        assert said in str(planned(spec))
+        assert said in panels.plan_html(planned(spec))
+    unseen = planned(gpus=("k80",), zone=("us-central1-a",))
+    for shown in (str(unseen), panels.search_html(unseen)):
+        assert "90 % intervals that are a guess (these runs do not tell what other numbers of workers need)" in shown
+    for workers in (2, 4):
         trained(f"demo-{workers}", workers)
     three, two = planned("k80x3"), planned("k80x2")
     assert isinstance(three, Plan)
     assert three.train_steps == pytest.approx(examples(96) / 32, rel=0.05)
     assert two.train_steps == pytest.approx(examples(64) / 32, rel=0.05)
+    assert "guess" not in str(three)
     line = next(line for line in str(three).splitlines() if "R²" in line)
     assert line.startswith(
         "Steps to accuracy>=0.9: a line through 3 runs, over the noise of their gradients (global batches of 32 to"

@@ -10,15 +10,20 @@ import numpy as np
 import pytest
 
 from tests.panels import stories
+from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, fold, replay
-from transient_magics.planner.choices import immortal
+from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, forecast
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Observation, Record, record
+from transient_magics.planner.plan import make_plan
+from transient_magics.planner.speeds.speed import service_by_size
+from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.planner.store import ModelStore
 from transient_magics.planner.words import ending_words
+from transient_magics.spec import parse_groups
 
 BEGAN = 1_000_000.0
 
@@ -91,7 +96,7 @@ def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> Non
     assert workload.step("k80").source == "measured in 2 runs"
     assert (workload.batch_size, workload.join_seconds, workload.parameters) == (32, pytest.approx(12), 20_162)
     assert not workload.step("t4").measured
-    assert not any("guess" in note for note in workload.notes)
+    assert not workload.guess
     assert ModelStore("resnet", "other", directory=tmp_path).records() == {}
     store.path.write_text("{")
     with pytest.raises(PlanError, match="Delete that file"):
@@ -110,11 +115,31 @@ def test_a_plan_says_what_few_stretches_do_not_tell(
     seen = [Observation(each, 1, 2.0 * each["k80"] + 4.6 * each.get("p100", 0), 60.0) for each in stretches]
     store.learn("demo/run-1@1", Record(tuple(seen), parameters=1))
     workload = store.workload("run-1")
-    assert any(note.startswith("Intervals are a guess: one stretch") for note in workload.notes) == guess
+    assert workload.guess == ("one stretch of training cannot tell how much speeds differ" if guess else "")
     for gpu in seen[0].workers:
         step = workload.step(gpu)
         assert step.seconds == pytest.approx({"k80": 0.5, "p100": 1 / 4.6}[gpu], rel=0.05)
-        assert (step.measured, step.error > 0.3) == (not off, bool(off))
+        assert (step.measured, step.error) == (not off, off)
+
+
+def test_a_limit_that_nobody_saw_is_computed_from_the_parameters_and_said_to_be(tmp_path: Path) -> None:
+    for known in PUBLISHED.values():
+        assert service_by_size(known.parameters) == pytest.approx(known.service_seconds, rel=0.15)
+    store = ModelStore("resnet", "image_digits", directory=tmp_path)
+    pairs = tuple(Observation({"p100": 2}, 1, speed, 60.0) for speed in (23.0, 23.4))
+    store.learn("demo/run-1@1", Record(pairs, parameters=1_857_722))
+    workload, said = store.workload("run-1"), "may be 30% off"
+    large, small = (make_plan(Choice(parse_groups(spec, ACCELERATORS, ZONES)), workload, 1_000_000)
+                    for spec in ("p100x8", "p100"))  # fmt: skip
+    assert "not measured but computed from 1,857,722 parameters: it may be 30% off" in str(large)
+    assert said not in str(small), "far from it"
+    low, high = large.interval()
+    assert high - low > 0.3 * large.hours
+    seen = tuple(Observation({"p100": n}, 1, speed, 60.0) for n, speed in ((1, 11.7), (4, 37.0), (8, 44.0)))
+    store.learn("demo/run-2@2", Record(seen, parameters=1_857_722))
+    measured = make_plan(large.choice, store.workload("run-1"), 1_000_000)
+    assert said not in str(measured)
+    assert measured.steps_per_second == pytest.approx(44, rel=0.03)
 
 
 def foretold(until: float, *, lifetimes: Any = immortal, revoked: bool = True, **spec: str) -> Forecast:
@@ -262,20 +287,26 @@ def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
         )
 
 
-def reaching(batch: int, step: int) -> Record:
-    return Record((), evaluations=((step - 100, {"accuracy": 0.8}), (step + 100, {"accuracy": 1.0})), batch_size=batch)
+def reaching(batch: int, step: int, workers: float = 0.0) -> Record:
+    there = ((step - 100, {"accuracy": 0.8}), (step + 100, {"accuracy": 1.0}))
+    return Record((), evaluations=there, batch_size=batch, workers=workers)
 
 
 def test_examples_to_a_target() -> None:
     target = Target.parse(" accuracy >= 0.9 ")
     assert target.known(reaching(32, 1000).evaluations) == (pytest.approx(1000), True)
     assert Target.parse("loss<=0.5").known([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == (pytest.approx(9), True)
-    found = TargetSteps([reaching(32, 1000), reaching(32, 1200), reaching(64, 900)], target, 32).need(4)
+    runs = [reaching(32, 1000, 3.9), reaching(32, 1200, 2), reaching(64, 900)]
+    known = TargetSteps(runs, target, 32)
+    found = known.need(4)
     assert found.examples == pytest.approx(32 * 1100)
     assert "2 runs" in found.source
-    assert "guess" not in found.source
-    alone = TargetSteps([reaching(32, 1000)], target, 32).words()
-    assert "1 run with a mini-batch of 32 got there; intervals are a guess, for one does not tell how others" in alone
+    assert not found.guess
+    assert known.guess(8) == "no run tells what as many workers need"
+    assert known.guess() == "these runs do not tell what other numbers of workers need"
+    alone = TargetSteps(runs[:1], target, 32)
+    assert "1 run with a mini-batch of 32 got there" in alone.words()
+    assert alone.guess(4) == "one run that got there does not tell how others differ"
     with pytest.raises(DeclarationError, match=r"accuracy>=0\.9"):
         Target.parse("accuracy > 0.9")
     with pytest.raises(PlanError, match="--eval-every"):

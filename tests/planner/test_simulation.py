@@ -293,6 +293,12 @@ def test_what_none_of_few_vms_did_may_still_happen() -> None:
     assert sure.finished == pytest.approx(1, abs=2e-4)
 
 
+def test_none_of_many_courses_lost_does_not_say_that_none_can_be() -> None:
+    least, most = simulate(course(4), 1000).finished_between()
+    assert 0.997 < least < 0.999
+    assert most == pytest.approx(1.0, abs=1e-5)
+
+
 def test_a_plan_says_where_few_old_vms_tell_of_its_risk() -> None:
     more = {"workload": "icac19/resnet-32", "zone": ("us-central1-a",)}
     long, short = (plan("v100x2", train_steps=steps, **more) for steps in (12_000_000, 64_000))

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..catalog import PriceList, VmPrice, default_zone, price_list, region, transfer_price
 from ..catalog.published import LAST_HOUR, WAVES, startup
 from ..catalog.regions import degrees
@@ -32,7 +35,6 @@ Lifetimes = Callable[[str, str], LifetimeModel | None]
 
 _GIB = 2**30
 _DISTANCE_ERROR = 0.1  # of a step far from its servers: 8 % in the mean (speed.distance_seconds) as a deviation
-_MORE_SERVERS_ERROR = 0.1  # of their limit, each time their number doubles
 
 
 def immortal(gpu: str, place: str) -> LifetimeModel | None:
@@ -117,12 +119,21 @@ class Choice:
 
     def steps_per_second(self, workload: Workload) -> float:
         """The speed of the undisturbed cluster."""
-        seconds = [self.step(workload, group).seconds for group in self.placed]
-        speeds = worker_speed(seconds, workload.service_seconds, self.servers)
-        counts = [group.count for group in self.placed]
+        speeds, counts = self._speeds(workload)
         if workload.synchronous:
             return float(synchronous_speed(speeds, counts, workload.backup_workers, self._limit(workload)))
         return float(cluster_speed(speeds @ counts, self._limit(workload)))
+
+    def load(self, workload: Workload) -> float:
+        """The steps per second of workers that nothing holds back, over those that the parameter servers take."""
+        speeds, counts = self._speeds(workload)
+        return float(speeds @ counts) / self._limit(workload) if self.servers else 0.0
+
+    def _speeds(self, workload: Workload) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
+        """Steps per second of one worker of each group, and how many there are."""
+        seconds = [self.step(workload, group).seconds for group in self.placed]
+        counts = np.array([group.count for group in self.placed])
+        return worker_speed(seconds, workload.service_seconds, self.servers), counts
 
     def _limit(self, workload: Workload) -> float:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
@@ -156,8 +167,8 @@ class Choice:
             server_hourly=self.prices(workload).parameter_server(self.server_cores, home) if self.servers else 0.0,
             server_startup=_startup("cpu", False, region(home)), service_seconds=workload.service_seconds,
             scaling=workload.scaling, replace=replace,
-            work_error=workload.steps_error,
-            limit_error=math.hypot(workload.limit_error, _MORE_SERVERS_ERROR * math.log2(max(self.servers, 1))),
+            work_error=math.hypot(workload.steps_error, workload.speed_error),
+            limit_error=math.hypot(workload.limit_error, workload.scaling_error * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
             synchronous=workload.synchronous, backup_workers=workload.backup_workers,
             waves=WAVES,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from .speeds.fitting import spread
 LEAST_R2, MOST_CHANCE = 0.8, 0.05
 _USUAL_SPREAD = 0.1  # of what runs alike need, relatively, before any tell
 _ROUNDS = 50
+_ANY_NUMBER = "these runs do not tell what other numbers of workers need"
 _ALIKE = 0.1
 """How far apart, relatively, two batches may be that count as one: a run's workers come and go."""
 _TARGET = re.compile(r"\s*(?P<metric>[A-Za-z_][\w/-]*)\s*(?P<sign>>=|<=)\s*(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
@@ -91,11 +92,13 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`examples` to the target with this batch, its relative `error`, and a sentence on where it comes from."""
+    """`examples` to the target with this batch, its relative `error`, and a sentence on where it comes from; `guess`:
+    why the error is a guess, if it is."""
 
     examples: float
     error: float
     source: str
+    guess: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,9 @@ class ExamplesModel:
     """Examples to the target as a line over the share of noise (without a noise scale: over the batch).
 
     `r2` is the R^2 of its fit, `chance` the probability of such a slope where there is none, `error` the relative
-    standard deviation of what it leaves. `noise` is None, too, where the line over the batch was better.
+    standard deviation of one more run, from how far off those are that are left out: where a line is taken only if it
+    fits well, what it leaves of its own runs is too little. `noise` is None, too, where the line over the batch was
+    better.
     """
 
     at_zero: float
@@ -154,13 +159,13 @@ class ExamplesModel:
             raise PlanError(f"{len(different(batches))} mini-batch sizes do not show how the steps depend on them",
                             fix="Three are needed, or plan with a mini-batch that was run.")  # fmt: skip
         laws = [noise, None] if noise else [None]
-        chosen = min(laws, key=lambda law: _missed(_over(law, batches), ways))
+        chosen = min(laws, key=lambda law: float(np.mean(_left_out(_over(law, batches), ways) ** 2)))
         x = _over(chosen, batches)
         y = _filled(ways, lambda values: _line(x, values))
         slope, at_zero = np.polyfit(x, y, 1)
         left, all_of_it = float(((y - at_zero - slope * x) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
         r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
-        error = spread((y - at_zero - slope * x) / y.mean(), 2, np.ones(len(y)), _USUAL_SPREAD)
+        error = spread(_left_out(x, ways) / y.mean(), 2, np.ones(len(y)), _USUAL_SPREAD)
         chance = float(stats.f.sf(freedom * r2 / (1 - r2), 1, freedom)) if r2 < 1 else 0.0
         return cls(
             float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
@@ -217,7 +222,7 @@ class TargetSteps:
         """The examples that so many workers need. Raises PlanError where that cannot be told."""
         model = self._model
         if model is None:
-            return self._by_mini_batch()
+            return self._by_mini_batch(workers)
         batch = workers * self._batch
         alike = [way for way in self._whole if abs(way.whole / batch - 1) <= _ALIKE]
         if any(way.reached for way in alike):
@@ -232,6 +237,12 @@ class TargetSteps:
     def error(self) -> float:
         """How far off, relatively, the steps may be, for any number of workers."""
         return self._model.error if self._model else self._by_mini_batch().error
+
+    def guess(self, workers: int | None = None) -> str:
+        """Why the error is a guess, in words; nothing where it is not. None: of several numbers of workers."""
+        if workers:
+            return self.need(workers).guess
+        return "" if self._model else self._by_mini_batch().guess
 
     def words(self, workers: int | None = None) -> str:
         """Where the steps of so many workers come from, in a line; None: of several numbers of them."""
@@ -256,14 +267,19 @@ class TargetSteps:
         sizes = ", ".join(f"{each:.0f}" for each in self.batches)
         return f"global batches of {sizes} got there, and three different ones are needed ({self.noise})"
 
-    def _by_mini_batch(self) -> Need:
+    def _by_mini_batch(self, workers: int | None = None) -> Need:
+        """What runs with this mini-batch needed, however many workers they had."""
+        whole = (workers or 0) * self._batch
+        alike = any(way.reached and abs(whole - way.whole) <= _ALIKE * way.whole for way in self._whole)
+        guess = "" if alike else "no run tells what as many workers need" if workers else _ANY_NUMBER
         same = [way for way in self._ways if way.batch == self._batch]
         if any(way.reached for way in same):
-            return self._seen(same, f"a mini-batch of {self._batch}")
+            seen = self._seen(same, f"a mini-batch of {self._batch}")
+            return replace(seen, guess=guess or seen.guess)
         told = _telling(self._ways, lambda way: way.batch)
         model = ExamplesModel.fit([way.batch for way in told], told)
         needed = model.predict(self._batch, "mini-batch")
-        return Need(needed, model.error, f"a line through {len(told)} runs, R² {model.r2:.2f}")
+        return Need(needed, model.error, f"a line through {len(told)} runs, R² {model.r2:.2f}", guess)
 
     def _seen(self, ways: Sequence[Way], what: str) -> Need:
         examples = _filled(ways, lambda values: np.full(len(values), float(values.mean())))
@@ -272,8 +288,7 @@ class TargetSteps:
         said = f"{count} run{'' if count == 1 else 's'} with {what} got there"
         if late := sum(not way.reached for way in ways):
             said += f", {late} had not by {'its' if late == 1 else 'their'} end"
-        return Need(mean, error, f"{said}; intervals are a guess, for one does not tell how others differ"
-                    if count == 1 else said)  # fmt: skip
+        return Need(mean, error, said, "one run that got there does not tell how others differ" if count == 1 else "")
 
 
 def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.float64]:
@@ -285,13 +300,12 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]
     return np.asarray(np.polyval(np.polyfit(x, y, 1), x), dtype=float)
 
 
-def _missed(x: NDArray[np.float64], ways: Sequence[Way]) -> float:
-    """The mean squared error of lines over `x`, each of which meets the run that was left out of it."""
+def _left_out(x: NDArray[np.float64], ways: Sequence[Way]) -> NDArray[np.float64]:
+    """By how much each run misses the line over `x` through the others."""
     y = _filled(ways, lambda values: _line(x, values))
     terms = np.stack([np.ones_like(x), x], axis=1)
     leverage = np.einsum("ij,ji->i", terms, np.linalg.pinv(terms))
-    left = y - _line(x, y)
-    return float(np.mean((left / np.maximum(1 - leverage, 1e-9)) ** 2))
+    return (y - _line(x, y)) / np.maximum(1 - leverage, 1e-9)
 
 
 def _filled(ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:

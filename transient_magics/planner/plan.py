@@ -17,6 +17,7 @@ from .speeds.workloads import Workload
 
 RUNS = 10_000
 _FEW = 10
+_NEAR_LIMIT = 0.5  # of what servers are said to take: where that is estimated, it may hold workers back from there on
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,4 +190,9 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs "
                 f"${1e6 * price:,.2f} per million steps."
             )
+    if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
+        said.append(
+            f"How much its parameter servers take is not measured but computed from {workload.parameters:,} "
+            f"parameters: it may be {workload.limit_error:.0%} off."
+        )
     return list(dict.fromkeys(said))

@@ -135,8 +135,11 @@ class Outcome:
         shares = np.array([np.isfinite(block).mean() for block in np.array_split(self.hours, BLOCKS)])
         mean, runs = self.finished, len(self.hours)
         among = mean * (1 - mean)
-        if not among:
-            return mean, mean
+        if not among:  # Jeffreys' interval: that none of so many was lost does not say that none can be
+            done, lost = runs * mean + 0.5, runs * (1 - mean) + 0.5
+            return float(stats.beta.ppf((1 - level) / 2, done, lost)), float(
+                stats.beta.ppf((1 + level) / 2, done, lost)
+            )
         size = max(runs / BLOCKS, 2.0)
         # The shares of blocks differ by the chance of their courses, too, which has no part in what is not known. Where
         # few courses are lost that chance is most of it, and what is left uncertain: its upper standard error counts.

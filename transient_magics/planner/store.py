@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import statistics
 from collections.abc import Mapping
@@ -21,9 +20,8 @@ from ..files import write_atomically
 from .measured import Record
 from .speeds import families
 from .speeds.fitting import Cell, fit
+from .speeds.speed import SERVICE_ERROR, service_by_size
 from .speeds.workloads import BY_PEAK_ERROR, Estimate, Workload
-
-_SERVER_SECONDS_PER_MEGABYTE = 1 / 600  # of variables, one way: CM-DARE's parameter server at its limit (500 to 700)
 
 
 class ModelStore:
@@ -63,26 +61,26 @@ class ModelStore:
         gigaflops = max((record.gigaflops for record in records.values()), default=0.0)
         cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds) for each in seen]
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
-        assumed = min(4 * parameters / 2**20 * _SERVER_SECONDS_PER_MEGABYTE, single / 2)
+        assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
         joins = [seconds for record in records.values() for seconds in record.joins]
-        runs, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", found.error
+        source, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", 0.0
         if not found.apart:
-            runs, error = "from clusters with other GPUs, by peak TFLOPS", math.hypot(error, BY_PEAK_ERROR)
+            source, error = "from clusters with other GPUs, by peak TFLOPS", BY_PEAK_ERROR
         notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
                                        "transfer between zones are left out."]  # fmt: skip
-        if found.guessed:
-            stretches = "one stretch" if len(seen) == 1 else f"{len(seen)} stretches"
-            notes.append(f"Intervals are a guess: {stretches} of training cannot tell how much speeds differ.")
+        stretches = "one stretch" if len(seen) == 1 else f"{len(seen)} stretches"
         return Workload(
             name=name,
-            compute={gpu: Estimate(seconds, error, runs)
+            compute={gpu: Estimate(seconds, error, source)
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,
             parameters=parameters, gigaflops=gigaflops, family=_family(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
-            limit_error=0.1 if found.service_seconds != assumed else 0.3,
+            speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
+            limit_measured=found.limited or not assumed,
+            guess=f"{stretches} of training cannot tell how much speeds differ" if found.guessed else "",
         )  # fmt: skip
 
     def _read(self) -> dict[str, Any]:

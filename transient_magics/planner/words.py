@@ -53,7 +53,7 @@ def plan_text(plan: Plan) -> str:
     lines = [
         plan.line,
         f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours_between(low, high)}), "
-        f"{money(plan.dollars)} ({money(least)} to {money(most)}); 90 % intervals, counted {counted}.",
+        f"{money(plan.dollars)} ({money(least)} to {money(most)}); 90 % intervals{_guessed(plan)}, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
         + (f"; {plan.saved:.0%} saved." if plan.saved >= 0.005 else "."),
         f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
@@ -64,6 +64,10 @@ def plan_text(plan: Plan) -> str:
         lost = f"{1 - plan.finished:.1%} of the courses ({between})"
         lines.append(f"{lost} lose every worker; time and cost count the run begun again.")
     return "\n".join([*lines, *left_out(plan), *plan.notes])
+
+
+def _guessed(plan: Plan) -> str:
+    return f" that are a guess ({plan.workload.guess})" if plan.workload.guess else ""
 
 
 def left_out(plan: Plan) -> list[str]:
@@ -119,7 +123,10 @@ def notes(search: Search) -> list[str]:
     """What a reader must know of these figures."""
     first = search.front[0]
     counted = "from the first step" if first.workload.from_first_step else "from the request"
-    said = [f"Hours are counted {counted}, with 90 % intervals; Spot VMs with {first.risk}.", *search.notes]
+    said = [
+        f"Hours are counted {counted}, with 90 % intervals{_guessed(first)}; Spot VMs with {first.risk}.",
+        *search.notes,
+    ]
     return list(
         dict.fromkeys([*said, *left_out(search.best), *(note for plan in shown(search) for note in plan.notes)])
     )

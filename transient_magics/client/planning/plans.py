@@ -196,7 +196,8 @@ def _steps(
     error = needed.need(workers).error if workers else needed.error
     depends = workers is None and needed.depends_on_workers
     steps = needed.steps if depends else needed.steps(workers or 1)
-    return steps, changed(workload, steps_error=error), [needed.words(workers)]
+    guess = "; ".join(filter(None, [workload.guess, needed.guess(workers)]))
+    return steps, changed(workload, steps_error=error, guess=guess), [needed.words(workers)]
 
 
 def _model(name: str) -> str:

@@ -42,7 +42,8 @@ class Fit:
 
     `error`: how far off, relatively, the speed of one more such cluster may be (as `spread` has it). `guessed`: that is
     what is usual, for there are as many parameters as cells. `apart`: the GPUs were in so different clusters that each
-    one's seconds are known, and not only the sum of their speeds.
+    one's seconds are known, and not only the sum of their speeds. `limited`: some cluster was held back by its servers,
+    so that their part is fitted.
     """
 
     compute_seconds: dict[str, float]
@@ -53,6 +54,7 @@ class Fit:
     error: float = 0.0
     guessed: bool = False
     apart: bool = True
+    limited: bool = False
 
     def predict(self, cell: Cell) -> float:
         """Steps per second of the cell's cluster."""
@@ -93,7 +95,7 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
     counts = [[cell.workers.get(gpu, 0) for gpu in gpus] for cell in cells]
     return replace(
         best, errors=errors, error=spread(errors, len(start), weights), guessed=not tell(len(start), weights),
-        apart=int(np.linalg.matrix_rank(counts)) == len(gpus),
+        apart=int(np.linalg.matrix_rank(counts)) == len(gpus), limited=bent,
     )  # fmt: skip
 
 

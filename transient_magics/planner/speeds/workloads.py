@@ -53,8 +53,15 @@ class Workload:
     gigaflops: float = 0.0
     family: str = ""
     join_seconds: float = 0.0
+    speed_error: float = 0.0
+    """How far off, relatively, the speed of a cluster may be as a whole: workers and servers alike. What is not known
+    of one GPU is in its estimate."""
     limit_error: float = 0.3
-    """How far off, relatively, the servers' limit may be; more where several of them share the work."""
+    """How far off, relatively, the limit of one server may be."""
+    scaling_error: float = 0.2
+    """How much more that is each time the servers double: `speed.SCALING` is off by up to so much."""
+    limit_measured: bool = True
+    """False where the servers' part was computed from the parameters, because no run was held back by it."""
     steps_error: float = 0.0
     """How far off, relatively, the steps may be that it is planned with, where they are an estimate themselves."""
     wire: str = "fp32"
@@ -63,6 +70,8 @@ class Workload:
     backup_workers: int = 0
     prices: PriceList = field(default_factory=PriceList)
     from_first_step: bool = False
+    guess: str = ""
+    """Why nothing measured tells how far off speed or steps are, so that intervals are a guess; else empty."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -137,10 +146,10 @@ def _published(
 ) -> Workload:  # fmt: skip
     return Workload(
         name=name, service_seconds=service, scaling=scaling, batch_size=families.BATCH_SIZE, parameters=parameters,
-        compute={gpu: Estimate(each, error, f"measured, {source}")
+        compute={gpu: Estimate(each, 0.0, f"measured, {source}")
                  for gpu, each in zip(("k80", "p100", "v100"), seconds, strict=True)},
         gigaflops=gigaflops, family=family, join_seconds=join_seconds, prices=ICAC19, from_first_step=True,
-        limit_error=0.05,
+        speed_error=error, limit_error=0.05, scaling_error=0.1,
     )  # fmt: skip
 
 
