@@ -185,6 +185,10 @@ def test_silence_for_five_seconds_is_a_loss_and_a_thawed_worker_goes_on_under_it
     ]
     assert kinds(story(events.Heard(2))) == ["worker.joined"]
     assert story.state.active == 2
+    for _ in range(12):
+        story(events.Heard(1), after=0.5)
+        story(events.Tick(), after=0)
+    assert [left["worker"] for left in story.emitted("worker.left")] == ["worker-2", "worker-2"], "frozen once more"
 
 
 def test_a_thawed_worker_is_told_to_leave_when_its_place_is_taken():
@@ -436,6 +440,24 @@ def test_the_end_waits_for_the_save_in_progress_and_saves_the_last_steps_once():
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
 
+@pytest.mark.parametrize("said", [events.Noticed(1), events.Exhausted(1, 8), events.Heard(1)])
+def test_whatever_a_worker_says_is_a_sign_of_life(said: Any):
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story(said, after=4)
+    story(events.Tick(), after=4)
+    assert story.emitted("worker.left") == []
+
+
+def test_nothing_is_saved_beside_a_save_for_an_evaluation():
+    story = Story(eval_steps=10)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    assert events.Save() in story(events.StepSeen(10))
+    assert events.Save() not in story(events.SaveAsked())
+
+
 def evaluated(story: Story, step: int, **metrics: float) -> list[Any]:
     """Save and evaluate at `step`."""
     story(events.StepSeen(step))
@@ -476,6 +498,25 @@ def test_the_best_evaluation_is_kept_and_the_run_ends_when_none_gets_better():
     assert other(events.EvaluationDone(42, {"accuracy": 0.8, "loss": 1.5}))[-1] == events.Finish(0)
     (finished,) = other.emitted("train.finished")
     assert (finished["step"], finished["reason"]) == (42, "loss was no better in 2 evaluations than 1 at step 20")
+
+
+def test_an_evaluation_that_fails_is_judged_by_nobody_and_a_run_with_all_its_steps_ended_by_them():
+    story = Story(**{**JUDGED, "train_steps": 30})
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story(events.EvaluationAsked())
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story(events.EvaluationDone(0, {}, reason="its disk is full"))
+    assert story.emitted("train.unjudged") == []
+    for step, loss in ((5, 1.0), (10, 2.0), (20, 2.0)):
+        story(events.EvaluationAsked())
+        evaluated(story, step, accuracy=0.5, loss=loss)
+    story(events.StepSeen(30))
+    story(events.Tick(), after=6)
+    story(events.SaveDone(30, "checkpoints/model.ckpt-30", 0.1, 10))
+    assert story(events.EvaluationDone(30, {"accuracy": 0.5, "loss": 2.0}))[-1] == events.Finish(0)
+    (finished,) = story.emitted("train.finished")
+    assert (finished["step"], finished["reason"]) == (30, "")
 
 
 def test_what_is_judged_by_a_metric_that_is_not_there_is_told_once_and_trains_on():
@@ -533,6 +574,11 @@ def test_a_run_that_is_stopped_saves_first():
     story(events.StepSeen(20))
     assert events.Save() in story(events.StopAsked())
     assert story(events.SaveDone(20, "checkpoints/model.ckpt-20", 0.1, 10))[-1] == events.Finish(0)
+
+
+def test_a_run_that_is_stopped_before_it_begins_ends_once():
+    story = Story()
+    assert [story(events.StopAsked()), story(events.StopAsked())] == [[events.Finish(0)], []]
 
 
 def saved(step: int) -> events.SaveDone:
@@ -686,6 +732,10 @@ def test_a_replacement_beside_whom_it_replaces_makes_no_mini_batch_larger():
         story(events.Joined(connection, f"worker-{connection}"))
         sizes = batches(story(events.Stepping(connection, 2.0, speed=1.0)))
     assert [size.size for size in sizes.values()] == [16, 16]
+    bounded = Story(batching="static", workers=1, batch_least=40)
+    bounded(events.Prepared(0, batch=32))
+    bounded(events.Joined(1, "worker-1"))
+    assert [size.size for size in batches(bounded(events.Stepping(1, 2.0, speed=1.0))).values()] == [40]
 
 
 def test_a_restarted_chief_repeats_the_sizes():
