@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client, panels
 from transient_magics.cli.program import main
+from transient_magics.client.results import keras_model
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
@@ -287,6 +289,42 @@ def test_an_export_overwrites_nothing(run: client.Run, tmp_path: Path) -> None:
     (tmp_path / "model" / "mine").touch()
     with pytest.raises(TrainingError, match="something at this place already"):
         run.export(tmp_path / "model")
+
+
+def test_a_keras_model_is_refused_by_name_before_tensorflow_comes(run: client.Run, tmp_path: Path) -> None:
+    declared = run.directory / "run.json"
+    declared.write_text(
+        json.dumps({"name": "run-1", "train_steps": 9, "model": "resnet", "hparams_set": "h", "problem": "p"})
+    )
+    with pytest.raises(
+        TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is no Keras model\. run.predict"
+    ):
+        run.model()
+    declared.write_text(json.dumps({"name": "run-1", "train_steps": 9}))
+    with pytest.raises(TrainingError, match="has no checkpoint yet"):
+        run.model()
+    with pytest.raises(TrainingError, match=r"model\.h5 is no name of a Keras model"):
+        run.model(tmp_path / "model.h5")
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(TrainingError, match="something at this place already"):
+        run.model(tmp_path / "model.keras")
+
+
+def test_modules_of_a_run_leave_the_notebooks_of_the_same_names_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, value in (("here", "the notebook's"), ("run", "the run's")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helper_of_both.py").write_text(f'WHOSE = "{value}"')
+    monkeypatch.syspath_prepend(tmp_path / "here")
+    whose = lambda: importlib.import_module("helper_of_both").WHOSE  # noqa: E731
+    assert whose() == "the notebook's"
+    with keras_model._apart(tmp_path / "run"):
+        sys.path.insert(0, str(tmp_path / "run"))
+        assert whose() == "the run's"
+    assert whose() == "the notebook's"
+    del sys.modules["helper_of_both"]
+    assert whose() == "the notebook's"
 
 
 def test_without_the_training_stack_the_error_says_what_is_missing(

@@ -92,6 +92,40 @@ numpy.save(sys.argv[3], model(inputs=tensorflow.constant(numpy.load(sys.argv[2])
 """
 
 
+IN_A_KERNEL = """
+import random, sys
+from pathlib import Path
+import keras, numpy
+from transient_magics import client, errors
+
+folder, step = Path(sys.argv[1]), int(sys.argv[2])
+images, scores = numpy.load(folder / "images.npy"), numpy.load(folder / "scores.npy")
+assert keras.layers.Dense(3).name == "dense", "the notebook makes layers too"
+keras.config.set_dtype_policy("mixed_bfloat16")
+run = client.Run("keras", client.Cluster("gone"))
+model = run.model(folder / "deep" / "digits.keras", checkpoint=step)
+assert numpy.allclose(model.predict(images, verbose=0), scores, atol=1e-6)
+assert keras.layers.Dense(3).name == "dense_1"
+assert keras.config.dtype_policy().name == "mixed_bfloat16"
+assert [path.name for path in (folder / "deep").iterdir()] == ["digits.keras"]
+cell = run.directory / "cell.py"
+cell.write_text(cell.read_text().replace("Dense(64", "Dense(32"))
+try:
+    run.model(checkpoint=step)
+except errors.TrainingError as error:
+    print(f"TrainingError: {error}")
+"""
+PLAIN_KERAS = """
+import sys
+sys.modules["transient_magics"] = None
+import keras, numpy
+model = keras.models.load_model(sys.argv[1] + "/deep/digits.keras")
+images, scores = (numpy.load(f"{sys.argv[1]}/{name}.npy") for name in ("images", "scores"))
+assert numpy.allclose(model.predict(images, verbose=0), scores, atol=1e-6)
+assert model.optimizer.name == "adam"
+"""
+
+
 def digits() -> tuple[Any, Any]:
     from sklearn.datasets import load_digits
 
@@ -169,6 +203,12 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
 
     model = run.export(tmp_path / "model")
     numpy.save(tmp_path / "images.npy", images / 16)
+    numpy.save(tmp_path / "scores.npy", scores)
+    said = programs.run(IN_A_KERNEL, tmp_path, finished["step"], own=True).splitlines()
+    assert said[-1].startswith(
+        "TrainingError: sequential/dense/kernel is float32[1024, 64] in the checkpoint and float32"
+    )
+    programs.run(PLAIN_KERAS, tmp_path, own=True)
     program = [sys.executable, "-c", SERVING, str(model), str(tmp_path / "images.npy"), str(tmp_path / "scores.npy")]
     subprocess.run(program, check=True, cwd="/", capture_output=True, env={**os.environ, "PYTHONPATH": ""})
     assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)
@@ -187,6 +227,9 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     answers = numpy.load(tmp_path / "outputs.npz")
     assert (answers["digit"] == truth).mean() == pytest.approx(metrics["accuracy"], abs=1e-4)
     assert answers["scores"].shape == (len(images), 10)
+    words[2:] = ["weights", tmp_path / "weights.npz"]
+    said = programs.run("transient_magics.runtime.programs.serve", *words, own=True, code=1)
+    assert "the cell defines model_fn, and no Keras model" in said
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,20 @@ class Run:
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return export(self, Path(folder).expanduser(), data_dir, checkpoint)
 
+    def model(self, file: str | Path | None = None, *, checkpoint: str | int = "last", trust: bool = False) -> Any:
+        """The compiled Keras model of the run's cell, with the weights of a checkpoint, in this process.
+
+        It can be evaluated, trained on and looked into like any other; its optimizer begins anew. `file`, which must be
+        new and end in `.keras`, is written too. This brings TensorFlow into this process, which nothing else does, and
+        says so: the cell runs here. Of the checkpoint come arrays alone, which must be those of the model's weights.
+        `checkpoint` and `trust`: as of `predict`. Raises TrainingError, also for a model of Tensor2Tensor's and for a
+        model_fn, CellError or AgreementError.
+        """
+        from ..results.keras_model import keras_model
+
+        agree_to_code(self.cluster.directory, self.name, trust=trust)
+        return keras_model(self, Path(file).expanduser() if file else None, checkpoint)
+
     def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in this run."""
         return Log(commands.send(self.cluster.directory, Logs(vm=worker, run=self.name, lines=lines))["text"])

@@ -60,7 +60,7 @@ def _ask(
         which = with_checkpoint(run, Path(temporary), checkpoint)
         given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
         numpy.savez(given_file, **arrays)
-        words = [*_common(which, data_dir), do, *how, str(given_file), str(answer_file)]
+        words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
         with numpy.load(answer_file, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -76,7 +76,7 @@ def export(run: Run, target: Path, data_dir: str | Path | None, checkpoint: str 
         fresh.rmdir()  # so much for the place: TensorFlow makes it anew
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
             which = with_checkpoint(run, Path(temporary), checkpoint)
-            ask_model(f"The export of {run.name}", *_common(which, data_dir), "export", str(fresh))
+            ask_model(f"The export of {run.name}", *serving_words(which, data_dir), "export", str(fresh))
         _refuse_full(target)
         fresh.rename(target)  # takes the place of an empty folder
     except OSError as error:
@@ -91,7 +91,8 @@ def _refuse_full(target: Path) -> None:
         raise TrainingError("There is something at this place already", where=str(target), fix="Name another folder.")
 
 
-def _common(which: tuple[Path, int], data_dir: str | Path | None) -> list[str]:
+def serving_words(which: tuple[Path, int], data_dir: str | Path | None) -> list[str]:
+    """What tells `runtime.serve` the run and the checkpoint."""
     folder, step = which
     data = ["--data", str(Path(data_dir).expanduser().absolute())] if data_dir else []
     return ["--run", str(folder), "--step", str(step), *data]

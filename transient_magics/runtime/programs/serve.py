@@ -1,11 +1,11 @@
-"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER predict|decode|export ...`.
+"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER predict|decode|export|weights ...`.
 
 `predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's answers to another;
-`decode INPUTS OUTPUTS` does the same with the texts that the model writes; `export TARGET` writes a SavedModel. All
+`decode INPUTS OUTPUTS` does the same with the texts that the model writes; `export TARGET` writes a SavedModel;
+`weights OUTPUTS` writes the weights of a Keras model as arrays. All
 restore the newest checkpoint in FOLDER (or that of `--step`; or, to decode, the mean of the newest), on the CPU,
-without any cluster. Prints one line of JSON:
-`{"step": N}`, or `{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this package's
-errors.
+without any cluster. Prints one line of JSON: `{"step": N, ...}`, or `{"error": sentence, "kind": class, ...}` with
+exit code 1, where the class is one of this package's errors.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.define import define
 from ..training.trainable import Trainable
+from ..training.user_model.trainable import OwnModel
 from ..training.usercode import told
 
 _BATCH = 128
@@ -136,6 +137,36 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
         builder.save()
 
 
+def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
+    """Write a Keras model's weights as `weight N`, and features of two examples, all zeros, as `feature N`.
+
+    Returns the weights' paths and the features' names, both in order, and how the cell gives features: `one`,
+    `several`, or by `name`.
+    """
+    import numpy
+
+    trainable = define(folder, spec, "")
+    if not isinstance(trainable, OwnModel) or not (built := trainable.keras_model):
+        raise TrainingError("the cell defines model_fn, and no Keras model", fix="run.predict and run.export use it.")
+    values = Checkpoints(folder.checkpoints).read(step)
+    paths = [weight.path for weight in built.model.weights]
+    if missing := [path for path in paths if path not in values]:
+        raise TrainingError(f"the checkpoint does not hold the model's {missing[0]}", where=f"step {step:,}")
+    features, names = built.example, trainable.features
+    if isinstance(features, Mapping):
+        given, flat = "name", [features[name] for name in names]
+    else:
+        given, flat = ("several", list(features)) if isinstance(features, tuple) else ("one", [features])
+    arrays = {f"weight {number}": _as_numpy_knows(values[path]) for number, path in enumerate(paths)}
+    numpy.savez(outputs, **arrays, **{f"feature {number}": each for number, each in enumerate(flat)})
+    return {"weights": paths, "features": names, "given": given}
+
+
+def _as_numpy_knows(value: Any) -> Any:
+    """bfloat16, a kind that its files cannot name, as float32, which holds it exactly."""
+    return value.astype("float32") if value.dtype.name == "bfloat16" else value
+
+
 def _read(inputs: Path) -> dict[str, Any]:
     import numpy
 
@@ -214,11 +245,12 @@ def _arguments() -> argparse.Namespace:
             asking.add_argument("--alpha", type=float, default=0.0)
             asking.add_argument("--average", type=int, default=1, metavar="CHECKPOINTS")
     what.add_parser("export").add_argument("target", type=Path)
+    what.add_parser("weights").add_argument("outputs", type=Path)
     return parser.parse_args()
 
 
 def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
-    folder, offset = RunFolder(given.run), 0
+    folder, offset, more = RunFolder(given.run), 0, dict[str, Any]()
     try:
         spec = folder.spec()
         offset = spec.line_offset
@@ -230,7 +262,9 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
             spec.data_folder if spec.data_folder and Path(spec.data_folder).is_dir() else None
         )  # it was the VMs' place
         data = given.data or (None if vocabularies.kept(folder.checkpoints) else there)
-        if given.what == "export":
+        if given.what == "weights":
+            more = weights(folder, spec, step, given.outputs)
+        elif given.what == "export":
             export(folder, spec, step, data, given.target)
         elif given.what == "predict":
             predict(folder, spec, step, data, given.inputs, given.outputs)
@@ -241,7 +275,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         traceback.print_exc()
         known = told(error, offset)
         return {"error": known.what, "where": known.where, "fix": known.fix, "kind": type(known).__name__}
-    return {"step": step}
+    return {"step": step, **more}
 
 
 def main() -> None:

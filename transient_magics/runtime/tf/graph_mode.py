@@ -37,7 +37,7 @@ def tensorflow() -> Any:
     """`tensorflow.compat.v1`; imported and set up when it is first asked for. After `run_only` a part of it."""
     global _in_use
     if _in_use is None:
-        _prepare()
+        prepare()
         _in_use = _whole()
     return _in_use
 
@@ -49,7 +49,7 @@ def run_only() -> None:
     """
     global _in_use
     if _in_use is None:
-        _prepare()
+        prepare()
         _in_use = lean.load(everything)
 
 
@@ -62,7 +62,8 @@ def everything() -> Any:
     return tensorflow()
 
 
-def _prepare() -> None:
+def prepare() -> None:
+    """What TensorFlow is to find in the environment when it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not _finds_gpu():
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there

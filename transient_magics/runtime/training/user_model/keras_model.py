@@ -50,10 +50,11 @@ class KerasModel:
         if not model.compiled:
             raise DeclarationError("the cell's model is not compiled", fix="model.compile(optimizer=..., loss=...)")
         keras_limits.refuse_model(model)
-        self._model = model
+        self.model = model
         self._optimizer = KerasOptimizer(model.optimizer)
         batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
         features, labels, weights = data.structured(batch)
+        self.example = features
         outputs = self._outputs(features, training=False)  # weights and metrics are made when first used
         model._compute_loss(features, labels, outputs, weights, training=False)
         results = model.compute_metrics(features, labels, outputs, weights)
@@ -67,7 +68,7 @@ class KerasModel:
     @_loops_of_tensorflow_2()
     def __call__(self, features: Any, labels: Any, sample_weight: Any, mode: str) -> Mapping[str, Any]:
         """Build the model in the default graph."""
-        tf, model, training = tensorflow(), self._model, mode == "train"
+        tf, model, training = tensorflow(), self.model, mode == "train"
         weights = [(weight, self._variable(tf, weight)) for weight in model.weights]
         known = len(tf.global_variables())
         before = {id(weight): tf.convert_to_tensor(variable) for weight, variable in weights}
@@ -100,12 +101,12 @@ class KerasModel:
 
     def _outputs(self, features: Any, training: bool) -> Any:
         """As Keras itself calls the model: some models take no `training`."""
-        model = self._model
+        model = self.model
         return model(features, training=training) if model._call_has_training_arg else model(features)
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
         """The metrics' states in a step: a loss of several outputs counts each of them."""
-        return [(each, tf.constant(self._values[id(each)])) for each in self._model.metrics_variables]
+        return [(each, tf.constant(self._values[id(each)])) for each in self.model.metrics_variables]
 
     def _scope(self, values: Sequence[tuple[Any, Any]]) -> Any:
         return self._keras.StatelessScope(state_mapping=values, collect_losses=True)
@@ -118,7 +119,7 @@ class KerasModel:
             part = tuple(slice(begin, begin + length) for begin, length in zip(start, shape, strict=True))
             return tf.constant(value[part], dtype)
 
-        trainable = any(weight is each for each in self._model.trainable_variables)
+        trainable = any(weight is each for each in self.model.trainable_variables)
         return tf.get_variable(weight.path, value.shape, value.dtype, initial, trainable=trainable, use_resource=True)
 
     def _drawn(self, tf: Any, variable: Any) -> Any:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....errors import DeclarationError, TrainingError
 from ....protocol.run import RunSpec
@@ -35,6 +35,9 @@ from ..usercode import run_cell
 from . import constants
 from .data import Data
 from .keras_limits import declared_only, refuse_callbacks
+
+if TYPE_CHECKING:
+    from .keras_model import KerasModel
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
 _BATCH = 32
@@ -61,7 +64,11 @@ class OwnModel:
         inputs = () if callable(model_fn) else [each.shape for each in getattr(model, "inputs", None) or ()]
         self._data = Data(input_fn, inputs, _batch_size(getattr(module, "batch_size", None)))
         self.batch = self._data.batch or _BATCH
-        self._model_fn = self._without_weights(model_fn) if callable(model_fn) else self._keras(model, spec)
+        self.keras_model: KerasModel | None = None
+        if callable(model_fn):
+            self._model_fn = self._without_weights(model_fn)
+        else:
+            self._model_fn = self.keras_model = _keras(model, self._data, spec)
 
     def prepare(self) -> None:
         """Nothing is missing."""
@@ -72,6 +79,11 @@ class OwnModel:
 
     def generate(self, directory: str, temporary: str) -> None:
         """Nothing is shared: every VM asks input_fn."""
+
+    @property
+    def features(self) -> list[str]:
+        """The names of what the model is given of an example."""
+        return self._data.features
 
     def training_pipeline(self) -> Pipeline:
         """Endless training examples, whose order is drawn anew whenever reading begins."""
@@ -148,11 +160,6 @@ class OwnModel:
             raise DeclarationError("input_fn gives sample weights, which model_fn does not take", fix=fix)
         return lambda features, labels, weights, mode: model_fn(features, labels, mode)
 
-    def _keras(self, model: Any, spec: RunSpec) -> Callable[..., Any]:
-        from .keras_model import KerasModel
-
-        return KerasModel(model, self._data, spec.batching != "uniform")
-
     def _build(self, features: Mapping[str, Any], mode: str, *needed: str) -> Mapping[str, Any]:
         made = self._model_fn(*self._data.structured(features), mode)
         if not isinstance(made, Mapping):
@@ -162,6 +169,12 @@ class OwnModel:
         if missing := [name for name in needed if made.get(name) is None]:
             raise TrainingError(f"model_fn's answer needs {missing[0]!r}", where=f"mode {mode}", fix=_has())
         return made
+
+
+def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
+    from .keras_model import KerasModel
+
+    return KerasModel(model, data, spec.batching != "uniform")
 
 
 def _rows(values: Mapping[str, Any]) -> Any:

@@ -1,0 +1,143 @@
+"""The Keras model of a run, in this process: built by the run's own cell, with the weights of a checkpoint.
+
+Nothing that a VM wrote is taken for code or configuration. A process of its own (`runtime.serve`) reads the checkpoint
+and hands over arrays; this one runs the cell, as every server did, and puts the arrays in where paths, shapes and kinds
+are those of the model. The cell runs in a thread of its own, because Keras numbers layers in each: `dense` is `dense`
+again, whatever else the notebook made, and what the cell sets for Keras (its kind of numbers) ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TrainingError
+from ...runtime.folder import RunFolder
+from ...runtime.tf import graph_mode
+from ...runtime.training.packages import provide
+from ...runtime.training.usercode import run_cell, told
+from ..programs import ask_model
+from .models import serving_words, with_checkpoint
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    from ..handles import Run
+
+_SUFFIX = ".keras"
+
+
+def keras_model(run: Run, file: Path | None, checkpoint: str | int) -> Any:
+    """The compiled model; written to `file` too. Raises TrainingError, CellError or DeclarationError."""
+    target = file and _checked(file)
+    if registered := RunFolder(run.directory).spec().model:
+        fix = "run.predict and run.export use it."
+        raise TrainingError(f"{run.name} trains Tensor2Tensor's {registered}, which is no Keras model", fix=fix)
+    step, weights, example = _values(run, checkpoint)
+    if "tensorflow" not in sys.modules:
+        print(f"The model of {run.name} brings TensorFlow into this process.", file=sys.stderr)
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    graph_mode.prepare()
+    with ThreadPoolExecutor(1) as own_thread:
+        model = own_thread.submit(_built, RunFolder(run.directory), example).result()
+    _load(model, weights, f"step {step:,} of {run.name}")
+    if target:
+        _save(model, target)
+    return model
+
+
+def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
+    """Step and weights, by their paths, of a checkpoint; and features of two examples, all zeros."""
+    import numpy
+
+    with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
+        which = with_checkpoint(run, Path(temporary), checkpoint)
+        arrays = Path(temporary) / "weights.npz"
+        answer = ask_model(f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays))
+        with numpy.load(arrays, allow_pickle=False) as read:
+            weights = {path: read[f"weight {number}"] for number, path in enumerate(answer["weights"])}
+            features = {name: read[f"feature {number}"] for number, name in enumerate(answer["features"])}
+    given = {"one": lambda: next(iter(features.values())), "several": lambda: tuple(features.values())}
+    return which[1], weights, given.get(answer["given"], lambda: features)()
+
+
+def _built(folder: RunFolder, example: Any) -> Any:
+    """The model of the cell, called once, so that all its weights are there."""
+    offset = folder.spec().line_offset
+    provide(folder)
+    try:
+        with _apart(folder.include):
+            model = run_cell(folder.cell, folder.include, offset).model
+            model(example, training=False) if model._call_has_training_arg else model(example)
+    except Exception as error:
+        raise told(error, offset) from error
+    return model
+
+
+@contextlib.contextmanager
+def _apart(include: Path) -> Iterator[None]:
+    """Inside, modules that came along with the cell are the run's; afterwards they are the notebook's again."""
+    names = {path.stem for path in include.iterdir()} if include.is_dir() else set[str]()
+    path, before = list(sys.path), _modules(names)
+    try:
+        yield
+    finally:
+        _modules(names)
+        sys.modules.update(before)
+        sys.path[:] = path
+
+
+def _modules(names: set[str]) -> dict[str, Any]:
+    """Take the modules of these names, and those within them, out of this process."""
+    found = [name for name in sys.modules if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in found}
+
+
+def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
+    """Give the weights their values. Raises TrainingError where these are another model's."""
+    weights = {weight.path: weight for weight in model.weights}
+    if strange := sorted(weights.keys() ^ values.keys()):
+        lacks = "the checkpoint lacks" if strange[0] in weights else "the cell's model, built here, lacks"
+        raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)
+    for path, weight in weights.items():
+        wanted, there = _kind(weight.shape, weight.dtype), _kind(values[path].shape, values[path].dtype)
+        if wanted != there:
+            raise TrainingError(f"{path} is {there} in the checkpoint and {wanted} here", where=where, fix=_SAME)
+    for path, weight in weights.items():
+        weight.assign(values[path])
+
+
+_SAME = "The cell has to make the same model wherever it runs."
+
+
+def _kind(shape: Any, dtype: Any) -> str:
+    name = str(dtype)  # NumPy knows no bfloat16: such weights come as float32, which holds them exactly
+    return f"{'float32' if name == 'bfloat16' else name}{list(shape)}"
+
+
+def _checked(file: Path) -> Path:
+    target = file.absolute()
+    if target.suffix != _SUFFIX:
+        raise TrainingError(f"{file.name} is no name of a Keras model", fix=f"Name a file that ends in {_SUFFIX}.")
+    if target.exists():
+        raise TrainingError("There is something at this place already", where=str(target), fix="Name another file.")
+    return target
+
+
+def _save(model: Any, target: Path) -> None:
+    """All of it or nothing."""
+    fresh = target.with_name(f".{target.stem}.{os.getpid()}{_SUFFIX}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        model.save(fresh)
+        os.link(fresh, target)  # unlike a rename it replaces nothing
+    except OSError as error:
+        raise TrainingError(f"The model cannot be written: {error.strerror or error}", where=str(target)) from error
+    finally:
+        fresh.unlink(missing_ok=True)
