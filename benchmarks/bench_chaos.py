@@ -44,7 +44,10 @@ def processes(*marks: str) -> list[int]:
 
 
 def storm(cluster: Cluster, minutes: float, chance: random.Random) -> dict[str, int]:
-    """Bad weather and killed processes, for so long; returns how often what was killed."""
+    """Bad weather and killed processes, for so long; returns how often what was killed.
+
+    Time is compressed, but notices stay half a minute, so that VMs under notice are met by all the rest.
+    """
     cluster.weather(hours_per_minute=60, revocations="published", api_errors=0.05, creation_preemptions=0.05, seed=1)
     killed = {"controller": 0, "emulator": 0}
     end = time.monotonic() + 60 * minutes

@@ -65,7 +65,7 @@ class Ours:
 
     @property
     def model(self) -> Any:
-        return self.trainable._model_fn._model  # type: ignore[attr-defined]
+        return self.trainable.keras_model.model  # type: ignore[attr-defined]
 
     def feeds(self, values: Mapping[str, Any]) -> dict[Any, Any]:
         return {self.features[name]: value for name, value in values.items()}

@@ -1,10 +1,11 @@
 """When a run in published weather was forecast to end, and what it was to cost, against what came.
 
-Paced workers on the emulator are revoked and replaced as VMs were in 2019, an emulated day taking six minutes; a short
-run in fair weather comes first, for the model has been run before. Forecasts are made at a tenth, a third and two
-thirds of the steps and compared with the end: the moment as a part of the run's whole time, and the whole bill, which
-goes by the emulated clock; and how often each lay within its 90 % interval. The forecasts of one run are not
-independent of each other: many seeds tell more than many moments.
+Paced workers on the emulator are revoked and replaced as VMs were in 2019, an emulated day taking six minutes. Start-
+ups and notices take their part of that day, steps and joins their own time. A short run in fair weather comes first,
+for the model has been run before. Forecasts are made at a tenth, a third and two thirds of the steps and compared
+with the end: the moment as a part of the run's whole time, and the whole bill, which goes by the emulated clock; and
+how often each lay within its 90 % interval. The forecasts of one run are not independent of each other: many seeds
+tell more than many moments.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def once(seed: int, steps: int, hours_per_minute: float) -> list[Judged]:
         start(cluster, steps=REHEARSAL, pace_seconds=PACE).wait(600)
         run = start(cluster, steps=steps, pace_seconds=PACE)
         all_in(cluster, WORKERS)
-        cluster.weather(revocations="published", hours_per_minute=hours_per_minute, seed=seed)
+        compressed = {"hours_per_minute": hours_per_minute, "notice": "scaled", "boot": "published"}
+        cluster.weather(revocations="published", seed=seed, **compressed)
         made: list[tuple[float, Forecast]] = []
         for part in MOMENTS:
             reach(cluster, run, part * steps)

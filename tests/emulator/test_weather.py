@@ -114,6 +114,16 @@ def test_one_vm_is_taken_every_so_often_as_google_takes_it(sky: Cloud) -> None:
     assert {each.target_link.rpartition("/")[2] for each in taken} >= {"w0", "w1"}
 
 
+def test_a_vm_is_taken_so_long_after_its_notice_as_the_weather_says(sky: Cloud) -> None:
+    sky.create("w0", **DELETE)
+    (said,) = weather(sky, notice="2s")["description"]
+    assert said == "VMs are taken 2 s after the notice."
+    began = time.monotonic()
+    sky.preempt("w0")
+    eventually(lambda: sky.names() == set())
+    assert time.monotonic() - began > 1.9, "the emulator's own is 0.3 s"
+
+
 def test_a_day_in_a_second_ends_preemptible_vms_and_not_spot_vms(sky: Cloud) -> None:
     sky.create("spot")
     sky.create(

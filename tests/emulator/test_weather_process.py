@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from transient_magics.emulator.weather.revocations import (
     Transient,
 )
 from transient_magics.emulator.weather.settings import Settings
+from transient_magics.emulator.weather.weather import Weather
 from transient_magics.errors import DeclarationError
 from transient_magics.journal.clock import Clock, rate_of
 
@@ -197,6 +199,8 @@ def test_vms_start_as_measured() -> None:
         ({"api_errors": 1.5}, "--api-errors takes a number from 0 to 1, not '1.5'"),
         ({"api_latency": "1s..50ms"}, "ends before it begins"),
         ({"boot": "slow"}, "Invalid duration 'slow' (--boot)"),
+        ({"notice": "121s"}, "--notice takes 0s to 120s, or scaled, not '121s'"),
+        ({"notice": "scald"}, "Invalid duration 'scald' (--notice)"),
         ({"gpu_speed": "fast"}, "--gpu-speed cannot be 'fast'"),
         ({"gpu_speed": "k8=2"}, "Unknown GPU 'k8' (--gpu-speed). Did you mean k80?"),
         ({"gpu_speed": "k80=1,p100=0"}, "--gpu-speed takes speeds above 0, not 'p100=0'"),
@@ -218,7 +222,7 @@ def test_settings_come_back_as_they_were_written() -> None:
     given: dict[str, Any] = {
         "revocations": {"name": "f.csv", "csv": "lifetime_hours\n1\n"}, "waves": "0.5", "hours_per_minute": "60",
         "stockout": ["us-west1-b:k80,spot,for=10m", "us-east1-c,delay=0.5s"], "quota": ["k80@us-west1=2", "cpus=96"],
-        "api_errors": "0.05", "api_latency": "50ms..400ms", "creation_preemptions": 0.1, "boot": "0.5s",
+        "api_errors": "0.05", "api_latency": "50ms..400ms", "creation_preemptions": 0.1, "boot": "0.5s", "notice": "0s",
         "credentials": "expired,for=60s", "gpu_speed": "published", "link": "1gbit,far=2.5mbit", "seed": "5",
     }  # fmt: skip
     weather = Settings().changed(given)
@@ -226,3 +230,16 @@ def test_settings_come_back_as_they_were_written() -> None:
     assert Settings().changed({"gpu_speed": " K80=1, v100=3.5"}).to_json()["gpu_speed"] == "k80=1,v100=3.5"
     assert weather.to_json()["stockout"][1] == "us-east1-c,delay=500ms"
     assert Settings().changed(dict.fromkeys(given)) == Settings()
+
+
+def test_a_notice_is_as_long_as_the_weather_says(tmp_path: Path) -> None:
+    weather = Weather(tmp_path, boot_seconds=1.0, notice_seconds=30.0, own_network=False)
+    weather.change({"hours_per_minute": 6})
+    assert (weather.notice, weather.to_json([])["notice"]) == (30.0, "30s")
+    for said, seconds in (("scaled", 30 / 360), ("0s", 0.0), ("90s", 90.0)):
+        weather.change({"notice": said})
+        assert weather.notice == pytest.approx(seconds)
+        again = Weather(tmp_path, boot_seconds=1.0, notice_seconds=30.0, own_network=False)
+        assert (again.notice, again.to_json([])["notice"]) == (weather.notice, said)
+    weather.change({"notice": None})
+    assert weather.notice == 30.0

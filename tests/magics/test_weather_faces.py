@@ -68,9 +68,11 @@ def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.Cap
         shell,
         "%transient_weather c1 --revocations published --hours-per-minute 60 --stockout us-west1-b:k80 "
         "us-east1-c,for=10m --stockout us-east1-d --quota v100=4 --api-errors 0.05 "
-        "--boot 2s --gpu-speed published --seed 7 # so be it",
+        "--boot 2s --notice scaled --gpu-speed published --seed 7 # so be it",
     )  # fmt: skip
     assert "An hour passes in 1 s (60 h per minute)" in said
+    assert "time limits; the work takes its time." in said
+    assert "VMs are taken 30 s of emulated time after the notice, 8.33ms here." in said
     assert "us-west1-b has no VMs with a K80." in said
     assert "us-east1-c has no VMs for 10 min." in said
     assert "At most 4 V100 in each region" in said

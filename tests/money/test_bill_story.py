@@ -68,7 +68,7 @@ def test_the_bill_of_a_life_with_revocations_is_googles(url: str) -> None:
             for vm in until(cluster, lambda state: any(vm.state == "deleted" for vm in state.vms.values())).vms.values()
             if vm.state == "deleted"
         ]
-        cluster.weather(hours_per_minute=6)
+        cluster.weather(hours_per_minute=6, notice="scaled")
         taken = next(vm.name for vm in cluster.state.living if vm.role == "worker" and vm.state == "ready")
         time.sleep(1)  # six minutes: it is past its first
         preempted_behind_its_back(url, cluster, taken)

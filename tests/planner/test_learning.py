@@ -15,7 +15,7 @@ from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, fold, replay
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
-from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, forecast
+from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _startup, forecast
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Observation, Record, record
 from transient_magics.planner.plan import make_plan
@@ -188,6 +188,15 @@ def test_a_run_that_shares_the_cluster_is_foretold_with_its_own_workers() -> Non
     so_far = bill(state, now).total
     ratio = (beside.dollars - so_far) / (alone.dollars - so_far)
     assert ratio == pytest.approx(beside.seconds / alone.seconds, rel=0.05), "what others' workers cost goes on"
+
+
+def test_where_time_passes_faster_start_ups_do_and_what_servers_do_after_them_does_not() -> None:
+    history, _ = story(revoked=False)
+    calm = replay(history)
+    fast = replace(calm, clock=calm.clock.running_at(240.0, BEGAN + 200))
+    before, after = _startup(calm), _startup(fast)
+    assert (after.running, after.usable) == (pytest.approx(before.running), pytest.approx(240 * before.usable))
+    assert before.running > 0 < before.usable
 
 
 def test_one_stretch_tells_less_of_a_speed_than_many() -> None:

@@ -363,7 +363,7 @@ def _weather() -> tuple[Option, ...]:
         flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
               metavar="SHARE"),
         flag("--hours-per-minute", "how fast time passes for lifetimes, boot times, limits and bills, never for "
-              "notices and work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
+              "work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
         several("--stockout", "no capacity: ZONE[:GPU][,spot][,for=10m][,delay=7s]", completes="zone",
                 metavar="ZONE"),
         several("--quota", "at most so many in a region: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),
@@ -377,6 +377,9 @@ def _weather() -> tuple[Option, ...]:
               metavar="SHARE"),
         flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019; they never answer: fails (and "
               "say so), silent", str, choices=("2s", "published", "fails", "silent"), metavar="TIME|HOW"),
+        flag("--notice", "the time from the notice of a preemption to the VM's end, 120s at most (30s); scaled: 30 s "
+              "of the time that --hours-per-minute makes faster", str, choices=("30s", "0s", "scaled"),
+              metavar="TIME|scaled"),
         flag("--gpu-driver", "works; fails: VMs answer, and TensorFlow does not see their GPUs", str,
               choices=("works", "fails"), metavar="HOW"),
         flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU; or how many times as fast "

@@ -64,11 +64,10 @@ class _Emulator:
         self._project = Project(self._state, fresh=settings.fresh)
         self._storage = Endpoint(self._state / "storage", self._project)
         self._operations = Operations(Store(self._state / "operations"))
-        weather = Weather(self._state, settings.boot, self._isolation is not Isolation.NONE)
+        weather = Weather(self._state, settings.boot, settings.notice, self._isolation is not Isolation.NONE)
         self._fleet = Fleet(
             self._state, Path(settings.homes), self._isolation, guard.allows, self._operations, weather,
-            notice_seconds=settings.notice, on_change=self._changed,
-            on_gone=lambda address: self._relay.drop(address),
+            on_change=self._changed, on_gone=lambda address: self._relay.drop(address),
             beside=lambda record: FromVm(record, self._storage, self._runner),
         )  # fmt: skip
         self._relay = Relay(Path(settings.relay), self._fleet.reach)

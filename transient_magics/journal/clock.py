@@ -7,7 +7,7 @@ It is this machine's clock, run faster from the moment at which `hours_per_minut
 - time limits: `terminationTime` (what is left of it at the insert, counted from there), `maxRunDuration`,
 - what is billed, and the limits on hours and cost: `anchors` tell how much emulated time lies between two moments.
 
-By this machine's own clock go: the notice of a preemption and everything after it, the work, idleness, `every=`, the
+By this machine's own clock go: the notice of a preemption (unless notices scale), the work, idleness, `every=`, the
 delays and ends of stockouts, the API's latency, and every timestamp that the API writes (clients compare them with
 their own clocks). Moments on either clock are seconds since 1970. On Google the two are the same.
 """

@@ -238,15 +238,16 @@ def _synchronous(run: RunState) -> bool:
 
 
 def _startup(state: ClusterState) -> Startup:
-    """How long VMs of this cluster took, in the seconds of its own clock."""
+    """How long VMs of this cluster took, in the seconds of its own clock.
 
-    def mean(spans: Iterable[float]) -> float:
-        found = list(spans)
-        return state.clock.rate * statistics.median(found) if found else 0.0
-
+    What comes until a VM runs is the cloud's, on its clock whatever that showed; what comes after it is work, and takes
+    as long as ever where time passes faster now.
+    """
     workers = [vm for vm in state.vms.values() if vm.role == "worker" and vm.ready_at and vm.running_at]
-    running = mean(vm.running_at - vm.requested_at for vm in workers)
-    usable = mean(vm.ready_at - vm.running_at for vm in workers)
+    if not workers:
+        return Startup(0.0, 0.0, 0.0)
+    running = statistics.median(state.clock.between(vm.requested_at, vm.running_at) for vm in workers)
+    usable = state.clock.rate * statistics.median(vm.ready_at - vm.running_at for vm in workers)
     return Startup(running, usable, 0.1 * (running + usable))
 
 

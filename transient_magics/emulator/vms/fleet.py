@@ -37,15 +37,14 @@ class Fleet:
 
     def __init__(
         self, state: Path, homes: Path, isolated: Isolation, owner_only: PeerCheck, operations: Operations,
-        weather: Weather, *, notice_seconds: float, on_change: Callable[[], None], on_gone: Callable[[str], None],
+        weather: Weather, *, on_change: Callable[[], None], on_gone: Callable[[str], None],
         beside: Callable[[Record], Beside] | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._homes = state / "vms", homes
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._store = Store(state / "instances")
         self._operations = operations
-        self.weather, self._notice_seconds, self._on_change = weather, notice_seconds, on_change
-        self._on_gone = on_gone
+        self.weather, self._on_change, self._on_gone = weather, on_change, on_gone
         self._isolation = isolated
         self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes, beside)
         self._revoker = Revoker(weather, self)
@@ -168,7 +167,7 @@ class Fleet:
 
     def preempt(self, record: Record) -> None:
         """Take a transient VM away: notice in its metadata at once, the end when the notice is over."""
-        notice = self._notice(record)
+        notice = self._notice(record, self.weather.notice)
         record.preempted = True
         if host := self._hosts.get(record.identity):
             host.metadata.changed()
@@ -298,7 +297,8 @@ class Fleet:
         left = max(record.ending["until"] - time.time(), 0.0)
         if host and script:
             scripted = asyncio.create_task(host.shut_down_script())
-            await asyncio.wait([scripted], timeout=left if preempted else self._notice(record))
+            usual = self._notice(record, self.weather.usual_notice)
+            await asyncio.wait([scripted], timeout=left if preempted else usual)
             scripted.cancel()
             left = max(record.ending["until"] - time.time(), 0.0)
         await asyncio.sleep(left)
@@ -401,12 +401,12 @@ class Fleet:
 
     # Small parts.
 
-    def _notice(self, record: Record) -> float:
+    def _notice(self, record: Record, longest: float) -> float:
         asked = record.attributes().get("emulator-notice-seconds", "")
         try:
-            return min(float(asked), self._notice_seconds) if asked else self._notice_seconds
+            return min(float(asked), longest) if asked else longest
         except ValueError:
-            return self._notice_seconds
+            return longest
 
     def _go(self, record: Record, life: Coroutine[None, None, None]) -> None:
         previous = self._tasks.pop(record.identity, None)

@@ -23,7 +23,11 @@ from .files import Rows
 STOCKOUT_DELAY = 7.0
 """Seconds until an operation fails for want of capacity, as seen in 2024 (96 s in 2018)."""
 
+SCALED = "scaled"
+SCALED_NOTICE = 30.0
+"""Emulated seconds from a notice to the VM's end, where notices scale: what Compute Engine gives."""
 _FASTEST = 100_000.0  # hours per minute
+_LONGEST_NOTICE = 120.0  # that Compute Engine gives; bills go by it
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,7 @@ class Settings:
     credentials: Expired | None = None
     creation_preemptions: float = 0.0
     boot: float | str | None = None
+    notice: float | str | None = None
     gpu_driver: str = "works"
     gpu_speed: str | GpuSpeeds = "equal"
     link: Link | None = None
@@ -164,6 +169,7 @@ class Settings:
             "credentials": self.credentials and str(self.credentials),
             "creation_preemptions": self.creation_preemptions,
             "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
+            "notice": reading.seconds(self.notice) if isinstance(self.notice, float) else self.notice,
             "gpu_driver": self.gpu_driver, "gpu_speed": str(self.gpu_speed),
             "link": self.link and str(self.link), "seed": self.seed,
         }  # fmt: skip
@@ -269,6 +275,16 @@ def _boot(value: Any) -> float | str | None:
     return text if text in ("published", "fails", "silent") else reading.duration(text, "--boot", zero=True)
 
 
+def _notice(value: Any) -> float | str:
+    text = reading.text(value, "--notice")
+    if text == SCALED:
+        return text
+    seconds = reading.duration(text, "--notice", zero=True)
+    if seconds > _LONGEST_NOTICE:
+        raise DeclarationError(f"--notice takes 0s to {_LONGEST_NOTICE:.0f}s, or {SCALED}, not '{value}'")
+    return seconds
+
+
 def read_link(value: Any) -> Link | None:
     """What the option says; None: nothing is in the way. Raises DeclarationError."""
     text = reading.text(value, "--link")
@@ -323,6 +339,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "credentials": _credentials,
     "creation_preemptions": reading.share("--creation-preemptions"),
     "boot": _boot,
+    "notice": _notice,
     "gpu_driver": reading.choice("--gpu-driver", "works", "fails"),
     "gpu_speed": _gpu_speed,
     "link": read_link,

@@ -22,12 +22,12 @@ from ...files import write_atomically
 from ...journal.clock import Clock, rate_of
 from ..instances import Record
 from ..rest import wire
-from . import capacity, chance, startup
+from . import capacity, chance, reading, startup
 from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow
 from .links import check_links
 from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published
-from .settings import GpuSpeeds, Settings
+from .settings import SCALED_NOTICE, GpuSpeeds, Settings
 from .startup import Startup
 
 _LOG = logging.getLogger(__name__)
@@ -38,11 +38,12 @@ PACE_ATTRIBUTE, GPU_ATTRIBUTE = "emulator-pace", "emulator-gpu"
 class Weather:
     """What is set, and what follows from it for a VM."""
 
-    def __init__(self, state: Path, boot_seconds: float, own_network: bool) -> None:
-        """`boot_seconds` is what VMs take to boot while the weather says nothing about it; with `own_network` the
-        emulator and its VMs have network namespaces of their own."""
+    def __init__(self, state: Path, boot_seconds: float, notice_seconds: float, own_network: bool) -> None:
+        """`boot_seconds` is what VMs take to boot while the weather says nothing about it, `notice_seconds` what they
+        then have until their end; with `own_network` the emulator and its VMs have network namespaces of their own."""
         self._own_network = own_network
         self._path, self._boot_seconds = state / "weather.json", boot_seconds
+        self.usual_notice = notice_seconds
         self._listeners: list[Callable[[], None]] = []
         self.settings, self.clock = Settings(seed=secrets.randbelow(1_000_000)), Clock()
         self.since = time.time()
@@ -156,6 +157,16 @@ class Weather:
         seconds = boot if isinstance(boot, float) else self._boot_seconds
         return startup.fixed(seconds, rate, fails=boot == "fails", silent=boot == "silent")
 
+    @property
+    def notice(self) -> float:
+        """Seconds on this machine's clock from the notice of a preemption to the VM's end."""
+        match self.settings.notice:
+            case None:
+                return self.usual_notice
+            case float(seconds):
+                return seconds
+        return SCALED_NOTICE / self.clock.rate
+
     def preempted_in_creation(self, record: Record) -> float | None:
         """At which part of its start this VM is preempted, if it is; drawn anew for each VM of that name."""
         share, seed = self.settings.creation_preemptions, self.settings.seed
@@ -192,9 +203,10 @@ class Weather:
 
     def to_json(self, vms: list[Record]) -> dict[str, Any]:
         """The answer to GET: what is set, the clock, and the weather in words."""
+        told = self.settings.to_json()
         return {
-            **self.settings.to_json(), "rate": self.clock.rate, "since": wire.now(self.since),
-            "anchors": self.clock.anchors, "description": self.describe(vms),
+            **told, "notice": told["notice"] or reading.seconds(self.usual_notice), "rate": self.clock.rate,
+            "since": wire.now(self.since), "anchors": self.clock.anchors, "description": self.describe(vms),
         }  # fmt: skip
 
     def describe(self, vms: list[Record]) -> list[str]:

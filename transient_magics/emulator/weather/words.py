@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...spec import render_duration
-from .settings import Revocations, Settings, Stockout
+from . import reading
+from .settings import SCALED, SCALED_NOTICE, Revocations, Settings, Stockout
 
 
 def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: float) -> list[str]:
@@ -15,7 +16,7 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
         hours = rate / 60
         lines.append(
             f"An hour passes in {3600 / rate:.3g} s ({hours:g} h per minute) for lifetimes, boot times and time "
-            "limits; notices and the work take their time."
+            f"limits; {'the work takes its' if weather.notice == SCALED else 'notices and the work take their'} time."
         )
     lines += _revocations(weather.revocations, weather.waves)
     if weather.revocations.kind == "published" and (used := ", ".join(filter(None, stand_ins))):
@@ -23,6 +24,7 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
     if weather.credentials and weather.credentials.holds(now):
         until = weather.credentials.until
         lines.append(f"The API accepts no credentials{f' for {render_duration(until - now)}' if until else ''}.")
+    lines += _notice(weather.notice, rate)
     if weather.creation_preemptions:
         lines.append(f"{weather.creation_preemptions:.0%} of new transient VMs are preempted before they run.")
     lines += [_stockout(each, now) for each in weather.stockout]
@@ -63,6 +65,17 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
         far = f", {weather.link.far / 1e6:g} Mbit/s between regions" if weather.link.far else ""
         lines.append(f"A VM's network carries {weather.link.rate / 1e6:g} Mbit/s each way{far}.")
     return lines
+
+
+def _notice(notice: float | str | None, rate: float) -> list[str]:
+    match notice:
+        case None:
+            return []
+        case float(seconds):
+            return [f"VMs are taken {render_duration(seconds)} after the notice." if seconds else
+                    "VMs are taken without a notice."]  # fmt: skip
+    here = f", {reading.seconds(float(f'{SCALED_NOTICE / rate:.3g}'))} here" if rate != 1 else ""
+    return [f"VMs are taken {SCALED_NOTICE:g} s of emulated time after the notice{here}."]
 
 
 def _revocations(rained: Revocations, waves: float) -> list[str]:
