@@ -1,7 +1,8 @@
 /* A chart of curves over time or steps, on uPlot: zoom by dragging, marks, a readout, keys, and colours of the theme.
  *
  * Charts that belong together share an `axis`, and so their zoom and their cursor. A drawing is
- * {x, curves: [{label, values, colour, faint, band}], marks: [{x, kind, words, y}], log}.
+ * {x, curves: [{label, values, colour, faint, band}], marks: [{x, kind, words, y}], log}. A curve that is `joined` has no
+ * holes where others have values, `stairs` keep their height until the next value, of `dots` no line is drawn.
  */
 
 import uPlot from "uplot";
@@ -12,6 +13,7 @@ const MARKS = { revoked: "bad", checkpoint: "quiet", evaluation: "good" };
 const NEAR_PIXELS = 5;
 const FEW = 6;
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000];
+const WHOLE_STEPS = [...Array(12).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 let axes = 0;
 
 /** What the charts of one panel share. */
@@ -21,6 +23,7 @@ export function sharedAxis() {
     key: `transient-${(axes += 1)}`,
     charts,
     byStep: false,
+    word: "step",  // what is counted below, where that is no time
     /** @type {[number, number] | null} */
     zoom: null,
     zoomTo(from, to) {
@@ -85,16 +88,27 @@ export function lineChart(title, axis, { height }) {
         } },
       },
       axes: [
-        { ...small, size: 25, gap: 6, space: 72, ...(axis.byStep ? {} : { incrs: TIME_STEPS }), values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : (_, splits, __, ___, step) => timeLabels(splits, step) },
+        { ...small, size: 25, gap: 6, space: 72, incrs: axis.byStep ? WHOLE_STEPS : TIME_STEPS, values: axis.byStep ? (_, splits) => splits.map((at) => at?.toLocaleString("en-US") ?? "") : (_, splits, __, ___, step) => timeLabels(splits, step) },
         { ...small, size: 40, gap: 4, space: 26, values: (_, splits) => splits.map((value) => (value === null ? "" : number(value))) },
       ],
       series: [{}, ...drawing.curves.map((curve) => ({
-        label: curve.label, spanGaps: false, points: curve.hidden ? { show: false } : { show: false, size: 5, filter: lonely, fill: line(curve) },
-        stroke: line(curve), width: curve.hidden || known(curve.values) < 3 ? 0 : curve.faint ? 1 : 1.5, alpha: curve.faint ? 0.3 : 1,
+        label: curve.label, spanGaps: Boolean(curve.joined), points: points(curve), ...(curve.stairs ? { paths: uPlot.paths.stepped?.({ align: 1 }) } : {}),
+        stroke: line(curve), width: width(curve), alpha: curve.faint ? 0.3 : curve.dots ? 0.5 : 1,
       }))],
       bands,
       hooks: { draw: [drawMarks], setCursor: [read], setSelect: [selected] },
     };
+  }
+
+  function points(curve) {
+    if (curve.dots) return { show: true, size: 4, fill: line(curve), stroke: line(curve) };
+    if (curve.hidden || (curve.joined && known(curve.values) > 1)) return { show: false };
+    return { show: false, size: 5, filter: lonely, fill: line(curve) };
+  }
+
+  function width(curve) {
+    if (curve.dots || curve.hidden || (known(curve.values) < 3 && !curve.joined)) return 0;
+    return curve.wide ? 2.5 : curve.faint ? 1 : 1.5;
   }
 
   /** From `low` to `high`, and as far as the marks are (those that are seen, where it is about their height). */
@@ -149,7 +163,7 @@ export function lineChart(title, axis, { height }) {
 
   function words(index) {
     const at = plot.data[0][index];
-    const where = axis.byStep ? `step ${Math.round(at).toLocaleString("en-US")}` : clock(at);
+    const where = axis.byStep ? `${axis.word} ${Math.round(at).toLocaleString("en-US")}` : clock(at);
     if (drawing.words) return [where, ...drawing.words(index)].join(" · ");
     const values = drawing.curves.filter((curve) => !curve.hidden && !curve.faint && (curve.values[index] ?? null) !== null)
       .map((curve) => `${drawing.curves.length > 1 && curve.label !== title ? `${curve.label} ` : ""}${number(curve.values[index])}`);
@@ -205,7 +219,7 @@ export function lineChart(title, axis, { height }) {
       });
     }
     setAttribute(node, "aria-label", `${title}${next.said ? `, ${next.said}` : ""}. Arrow keys read it, plus and minus zoom, 0 shows all.`);
-    const now = JSON.stringify([next.curves.map((curve) => [curve.label, curve.hidden, curve.faint, known(curve.values) < 3]), Boolean(next.log), axis.byStep]);
+    const now = JSON.stringify([next.curves.map((curve) => [curve.label, curve.colour, curve.hidden, curve.faint, known(curve.values) < 3]), Boolean(next.log), axis.byStep]);
     const data = [next.x, ...next.curves.map((curve) => curve.values)];
     if (!plot || now !== shape) {
       shape = now;
@@ -216,6 +230,7 @@ export function lineChart(title, axis, { height }) {
     }
     read();
   };
+  node.entitle = (text) => { title = text; setText(name, text); };
   node.redraw = (again = false) => { if (plot) again ? plot.setData(plot.data) : plot.redraw(false, true); };
   node.range = () => (plot && plot.scales.x.min !== null ? [plot.scales.x.min, plot.scales.x.max] : null);
   node.canvas = () => (node.hidden ? null : plot?.ctx.canvas);

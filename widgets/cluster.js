@@ -15,6 +15,7 @@ import { vmTable } from "./lanes.js";
 import { kernelLink } from "./link.js";
 import { mount } from "./mount.js";
 import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } from "./page.js";
+import { studySections } from "./study.js";
 import { trainingSection } from "./training.js";
 
 const ANNOUNCE_SECONDS = 5;
@@ -110,12 +111,13 @@ function render({ model, el }) {
   const training = trainingSection(send, focus);
   const table = vmTable(send, now, () => link.lost);
   const beside = besideSection();
+  const studies = studySections(send);
   const cost = costSection();
   const events = eventSection();
   const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
-    lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [table]), events, live);
+    lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [studies, table]), events, live);
 
   const due = new Set();
   let announced = { text: "", at: -Infinity };
@@ -175,6 +177,12 @@ function render({ model, el }) {
     whole.part("training", () => training.tick(), true);
   }
 
+  /** Studies are sent by themselves, and less often than the rest. */
+  function studied() {
+    whole.part("studies", () => studies.update(focus ? [] : model.get("studies") ?? []));
+    hush(studies, link.lost && !view?.over);
+  }
+
   const pace = pacemaker(send);
   let frame = 0;
   function draws() {
@@ -183,6 +191,7 @@ function render({ model, el }) {
     if (due.has("curves")) curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {});
     draw();
     if (due.has("curves")) whole.part("curves", () => training.draw(curves));
+    if (due.has("studies")) studied();
     due.clear();
     panel.getBoundingClientRect();  // has the page lay it out now, so that this time is counted too
     pace.drew((performance.now() - began) / 1000);
@@ -201,15 +210,18 @@ function render({ model, el }) {
     }
     news("curves");
   }
+  const onStudies = () => news("studies");
   const onLog = () => training.log(model.get("log"));
   model.on("change:view", onView);
   model.on("change:curves", onCurves);
   model.on("change:tail", onCurves);
+  model.on("change:studies", onStudies);
   model.on("change:log", onLog);
   const timer = setInterval(tick, 1000);
   el.append(panel);
   draw();
   whole.part("curves", () => training.draw(curves));
+  studied();
   send({ do: "resync" });
   return () => {
     clearInterval(timer);
@@ -217,9 +229,11 @@ function render({ model, el }) {
     link.end();
     pace.end();
     training.end();
+    studies.end();
     model.off("change:view", onView);
     model.off("change:curves", onCurves);
     model.off("change:tail", onCurves);
+    model.off("change:studies", onStudies);
     model.off("change:log", onLog);
   };
 }

@@ -3,6 +3,8 @@
 export type Figure = number | null;
 export type Part = [string, string, number, number];
 export type Mark = [string, number, number | null, string] | [string, number, number | null, string, number | null];
+export type Point = [number, number];
+export type Parameter = number | string;
 
 /** A VM. `first`: it has a lane before all are asked for; `leaves_at`: when it is taken, 0 without a notice. */
 export interface Lane {
@@ -212,6 +214,43 @@ export interface Tail {
   unnamed: boolean;
   end: End | null;
   marks?: Mark[];
+}
+
+/** A trial of a study. `params` in the order of the study's; `value` of its objective so far; `hours`, `dollars` and
+ * `revocations` of its runs together; `curve`: (step, value), empty where it is not drawn. */
+export interface TrialLine {
+  number: number;
+  state: string;
+  words: string;
+  params: Parameter[];
+  value: Figure;
+  best: boolean;
+  hours: number;
+  dollars: number;
+  revocations: number;
+  stoppable: boolean;
+  curve: Point[];
+}
+
+/** A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction` max or min,
+ * `curves_of` what the trials' curves are of; `best_so_far`: number and value of each trial better than all before. */
+export interface Study {
+  name: string;
+  phase: string;
+  words: string;
+  about: string;
+  told: number;
+  wanted: number;
+  metric: string;
+  direction: string;
+  curves_of: string;
+  best_words: string;
+  dollars: Figure;
+  emulated: boolean;
+  stoppable: boolean;
+  params: string[];
+  trials: TrialLine[];
+  best_so_far: Point[];
 }
 
 /** The last lines that a worker wrote; empty before anybody asked. */

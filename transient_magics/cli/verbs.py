@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import client
-from ..client import cell, text
+from ..client import cell, foreground, text
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from .answers import Deleted, Launched, Listing, Sentence, Snapshot
@@ -79,7 +79,8 @@ def _list(all: bool = False) -> Listing:
 def _status(name: str | None = None) -> Snapshot:
     cluster = client.cluster(name)
     state = cluster.state
-    return Snapshot(state, forecast_line(cluster.run(state.active_run.name)) if state.active_run else "")
+    run = foreground.run(state)
+    return Snapshot(state, forecast_line(cluster.run(run.name)) if run and not run.over else "")
 
 
 def _resize(name: str, spec: str) -> Sentence:

@@ -11,15 +11,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..journal import Bill, ClusterState, Event, RunState, VmState, events
+from ..journal import Bill, ClusterState, Event, RunState, StudyState, VmState, events
+from ..protocol.run import Value
 from ..spec import ClusterSpec, render_duration
 from ..spec import render_money as money
 from ..spec import render_table as table
+from . import foreground
 
 NOTICE_SECONDS = 30.0
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
-    "cluster.leased", "train.checked",
+    "cluster.leased", "train.checked", "study.asked",
 )  # fmt: skip
 _NEAR_END_SECONDS = 3600.0
 RENTED = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
@@ -167,6 +169,47 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
     return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
 
 
+def value_words(value: Value | None) -> str:
+    """A parameter's value as one reads it."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)
+
+
+def params_words(params: Mapping[str, Value]) -> str:
+    """`learning_rate 0.02, batch_size 64`."""
+    return ", ".join(f"{name} {value_words(value)}" for name, value in params.items())
+
+
+def trials_wanted(study: StudyState) -> int:
+    """How many trials a study is to have: of a grid no more than it has points."""
+    return min(study.wanted, study.spec.points) if study.spec.sampler == "grid" else study.wanted
+
+
+def study_words(study: StudyState, *, deleted: bool = False) -> str:
+    """`12 of 40 trials, 4 training`, and why it ended early; `deleted`: its cluster is."""
+    told, running = sum(trial.told for trial in study.trials.values()), len(study.running)
+    said = f"{told} of {count(trials_wanted(study), 'trial')}"
+    if deleted and not study.over:
+        return f"{said}, ended with its cluster"
+    if running:
+        said += f", {running} training"
+    elif not study.trials and not study.ended:
+        said += ", waits for its first trial"
+    if study.reason:
+        return f"{said}, ended: {study.reason}"
+    return f"{said}, stopped" if study.over and told < trials_wanted(study) else said
+
+
+def best_words(study: StudyState) -> str:
+    """`accuracy 0.943 in trial 7: learning_rate 0.02`; nothing before the first complete trial."""
+    best = study.best
+    if best is None:
+        return ""
+    params = f": {params_words(best.params)}" if best.params else ""
+    return f"{study.spec.goal.metric} {number(best.value)} in trial {best.number}{params}"
+
+
 def count(many: int, what: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{many:,} {what}{'' if many == 1 else 's'}"
@@ -233,7 +276,11 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
     if state.trouble:
         lines.append(f"Trouble: {state.trouble}")
-    if run := state.active_run or state.run:
+    for study in foreground.studies(state):
+        lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
+        if best := best_words(study):
+            lines.append(f"{' ' * len(study.name)}  best so far: {best}")
+    if run := foreground.run(state):
         lines.append(f"{run.name}  {run_words(run)}")
         if forecast:
             lines.append(forecast)
@@ -251,15 +298,15 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {_why_slow(run.slow)}")
-        others = (each for each in state.turns if each.name != run.name)
-        lines += [f"{each.name}  {run_words(each, state)}" for each in others]
+    lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
     if state.revocations:
         lines.append(f"{count(state.revocations, 'revocation')} so far")
     ending = ending_words(state, now)
-    known = replace(bill, projected=None) if forecast else bill  # which says more of the end than the bill does
+    unknown = forecast or not run  # a forecast says more of the end than the bill; of a study nobody knows it
+    known = replace(bill, projected=None) if unknown else bill
     return "\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])])
 
 
@@ -273,14 +320,19 @@ def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
 
 def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
-    spec, run = state.spec, state.active_run or state.run
+    spec, run = state.spec, foreground.run(state)
+    working = [f"{run.name} {run.step:,}/{run.train_steps:,}"] if run else []
+    for study in foreground.studies(state):
+        working.append(
+            f"{study.name} {sum(trial.told for trial in study.trials.values())}/{trials_wanted(study)} trials"
+        )
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,
         "phase": "starting" if state.phase == "unknown" else state.phase,
         "workers": spec.spec if spec else "",
         "VMs": f"{ready}/{len(state.living)}",
-        "run": f"{run.name} {run.step:,}/{run.train_steps:,}" if run else "",
+        "run": ", ".join(working),
         "cost": money(bill.total),
         "per hour": money(bill.hourly),
         "where": ("emulated" if spec.emulated else str(spec.project)) if spec else "",
@@ -430,7 +482,23 @@ def event_words(event: Event) -> str:
             return "the controller started"
         case events.ControllerRecovered():
             return f"a new controller took over {count(event.vms, 'VM')}"
+        case events.StudyDeclared():
+            return f"study {event.study} was declared"
+        case events.StudyAsked():
+            params = f": {params_words(event.params)}" if event.params else ""
+            return f"{event.study} has trial {event.trial}{params}"
+        case events.StudyTold():
+            value = f", {number(event.value)}" if event.value is not None else ""
+            why = f": {event.reason}" if event.reason and not event.reason.startswith(event.state) else ""
+            return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
+        case events.StudyExtended():
+            return f"study {event.study} has {count(event.trials, 'trial')} more"
+        case events.StudyEnded():
+            return f"study {event.study} ended{f': {event.reason}' if event.reason else ''}"
     return _train_words(event)
+
+
+_ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}
 
 
 def _held(kind: str, why: str) -> str:

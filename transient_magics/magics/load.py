@@ -22,6 +22,7 @@ _LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "tr
 _PANELS = {  # shown as a panel
     ("client.handles.cluster", "Cluster"): "panels.show_handle",
     ("client.handles.run", "Run"): "panels.show_handle",
+    ("client.handles.study", "Study"): "panels.show_study",
     ("planner.search", "Search"): "panels.show_search",
 }
 _HTML = {
@@ -31,6 +32,8 @@ _HTML = {
     ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
     ("client.results.comparison", "Runs"): "panels.runs_html",
     ("client.results.comparison", "Comparison"): "panels.comparison_html",
+    ("client.results.trials", "Configurations"): "panels.study_table_html",
+    ("client.handles.study", "Plot"): "panels.study_plot_html",
     ("planner.plan", "Plan"): "panels.plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",
     ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",

@@ -11,6 +11,7 @@ from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .snapshot.twin import html
 from .snapshot.view import view
+from .study import show_study, study_panel_html, study_plot_html, study_table_html
 
 __all__ = [
     "bundle",
@@ -27,6 +28,10 @@ __all__ = [
     "show_handle",
     "show_run",
     "show_search",
+    "show_study",
     "status",
+    "study_panel_html",
+    "study_plot_html",
+    "study_table_html",
     "view",
 ]

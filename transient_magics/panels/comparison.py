@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..client import Comparison, Runs
+from ..client import Comparison, Run, Runs
 from ..client.results.comparison import COLUMNS, Row, best_row, best_words, evaluated, judged_by
-from ..journal import RunState
+from ..journal import RunSeries, metrics
+from ..protocol import layout
 from .snapshot.markup import FAINT, FONT, escape, row, table
 from .snapshot.overlay import LOOKS, Line, figure, sample, values
 
@@ -24,7 +25,7 @@ def comparison_html(runs: Comparison) -> str:
     rows = runs.rows
     states = [run.state for run in runs[: len(LOOKS)]]
     looks = list(zip(_names(rows), LOOKS, strict=False))
-    losses = [Line(name, _losses(run), look) for run, (name, look) in zip(states, looks, strict=True)]
+    losses = [Line(name, _losses(run), look) for run, (name, look) in zip(runs, looks, strict=False)]
     charts = [("loss of training", losses)]
     metric = next(filter(None, map(judged_by, states)), None)
     if metric:
@@ -50,8 +51,15 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [row.run if alone else f"{row.run} on {row.cluster}" for row in rows]
 
 
-def _losses(run: RunState) -> list[tuple[float, float]]:
-    return [(step, loss) for _, step, loss, _ in run.series if loss is not None and math.isfinite(loss)]
+def _losses(run: Run) -> list[tuple[float, float]]:
+    """By its metrics of each second, where they are here; else by its progress in the journal."""
+    series = RunSeries()
+    series.add(metrics.sample(run.directory / layout.METRICS))
+    measured = series.columns()
+    pairs = zip(measured["step"], measured["loss"], strict=True)
+    found = [(step, loss) for step, loss in pairs if loss is not None and math.isfinite(loss)]
+    told = ((step, loss) for _, step, loss, _ in run.state.series)
+    return found or [(step, loss) for step, loss in told if loss is not None and math.isfinite(loss)]
 
 
 def _marked(row: Row) -> tuple[float, float] | None:

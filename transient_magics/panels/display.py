@@ -27,10 +27,12 @@ from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
+from .snapshot.contract import Study
 from .snapshot.curves import curves
 from .snapshot.markup import picture
 from .snapshot.measured import Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
+from .snapshot.studies import pace, studies
 from .snapshot.twin import html
 from .snapshot.view import shown_run, view
 from .wishes import Asked, Wish, wish
@@ -121,7 +123,8 @@ class Display:
         now = time.time()
         costs = bill(self._state, now)
         shown = view(self._state, costs, now, self._run, self._forecast)
-        data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": html(shown, self._curves())}
+        drawn = html(shown, self._curves(), self._studies(now))
+        data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": drawn}
         if (live or self._in_place) and (panel := self._live_panel(shown)):
             data["text/html"] = picture(data["text/html"], panel.place)
             if not self._in_place:
@@ -162,13 +165,16 @@ class Display:
             except ImportError as error:  # a kernel without ipywidgets still gets the twin
                 log.warning("no live panel: %s", error)
                 return None
-            self._panel = ClusterPanel(shown, self._curves(), self.ask)
+            self._panel = ClusterPanel(shown, self._curves(), self._studies(time.time()), self.ask)
         return self._panel
 
     def _curves(self) -> Mapping[str, Any]:
         run = shown_run(self._state, self._run)
         series = self._measured.series_of(run.name) if run else None
         return curves(self._state, run, series, whole=bool(self._run)) if run else {}
+
+    def _studies(self, now: float) -> list[Study]:
+        return [] if self._run else studies(self._state, now)
 
     # From here on: the follower's thread.
 
@@ -242,7 +248,7 @@ class Display:
             self._soon(_LAST_WORDS_SECONDS, self._end)
 
     def _draw_curves_soon(self) -> None:
-        wait = _CURVES_SECONDS - (time.monotonic() - self._curves_at)
+        wait = _CURVES_SECONDS * pace(self._state) - (time.monotonic() - self._curves_at)
         if wait <= 0 or self._state.over:
             self._send_curves()
         elif not self._curves_later:
@@ -258,6 +264,9 @@ class Display:
         if self._panel and news != self._curves_of:
             self._curves_of, self._curves_at = news, time.monotonic()
             self._panel.show_curves(self._curves())
+        if self._panel and (self._panel.studies or self._state.studies):
+            self._curves_at = time.monotonic()
+            self._panel.studies = self._studies(time.time())
 
     def _refresh_twin(self) -> None:
         """Keep the stored output true.

@@ -17,6 +17,7 @@ from .display import Display, Feed, Followed, known, live_view
 from .snapshot.curves import curves
 from .snapshot.markup import picture
 from .snapshot.outlook import Forecasts
+from .snapshot.studies import studies
 from .snapshot.twin import html
 from .snapshot.view import shown_run, view
 
@@ -130,7 +131,7 @@ def bundle(handle: Cluster | Run) -> dict[str, Any]:
     snapshot = view(state, bill(state, now), now, run)
     return {
         "text/plain": status(state, run),
-        "text/html": html(snapshot, curves(state, shown) if shown else None),
+        "text/html": html(snapshot, curves(state, shown) if shown else None, [] if run else studies(state, now)),
     }
 
 

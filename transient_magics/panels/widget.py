@@ -7,7 +7,7 @@ page asks for arrives on whatever thread the kernel uses for such messages, and 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anywidget
@@ -76,21 +76,26 @@ class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
     `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago, and `tail`: what
-    came since; `log`: the last lines of the worker that the reader asked for; `picture`: the static part of its MIME
-    bundle, as last stored.
+    came since; `studies`: those of the cluster, which are sent less often than the rest; `log`: the last lines of the
+    worker that the reader asked for; `picture`: the static part of its MIME bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
     curves = traitlets.Dict().tag(sync=True)
     tail = traitlets.Dict().tag(sync=True)
+    studies = traitlets.List().tag(sync=True)
     log = traitlets.Dict().tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self, view: Mapping[str, Any], curves: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], None]
+        self,
+        view: Mapping[str, Any],
+        curves: Mapping[str, Any],
+        studies: Sequence[Mapping[str, Any]],
+        ask: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        super().__init__(ask, view=dict(view), curves={**curves, "number": 1})
+        super().__init__(ask, view=dict(view), curves={**curves, "number": 1}, studies=list(studies))
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
@@ -106,7 +111,7 @@ class ClusterPanel(Panel):
 
     def resend(self) -> None:
         """Send the latest of everything once more."""
-        self.send_state(["view", "curves", "tail"])
+        self.send_state(["view", "curves", "tail", "studies"])
 
 
 class DeclarePanel(Panel):

@@ -29,6 +29,19 @@ class AskedRun(Protocol):
     def logs(self, worker: str, lines: int = 200) -> object: ...
 
 
+class AskedTrial(Protocol):
+    """The part of a trial's handle with which wishes are carried out."""
+
+    def stop(self) -> None: ...
+
+
+class AskedStudy(Protocol):
+    """The same of a study's."""
+
+    def stop(self) -> None: ...
+    def trial(self, number: int) -> AskedTrial: ...
+
+
 class Asked(Protocol):
     """What wishes are carried out with: a cluster's handle."""
 
@@ -38,6 +51,7 @@ class Asked(Protocol):
     def resize(self, spec: str) -> None: ...
     def delete(self, timeout: float | None = 300.0) -> None: ...
     def run(self, name: str | None = None) -> AskedRun: ...
+    def study(self, name: str | None = None) -> AskedStudy: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,16 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
             return Wish("", lambda: {"question": _what_resizing_means(cluster.state, spec)})
         case "stop":
             return Wish(f"{run} is being stopped.", lambda: cluster.run(run).stop())
+        case "stop study":
+            study = str(message.get("study") or "")
+            return Wish(f"{study} is being stopped.", lambda: cluster.study(study).stop())
+        case "stop trial":
+            study, number = str(message.get("study") or ""), message.get("trial")
+            if not isinstance(number, int):
+                return None
+            return Wish(
+                f"Trial {number} of {study} is being stopped.", lambda: cluster.study(study).trial(number).stop()
+            )
         case "save":
             return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
         case "evaluate":

@@ -13,10 +13,13 @@ from ...journal import ClusterState, StudyState, TrialState, now, run_costs
 from ...protocol import layout
 from ...protocol.cluster_commands import ExtendStudy, StopStudy
 from ...protocol.run import Value
-from .. import commands
+from .. import commands, text
+from ..results.for_optuna import optuna_study
+from ..results.trials import Configurations, best_so_far, configurations
 from .run import Run
 
 if TYPE_CHECKING:
+    import optuna
     import pandas
 
     from .cluster import Cluster
@@ -32,6 +35,25 @@ class Trial:
     value: float | None
     runs: tuple[Run, ...]
     reason: str = ""
+
+    def stop(self) -> None:
+        """End its runs, each with a last checkpoint; the study goes on with its other trials. Raises ClusterError."""
+        for run in self.runs:
+            if not run.state.over:
+                run.stop()
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The curves of a study, as they are when they are shown."""
+
+    study: Study
+
+    def __repr__(self) -> str:
+        state = self.study.state
+        points = [f"trial {number}: {text.number(value)}" for number, value in best_so_far(state)]
+        said = "; ".join(points) if points else "no trial is complete yet"
+        return f"{self.study.name}, best {state.spec.goal.metric} so far: {said}"
 
 
 class Study:
@@ -82,6 +104,23 @@ class Study:
         frame = pandas.DataFrame(rows, columns=columns)
         frame["value"] = frame["value"].astype("float64")
         return frame
+
+    def table(self) -> Configurations:
+        """For each configuration the mean ± standard deviation, over its `n` complete runs, of hours, dollars, the
+        objective, accuracy and revocations: a table, the best one first; `table().frame()` is a DataFrame."""
+        return configurations(self.cluster.state, self.state, now())
+
+    def plot(self) -> Plot:
+        """The trials' curves over each other and the best so far: a picture in a notebook, else a line of text."""
+        return Plot(self)
+
+    @property
+    def optuna(self) -> optuna.Study:
+        """The same study as one of Optuna's, with all trials so far: its plots and its dashboard take it.
+
+        A copy, made of the journal each time. Raises ClusterError where Optuna is not installed.
+        """
+        return optuna_study(self.cluster.state, self.state)
 
     @property
     def best(self) -> Trial | None:

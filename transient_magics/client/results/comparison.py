@@ -48,7 +48,7 @@ class Row:
         best = f"{self.metric} {text.number(self.value)} at {self.best_step:,}" if self.value is not None else "-"
         steps = f"{self.step:,} of {self.train_steps:,}" if self.step < self.train_steps else f"{self.step:,}"
         return (
-            self.run, self.cluster, steps, best, text.number(self.loss), f"{self.hours:.2f}",
+            self.run, self.cluster, steps, best, text.number(self.loss), text.number(self.hours),
             text.money(self.dollars), str(self.revocations), self.state,
         )  # fmt: skip
 

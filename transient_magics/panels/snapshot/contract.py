@@ -22,6 +22,11 @@ Part = tuple[str, str, float, float]
 Mark = tuple[str, float, int | None, str] | tuple[str, float, int | None, str, Figure]
 """On the curves: `revoked`, `checkpoint` or `evaluation`, when, at which step, in words; of an evaluation its loss."""
 
+Point = tuple[float, float]
+"""On a curve of a study: where (step, or number of a trial), and the value."""
+Parameter = float | str
+"""The value of a parameter, a whole number among them."""
+
 
 class Lane(TypedDict):
     """A VM. `first`: it has a lane before all are asked for; `leaves_at`: when it is taken, 0 without a notice."""
@@ -204,6 +209,45 @@ class Tail(Columns):
     unnamed: bool
     end: End | None
     marks: NotRequired[list[Mark]]
+
+
+class TrialLine(TypedDict):
+    """A trial of a study. `params` in the order of the study's; `value` of its objective so far; `hours`, `dollars` and
+    `revocations` of its runs together; `curve`: (step, value), empty where it is not drawn."""
+
+    number: int
+    state: str
+    words: str
+    params: list[Parameter]
+    value: Figure
+    best: bool
+    hours: float
+    dollars: float
+    revocations: int
+    stoppable: bool
+    curve: list[Point]
+
+
+class Study(TypedDict):
+    """A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction` max or min,
+    `curves_of` what the trials' curves are of; `best_so_far`: number and value of each trial better than all before."""
+
+    name: str
+    phase: str
+    words: str
+    about: str
+    told: int
+    wanted: int
+    metric: str
+    direction: str
+    curves_of: str
+    best_words: str
+    dollars: Figure
+    emulated: bool
+    stoppable: bool
+    params: list[str]
+    trials: list[TrialLine]
+    best_so_far: list[Point]
 
 
 class Log(TypedDict):

@@ -19,6 +19,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 34
 _COLOURS = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "#8a63c9", "#2a9d9d")
 _DASHES = ("", "6 3")
 _MOST_ROWS = 24
+_FEW = 6
+"""Points that are seen one by one."""
 LOOKS = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
 """Colour and dashes of so many lines that are told apart."""
 OTHER = COLOURS["quiet"], ""
@@ -31,7 +33,7 @@ Point = tuple[float, float]
 class Line:
     """One curve: its points (place, value), its colour and dashes, and the point that is marked.
 
-    `faint`: it is one of many; `points_only`: its points are not joined.
+    `faint`: it is one of many; `points_only`: its points are not joined; `held`: it keeps each value until the next.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Line:
     best: Point | None = None
     faint: bool = False
     points_only: bool = False
+    held: bool = False
 
 
 def sample(look: tuple[str, str]) -> str:
@@ -65,7 +68,7 @@ def figure(title: str, across: str, lines: Sequence[Line], legend: Sequence[tupl
     faint_first = sorted(lines, key=lambda line: not line.faint)
     drawn = "".join([
         _axes(place, (first, last), (low, high)),
-        *(_line(line, place) for line in faint_first),
+        *(_line(line, place, last) for line in faint_first),
         *(_best(line, place) for line in lines if line.best),
     ])  # fmt: skip
     means = "".join(f"<span style='white-space:nowrap'>{sample(look)} {escape(name)}</span> " for name, look in legend)
@@ -117,17 +120,25 @@ def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
     return "".join(parts) + f"<path d='M{_LEFT} {bottom}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.4'/>"
 
 
-def _line(line: Line, place: Callable[[Point], Point]) -> str:
-    places = [place(point) for point in (line.points if line.points_only else thinned(line.points))]
-    if not places:
+def _line(line: Line, place: Callable[[Point], Point], last: float) -> str:
+    points = line.points if line.points_only or line.held else thinned(line.points)
+    if not points:
         return ""
+    places = [place(point) for point in points]
     said = f"<title>{escape(line.name)}</title>"
     opacity = " opacity='.4'" if line.faint else ""
-    if line.points_only or len(places) == 1:
+    if line.points_only or (len(places) == 1 and not line.held):
         dots = "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2'/>" for x, y in places)
         return f"<g fill='{line.look[0]}'{opacity}>{said}{dots}</g>"
+    if line.held:
+        stairs = "".join(f"H{x:.1f}V{y:.1f}" for x, y in places[1:])
+        end, _ = place((last, 0.0))
+        path = f"M{places[0][0]:.1f} {places[0][1]:.1f}{stairs}H{end:.1f}"
+        return f"<g{opacity}>{said}<path d='{path}' {_stroke(line.look)}/></g>"
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    return f"<g{opacity}>{said}<path d='M{path}' {_stroke(line.look)}/></g>"
+    few = places if len(places) <= _FEW and not line.faint else []
+    dots = "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{line.look[0]}'/>" for x, y in few)
+    return f"<g{opacity}>{said}<path d='M{path}' {_stroke(line.look)}/>{dots}</g>"
 
 
 def _best(line: Line, place: Callable[[Point], Point]) -> str:

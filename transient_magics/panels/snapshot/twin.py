@@ -10,6 +10,7 @@ from typing import Any
 
 from .chart import HEIGHT, WIDTH, chart
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
+from .study_twin import study_html
 
 TONES = {
     "ready": "good", "training": "good", "running": "good", "finished": "good",
@@ -25,14 +26,17 @@ _CALM = ("ready", "training")
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 
 
-def html(view: Mapping[str, Any], curves: Mapping[str, Any] | None = None) -> str:
-    """The twin of a snapshot, and of the curves of the run that it shows."""
+def html(
+    view: Mapping[str, Any], curves: Mapping[str, Any] | None = None, studies: Iterable[Mapping[str, Any]] = ()
+) -> str:
+    """The twin of a snapshot, of the curves of the run that it shows, and of its studies."""
     parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
     parts += [_run_beside(each) for each in view["beside"]]
+    parts += [study_html(each) for each in studies]
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
         parts.append(_cost(view))

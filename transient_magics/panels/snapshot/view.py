@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from ...client import text
+from ...client import foreground, text
 from ...journal import Bill, ClusterState, Event, RunState, events
 from ...spec import render_duration
 from .contract import VERSION, Beside, Cost, Said, Training, View, sound
@@ -32,12 +32,17 @@ _TONES = {
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }
-_FAMILIES = {"vm": "VMs", "worker": "VMs", "train": "training"}
+_FAMILIES = {"vm": "VMs", "worker": "VMs", "train": "training", "study": "training"}
+_SAID_BY_STUDY = (
+    "train.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
+    "worker.joined", "worker.left", "worker.batch_resized",
+)  # fmt: skip
+"""What goes without saying of each of a study's many runs."""
 
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
-    """The run that a panel shows: the one named, else the one that goes on, else the latest."""
-    return state.runs.get(run) if run else (state.active_run or state.run)
+    """The run that a panel shows: the one named, else that which stands for the cluster (`client.foreground`)."""
+    return state.runs.get(run) if run else foreground.run(state)
 
 
 def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> View:
@@ -62,8 +67,8 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast, now) if shown else None,
-        "beside": [] if run else _beside(state, shown),
-        "cost": _cost(state, bill, now, foretold=bool(forecast)),
+        "beside": [] if run else _beside(state),
+        "cost": _cost(state, bill, now, foretold=bool(forecast) or not shown),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
@@ -75,7 +80,9 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
     if state.over or (run and run.over):
         return f"As of {moment}."
-    return f"As of {moment}; the {'run' if run or state.active_run else 'cluster'} went on."
+    studied = state.active_run and not run and state.active_run.spec.study in state.studies
+    went_on = "study" if studied else "run" if run or state.active_run else "cluster"
+    return f"As of {moment}; the {went_on} went on."
 
 
 def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> list[str]:
@@ -147,13 +154,12 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
     }
 
 
-def _beside(state: ClusterState, shown: RunState | None) -> list[Beside]:
-    """The other runs that are not over, in the order in which they were declared."""
-    others = [run for run in state.runs.values() if not run.over and shown and run.name != shown.name]
+def _beside(state: ClusterState) -> list[Beside]:
+    """The other runs that are not over, but for those of a study, which stand in its table."""
     return [
         {"name": run.name, "phase": run.phase, "phase_words": _run_phase(state, run),
          "words": text.run_words(run, state), "step": run.step, "steps": run.train_steps}
-        for run in others
+        for run in foreground.beside(state)
     ]  # fmt: skip
 
 
@@ -179,7 +185,12 @@ def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, st
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:
-    chosen = [event for event in state.recent if event.kind not in text.QUIET and _concerns(event, run)]
+    of_study = set() if run else {each.name for each in state.runs.values() if each.spec.study in state.studies}
+    chosen = [
+        event for event in state.recent
+        if event.kind not in text.QUIET and _concerns(event, run)
+        and not (event.kind in _SAID_BY_STUDY and getattr(event, "run", "") in of_study)
+    ]  # fmt: skip
     lines: list[Said] = []
     for alike in reversed(text.grouped(chosen)):
         event = alike[-1]

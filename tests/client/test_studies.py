@@ -1,0 +1,192 @@
+"""What a study says of itself: trials, configurations with mean and spread, Optuna's own study, text."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.panels.study_story import STEPS, StudyStory, specification
+from transient_magics import client, panels
+from transient_magics.client import foreground, text
+from transient_magics.client.results import trials
+from transient_magics.client.results.for_optuna import optuna_study
+from transient_magics.errors import ClusterError
+from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.protocol.study import parse_space
+
+STORY = StudyStory(specification(40), told=12)
+
+
+def story_of_repeats() -> StudyStory:
+    return StudyStory(specification(4, repeat=5, pruner="none"), told=4, running=0, over=True)
+
+
+def test_a_trial_has_its_steps_hours_dollars_and_the_revocations_of_its_own_workers() -> None:
+    state = STORY.state
+    assert state.passed_over == 0
+    rows = trials.rows_of(state, state.studies["search"], STORY.now)
+    assert [row.number for row in rows] == list(range(16))
+    assert [row.number for row in rows if row.best] == [0]
+    assert sum(row.dollars for row in rows) == pytest.approx(bill(state, STORY.now).total), "trials sum to the bill"
+    assert [row.revocations for row in rows] == [0, 0, 0, 1] + 12 * [0]
+    assert rows[0].hours == pytest.approx(79.7 / 3600, rel=1e-3)
+    assert [(row.state, row.words) for row in rows[1:3]] == [
+        ("pruned", "pruned at step 160"), ("failed", "failed: its loss is no number"),
+    ]  # fmt: skip
+    assert rows[2].value is None
+    assert (rows[15].state, rows[15].words, rows[15].best) == ("running", f"step 300 of {STEPS}", False)
+    assert rows[15].value == state.runs["search-15"].metrics["accuracy"], "what it measured last"
+
+
+def test_configurations_have_mean_and_deviation_over_their_runs_and_of_one_run_no_deviation() -> None:
+    story = story_of_repeats()
+    state = story.state
+    study = state.studies["search"]
+    table = trials.configurations(state, study, story.now)
+    assert [each.trials for each in table] == [(0,), (3,)], "the best first; what was pruned or failed is not counted"
+    assert (table[0].n, table[0].best, table[1].best) == (5, True, False)
+    values = [state.runs[name].metrics["accuracy"] for name in study.trials[0].runs]
+    mean = sum(values) / 5
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 4)
+    spread = table[0].metrics["accuracy"]
+    assert (spread.mean, spread.sd) == (pytest.approx(mean), pytest.approx(deviation))
+    assert table[0].metrics["accuracy"].mean == pytest.approx(study.trials[0].value), "as the sampler was told"
+    assert table[1].revocations.mean == pytest.approx(1 / 5)
+    first = str(table).splitlines()[1].split("  ")
+    assert f"{mean:.3f} ± {deviation:.3f}" in map(str.strip, first)
+    assert str(table).splitlines()[-1] == "Not counted: 1 pruned, 1 failed."
+    frame = table.frame()
+    assert list(frame.columns)[2:6] == ["n", "accuracy", "accuracy_sd", "hours"]
+
+    once = trials.configurations(STORY.state, STORY.state.studies["search"], STORY.now)
+    assert {each.n for each in once} == {1}
+    assert "±" not in str(once)
+    assert once.frame()["accuracy_sd"].isna().all()
+    empty = StudyStory(specification(3), told=0, running=0)
+    assert (
+        str(trials.configurations(empty.state, empty.state.studies["search"], empty.now)) == "No trial is complete yet."
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([], "-"),
+        ([0.5], "0.5"),
+        ([1.0, 1.0], "1 ± 0"),
+        ([0.90, 0.96], "0.930 ± 0.042"),
+        ([1000.0, 1200.0], "1,100 ± 141"),
+    ],
+)
+def test_a_spread_has_two_digits_of_its_deviation(values: list[float], said: str) -> None:
+    assert trials.Spread.of(values).words() == said
+
+
+def test_optuna_has_the_same_trials_and_draws_them(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    state = STORY.state
+    study = state.studies["search"]
+    made = optuna_study(state, study)
+    assert isinstance(made, optuna.Study)
+    assert study.best
+    assert (made.best_trial.number, made.best_value) == (0, study.best.value)
+    assert made.best_params == dict(study.best.params)
+    assert [trial.number for trial in made.trials] == list(study.trials)
+    assert [trial.state.name for trial in made.trials[:4]] == ["COMPLETE", "PRUNED", "FAIL", "COMPLETE"]
+    assert {trial.state.name for trial in made.trials[12:]} == {"RUNNING"}
+    assert made.trials[1].intermediate_values == {
+        50: pytest.approx(0.3, abs=0.2),
+        100: pytest.approx(0.5, abs=0.3),
+        150: study.trials[1].value,
+    }
+    assert made.trials[0].duration.total_seconds() == pytest.approx(80.2, abs=0.1)
+    frame = made.trials_dataframe()
+    assert {"params_learning_rate", "params_batch_size", "user_attrs_runs"} <= set(frame.columns)
+    importance = optuna.importance.get_param_importances(
+        made, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+    )
+    assert set(importance) == {"learning_rate", "batch_size"}
+    kept = optuna.create_study(storage=f"sqlite:///{tmp_path}/search.db", direction=made.direction)
+    kept.add_trials(made.trials)
+    assert [(trial.state, trial.params) for trial in kept.trials] == [(each.state, each.params) for each in made.trials]
+    made.sampler = optuna.samplers.TPESampler(seed=1)
+    asked = made.ask(made.trials[0].distributions)
+    assert asked.number == 16, "it goes on from here, beside the real one"
+
+
+def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: Any, **named: Any) -> Any:
+        if name.partition(".")[0] == "optuna":
+            raise ImportError(name)
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ClusterError, match=r"needs Optuna.*%pip install optuna") as told:
+        optuna_study(STORY.state, STORY.state.studies["search"])
+    assert "\n" not in str(told.value)
+
+
+def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them() -> None:
+    state = STORY.state
+    assert foreground.run(state) is None
+    assert [study.name for study in foreground.studies(state)] == ["search"]
+    said = text.status(state, bill(state, STORY.now), STORY.now)
+    assert "search  12 of 40 trials, 4 training" in said
+    assert "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64" in said
+    assert "search-15" not in said, "its runs stand in its table"
+    assert "end of the run" not in said
+    declared = events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(STORY.now * 1e9), seq=10**6)
+    own = replay([declared], state)
+    run = foreground.run(own)
+    assert run
+    assert run.name == "mine"
+    assert [study.name for study in foreground.studies(own)] == ["search"]
+    over = StudyStory(specification(4), told=4, running=0, over=True)
+    after = replay(
+        [events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)], over.state
+    )
+    assert [study.name for study in foreground.studies(over.state)] == ["search"]
+    assert foreground.studies(after) == [], "what came later"
+
+
+def test_a_grid_is_done_when_all_its_points_are() -> None:
+    space = parse_space("batch_size=16,32 layers=1:2:int")
+    story = StudyStory(specification(40, space=space, sampler="grid", pruner="none"), told=4, running=0, over=True)
+    assert text.study_words(story.state.studies["search"]) == "4 of 4 trials"
+
+
+def test_what_happens_to_a_study_is_told_in_events() -> None:
+    told = {text.event_words(event) for event in STORY.history if event.kind.startswith("study")}
+    assert {"study search was declared", "trial 2 of search failed: its loss is no number"} <= told
+    assert any(each.startswith("trial 1 of search was pruned, 0.7") for each in told)
+    more = text.event_words(events.StudyExtended(study="search", trials=20))
+    assert more == "study search has 20 trials more"
+
+
+def test_a_study_shows_itself_as_text_table_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    cluster = client.Cluster("tuning")
+    cluster.directory.mkdir(parents=True)
+    (cluster.directory / "spec.json").write_text("{}")
+    with Journal(cluster.directory / "journal.jsonl") as journal:
+        journal.extend(STORY.history)
+    study = client.study()
+    assert repr(study.plot()) == "search, best accuracy so far: trial 0: 0.927"
+    parsed = ElementTree.fromstring(panels.study_plot_html(study.plot()))
+    assert [each.get("aria-label", "").split(",")[0] for each in parsed.iter("svg") if each.get("role")] == [
+        "accuracy", "accuracy by trial",
+    ]  # fmt: skip
+    assert "trial 0, the best" in "".join(parsed.itertext())
+    drawn = ElementTree.fromstring(panels.study_table_html(study.table()))
+    heads = [cell.text for cell in drawn.findall(".//th")]
+    assert heads == [None, "learning_rate", "batch_size", "n", "accuracy", "hours", "dollars", "revocations"]
+    panel = "".join(ElementTree.fromstring(panels.study_panel_html(study)).itertext())
+    assert "Best so far: accuracy 0.927 in trial 0" in panel
+    assert "and 6 trials more" in panel

@@ -1,0 +1,39 @@
+"""What stands for a cluster where there is room for one run: that run, and its studies.
+
+The runs of a study stand in its table and nowhere else. A panel, the status in a terminal and the forecast go by the
+same choice.
+"""
+
+from __future__ import annotations
+
+from ..journal import ClusterState, RunState, StudyState
+
+
+def studies(state: ClusterState) -> list[StudyState]:
+    """The studies that go on; where none does, the latest one, unless a run of no study was declared after it."""
+    going = [study for study in state.studies.values() if not study.over and not state.over]
+    if going or not state.studies:
+        return going
+    latest = max(state.studies.values(), key=lambda study: study.declared_at)
+    alone = max((run.declared_at for run in _alone(state)), default=0.0)
+    return [latest] if latest.declared_at >= alone else []
+
+
+def run(state: ClusterState) -> RunState | None:
+    """The run of no study that goes on, or is the next to; where there is a study to show, none; else the latest."""
+    alone = _alone(state)
+    names = {each.name for each in alone}
+    turns = [each for each in state.turns if each.name in names]
+    if turns:
+        return next((each for each in turns if state.has_begun(each)), turns[0])
+    return alone[-1] if alone and not studies(state) else None
+
+
+def beside(state: ClusterState) -> list[RunState]:
+    """The other runs of no study that go on or wait, in the order in which they begin."""
+    first, alone = run(state), {each.name for each in _alone(state)}
+    return [each for each in state.turns if each.name in alone and (first is None or each.name != first.name)]
+
+
+def _alone(state: ClusterState) -> list[RunState]:
+    return [each for each in state.runs.values() if each.spec.study not in state.studies]

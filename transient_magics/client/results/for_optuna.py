@@ -1,0 +1,85 @@
+"""A study as one of Optuna's own, for its plots, its importances and its dashboard.
+
+The journal is the truth and this is a copy: what is added to it changes nothing here. Optuna is imported when it is
+asked for and nowhere else in the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ClusterError
+from ...journal import ClusterState, StudyState, TrialState
+from ...protocol.study import Dimension
+from .comparison import evaluated
+from .trials import runs_of, value_of
+
+if TYPE_CHECKING:
+    import optuna
+
+_MISSING = "study.optuna needs Optuna, which is not installed here"
+_STATES = {"running": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "stopped": "FAIL"}
+
+
+def optuna_study(state: ClusterState, study: StudyState, storage: Any = None) -> optuna.Study:
+    """The study with all trials so far, under their numbers, in memory or in one of Optuna's storages.
+
+    Values that were measured on the way are the trials' intermediate values; names of runs and reasons are their user
+    attributes. Raises ClusterError where Optuna is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise ClusterError(_MISSING, fix="%pip install optuna, then ask again.") from None
+    direction = "maximize" if study.spec.goal.direction == "max" else "minimize"
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line about a study in memory in the reader's cell
+    try:
+        made = optuna.create_study(study_name=study.name, direction=direction, storage=storage)
+    finally:
+        optuna.logging.set_verbosity(before)
+    distributions = {each.name: _distribution(each) for each in study.spec.space}
+    made.add_trials([_trial(state, study, trial, distributions) for trial in study.trials.values()])
+    return made
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match dimension.kind:
+        case "choice":
+            return CategoricalDistribution(dimension.choices)
+        case "int":
+            return IntDistribution(int(dimension.low), int(dimension.high))
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
+
+
+def _trial(
+    state: ClusterState, study: StudyState, trial: TrialState, distributions: dict[str, Any]
+) -> optuna.trial.FrozenTrial:
+    from optuna.trial import FrozenTrial
+    from optuna.trial import TrialState as Phase
+
+    value = value_of(state, study, trial) if trial.state in ("complete", "pruned") else None
+    known = value if value is not None and math.isfinite(value) else None
+    phase = Phase[_STATES[trial.state]]
+    if phase == Phase.COMPLETE and known is None:
+        phase = Phase.FAIL
+    runs = runs_of(state, trial)
+    measured = dict(evaluated(runs[0], study.spec.goal)) if len(runs) == 1 else {}
+    attributes = {"runs": list(trial.runs), "state": trial.state, **({"reason": trial.reason} if trial.reason else {})}
+    return FrozenTrial(
+        number=trial.number,
+        trial_id=trial.number,
+        state=phase,
+        value=known if phase in (Phase.COMPLETE, Phase.PRUNED) else None,
+        datetime_start=datetime.fromtimestamp(trial.asked_at),
+        datetime_complete=datetime.fromtimestamp(trial.told_at) if trial.told else None,
+        params={name: trial.params[name] for name in distributions},
+        distributions=distributions,
+        user_attrs=attributes,
+        system_attrs={},
+        intermediate_values=measured,
+    )

@@ -1,0 +1,264 @@
+"""What a study measured: a row for each trial, and for each configuration the mean and the spread of its runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
+from ...protocol.objective import Objective
+from ...protocol.run import Value
+from .. import text
+from .comparison import evaluated
+
+if TYPE_CHECKING:
+    import pandas
+
+_NOISE = 1e-9
+"""A deviation below this share of the mean is that of sums of floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial. `value` is that of the objective, as long as it trains the latest that was measured, of several runs
+    their mean.
+
+    `step` of `steps`, `hours` (by the clock of the bill), `dollars` and `revocations` are those of its runs together.
+    """
+
+    number: int
+    params: Mapping[str, Value]
+    state: str
+    value: float | None
+    best: bool
+    step: int
+    steps: int
+    hours: float
+    dollars: float
+    revocations: int
+    runs: tuple[str, ...]
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """How it stands or ended."""
+        if self.state == "running":
+            return f"step {self.step:,} of {self.steps:,}" if self.step else "waits for its first step"
+        if self.reason:
+            return self.reason if self.reason.startswith(self.state) else f"{self.state}: {self.reason}"
+        return f"{self.state} at step {self.step:,}" if self.state != "complete" and self.step else self.state
+
+
+def rows_of(state: ClusterState, study: StudyState, now: float) -> list[TrialRow]:
+    """The trials of a study of the cluster in `state`, in the order of their numbers."""
+    costs, taken, best = run_costs(state, now), _revocations(state), study.best
+    return [
+        TrialRow(
+            number=trial.number,
+            params=trial.params,
+            state=trial.state,
+            value=value_of(state, study, trial),
+            best=best is not None and best.number == trial.number,
+            step=sum(run.step for run in runs_of(state, trial)),
+            steps=study.spec.run.train_steps * len(trial.runs),
+            hours=sum(_hours(state, run, now) for run in runs_of(state, trial)),
+            dollars=sum(costs.get(run, 0.0) for run in trial.runs),
+            revocations=sum(taken.get(run, 0) for run in trial.runs),
+            runs=trial.runs,
+            reason=trial.reason,
+        )
+        for trial in study.trials.values()
+    ]
+
+
+def runs_of(state: ClusterState, trial: TrialState) -> list[RunState]:
+    """Those runs of a trial that have been declared."""
+    return [state.runs[name] for name in trial.runs if name in state.runs]
+
+
+def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float | None:
+    """The value of a trial: what was told of it, else the mean of what its runs measured last."""
+    if trial.told:
+        return trial.value
+    return Spread.of(measured(run, study.spec.goal) for run in runs_of(state, trial)).mean
+
+
+def measured(run: RunState, goal: Objective) -> float | None:
+    """What a run comes to so far: its best evaluation where that is kept or ends it, else its latest one."""
+    values = [value for _, value in evaluated(run, goal)]
+    if values and run.spec.objective is not None:
+        return max(values) if goal.direction == "max" else min(values)
+    return values[-1] if values else None
+
+
+def best_so_far(study: StudyState) -> list[tuple[int, float]]:
+    """The number and the value of each complete trial that was better than all before it."""
+    found: list[tuple[int, float]] = []
+    for trial in study.trials.values():
+        if trial.state != "complete" or trial.value is None or not math.isfinite(trial.value):
+            continue
+        if not found or study.spec.goal.better(trial.value, found[-1][1]):
+            found.append((trial.number, trial.value))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation (of a sample: over n - 1) of `n` values; of one there is no deviation."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread:
+        """Of those that are known."""
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        if not known:
+            return cls(0, None, None)
+        return cls(len(known), statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+    def words(self, unit: str = "") -> str:
+        """`0.943 ± 0.004`, the deviation in two digits and the mean to the last of them."""
+        if self.mean is None:
+            return "-"
+        if self.sd is None:
+            return f"{unit}{text.number(self.mean)}"
+        if self.sd <= _NOISE * abs(self.mean):
+            return f"{unit}{text.number(self.mean)} ± 0"
+        digits = min(8, max(0, 1 - math.floor(math.log10(self.sd))))
+        return f"{unit}{self.mean:,.{digits}f} ± {self.sd:,.{digits}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A point of a study's space: over its `n` complete runs hours, dollars, metrics and revocations; `trials` that
+    were of it, and whether the best one was."""
+
+    params: Mapping[str, Value]
+    n: int
+    hours: Spread
+    dollars: Spread
+    metrics: Mapping[str, Spread]
+    revocations: Spread
+    trials: tuple[int, ...]
+    best: bool
+
+
+class Configurations(list[Configuration]):
+    """The configurations of a study, the best one first: a list that shows itself as a table, mean ± sd of `n` runs.
+
+    `frame` makes a DataFrame of it; `names` are the parameters, `metrics` what was measured; `left_out` says which
+    trials are not in it.
+    """
+
+    def __init__(
+        self, found: Iterable[Configuration], names: Sequence[str], metrics: Sequence[str], left_out: str
+    ) -> None:
+        super().__init__(found)
+        self.names, self.metrics, self.left_out = tuple(names), tuple(metrics), left_out
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is above the cells."""
+        return (*self.names, "n", *self.metrics, "hours", "dollars", "revocations")
+
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """A row of text for each."""
+        return [
+            (
+                *(text.value_words(each.params.get(name)) for name in self.names), str(each.n),
+                *(each.metrics[name].words() for name in self.metrics),
+                each.hours.words(), each.dollars.words("$"), each.revocations.words(),
+            )
+            for each in self
+        ]  # fmt: skip
+
+    def frame(self) -> pandas.DataFrame:
+        """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the mean and one, `_sd`,
+        with the standard deviation (NaN for n = 1)."""
+        import pandas
+
+        rows = []
+        for each in self:
+            spreads = {**each.metrics, "hours": each.hours, "dollars": each.dollars, "revocations": each.revocations}
+            figures = {f"{name}{end}": value for name, spread in spreads.items()
+                       for end, value in (("", spread.mean), ("_sd", spread.sd))}  # fmt: skip
+            rows.append({**each.params, "n": each.n, **figures})
+        names = [f"{name}{end}" for name in (*self.metrics, "hours", "dollars", "revocations") for end in ("", "_sd")]
+        frame = pandas.DataFrame(rows, columns=[*self.names, "n", *names])
+        return frame.astype(dict.fromkeys(names, "float64"))
+
+    def __repr__(self) -> str:
+        lines = text.table(self.columns, self.cells) if self else ["No trial is complete yet."]
+        return "\n".join([*lines, *([self.left_out] if self.left_out else [])])
+
+    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
+        printer.text(repr(self))  # type: ignore[attr-defined]
+
+
+def configurations(state: ClusterState, study: StudyState, now: float) -> Configurations:
+    """The configurations of the study's complete trials: trials with the same parameters are one."""
+    goal, costs, taken, best = study.spec.goal, run_costs(state, now), _revocations(state), study.best
+    alike: dict[tuple[tuple[str, Value], ...], list[TrialState]] = {}
+    for trial in study.trials.values():
+        if trial.state == "complete":
+            alike.setdefault(tuple(sorted(trial.params.items())), []).append(trial)
+    whole = [run for trials in alike.values() for trial in trials for run in runs_of(state, trial)]
+    others = ["accuracy"] if goal.metric != "accuracy" and any("accuracy" in run.metrics for run in whole) else []
+    metrics = [goal.metric, *others]
+    found = []
+    for trials in alike.values():
+        runs = [run for trial in trials for run in runs_of(state, trial)]
+        told = [_told(trial, run, goal) for trial in trials for run in runs_of(state, trial)]
+        values = {goal.metric: Spread.of(told), **{name: Spread.of(run.metrics.get(name) for run in runs)
+                                                   for name in others}}  # fmt: skip
+        found.append(
+            Configuration(
+                params=trials[0].params,
+                n=len(runs),
+                hours=Spread.of(_hours(state, run, now) for run in runs),
+                dollars=Spread.of(costs.get(run.name) for run in runs),
+                metrics=values,
+                revocations=Spread.of(float(taken.get(run.name, 0)) for run in runs),
+                trials=tuple(trial.number for trial in trials),
+                best=best is not None and best in trials,
+            )
+        )
+    sign = -1.0 if goal.direction == "max" else 1.0
+    known = {each.trials: each.metrics[goal.metric].mean for each in found}
+    found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
+    return Configurations(found, [each.name for each in study.spec.space], metrics, _left_out(study))
+
+
+def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:
+    return trial.value if len(trial.runs) == 1 else measured(run, goal)
+
+
+def _left_out(study: StudyState) -> str:
+    states = [trial.state for trial in study.trials.values() if trial.state != "complete"]
+    counted = ", ".join(f"{states.count(each)} {each}" for each in dict.fromkeys(states))
+    return f"Not counted: {counted}." if counted else ""
+
+
+def _hours(state: ClusterState, run: RunState, now: float) -> float:
+    if not run.started_at:
+        return 0.0
+    return state.clock.between(run.started_at, run.finished_at or state.ended_at or now) / 3600
+
+
+def _revocations(state: ClusterState) -> dict[str, int]:
+    """How many workers were revoked while a run had them."""
+    spans = [(run, slot, begin, end) for run, had in state.tenures.items() for slot, begin, end in had]
+    spans += [(run, slot, state.leased_at.get(slot, 0.0), math.inf) for slot, run in state.leases.items()]
+    found: dict[str, int] = {}
+    for vm in state.vms.values():
+        if vm.state == "revoked" and vm.role == "worker":
+            of = next((run for run, slot, begin, end in spans if slot == vm.slot and begin <= vm.ended_at <= end), None)
+            if of:
+                found[of] = found.get(of, 0) + 1
+    return found

@@ -1,0 +1,123 @@
+"""The studies of a panel: for each its progress, its best trial, the curves over each other, and a row for each trial.
+
+The rows of a thousand trials are sent, because they are small and can be sorted by any column; curves are sent of a few
+trials alone: the best ones, those that train, and the latest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...client import foreground, text
+from ...client.results.comparison import evaluated
+from ...client.results.trials import TrialRow, best_so_far, rows_of, runs_of
+from ...journal import ClusterState, RunState, StudyState, TrialState
+from .chart import thinned
+from .contract import Point, Study, TrialLine, sound
+
+MOST_CURVES = 40
+_MANY = 200
+"""Trials up to which everything is sent each second."""
+
+
+def studies(state: ClusterState, now: float) -> list[Study]:
+    """What a cluster's panel shows of its studies at `now`."""
+    return [study_view(state, study, now) for study in foreground.studies(state)]
+
+
+def pace(state: ClusterState) -> float:
+    """How many times longer than usual to wait until the studies are sent again: many trials are much to send."""
+    return max(1.0, sum(len(study.trials) for study in foreground.studies(state)) / _MANY)
+
+
+def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
+    """The snapshot of one study."""
+    rows = rows_of(state, study, now)
+    drawn = _drawn(study, rows)
+    measured = {number: _evaluations(state, study, study.trials[number]) for number in drawn}
+    by_loss = max(map(len, measured.values()), default=0) < 2
+    if by_loss:
+        measured = {number: _losses(state, study.trials[number]) for number in drawn}
+    over = study.over or state.over
+    shown: Study = {
+        "name": study.name,
+        "phase": _phase(study, over=over),
+        "words": text.study_words(study, deleted=state.over),
+        "about": _about(study),
+        "told": sum(trial.told for trial in study.trials.values()),
+        "wanted": text.trials_wanted(study),
+        "metric": study.spec.goal.metric,
+        "direction": study.spec.goal.direction,
+        "curves_of": "loss of training" if by_loss else study.spec.goal.metric,
+        "best_words": text.best_words(study),
+        "dollars": sum(row.dollars for row in rows),
+        "emulated": state.spec.emulated if state.spec else True,
+        "stoppable": not over,
+        "params": [each.name for each in study.spec.space],
+        "trials": [_line(study, row, measured.get(row.number, []), over=over) for row in rows],
+        "best_so_far": [(float(number), value) for number, value in best_so_far(study)],
+    }
+    return sound(shown)
+
+
+def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: bool) -> TrialLine:
+    ended = row.state == "running" and over
+    return {
+        "number": row.number,
+        "state": "stopped" if ended else row.state,
+        "words": "ended with its study" if ended else row.words,
+        "params": [row.params.get(each.name, "") for each in study.spec.space],
+        "value": row.value,
+        "best": row.best,
+        "hours": row.hours,
+        "dollars": row.dollars,
+        "revocations": row.revocations,
+        "stoppable": row.state == "running" and not over,
+        "curve": list(curve),
+    }
+
+
+def _drawn(study: StudyState, rows: Sequence[TrialRow]) -> list[int]:
+    """The numbers of the trials whose curves are sent."""
+    goal = study.spec.goal
+    sign = -1.0 if goal.direction == "max" else 1.0
+    known = [row for row in rows if row.value is not None and math.isfinite(row.value)]
+    best = sorted(known, key=lambda row: (not row.best, sign * (row.value or 0.0)))
+    training = [row for row in rows if row.state == "running"]
+    chosen = [*training, *best[: MOST_CURVES // 2], *reversed(rows)]
+    return list(dict.fromkeys(row.number for row in chosen))[:MOST_CURVES]
+
+
+def _evaluations(state: ClusterState, study: StudyState, trial: TrialState) -> list[Point]:
+    """Of several runs the mean at each step."""
+    found: dict[int, list[float]] = {}
+    for run in runs_of(state, trial):
+        for step, value in evaluated(run, study.spec.goal):
+            found.setdefault(step, []).append(value)
+    return thinned([(float(step), sum(values) / len(values)) for step, values in sorted(found.items())])
+
+
+def _losses(state: ClusterState, trial: TrialState) -> list[Point]:
+    runs = runs_of(state, trial)
+    return thinned(_series(runs[0])) if runs else []
+
+
+def _series(run: RunState) -> list[Point]:
+    return [(float(step), loss) for _, step, loss, _ in run.series if loss is not None and math.isfinite(loss)]
+
+
+def _phase(study: StudyState, *, over: bool) -> str:
+    told = sum(trial.told for trial in study.trials.values())
+    if not over:
+        return "running" if study.trials else "declared"
+    return "finished" if told >= text.trials_wanted(study) else "stopped"
+
+
+def _about(study: StudyState) -> str:
+    spec = study.spec
+    sampler = [] if spec.sampler == "none" else [f"{spec.sampler} sampler"]
+    pruner = [] if spec.pruner == "none" else [f"{spec.pruner} pruner"]
+    repeats = [f"each {spec.repeat} times"] if spec.repeat > 1 else []
+    workers = [f"{text.count(spec.workers, 'worker')} each"]
+    return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])

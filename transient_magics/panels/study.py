@@ -1,0 +1,63 @@
+"""A study that is shown by itself: the panel of its cluster while it goes on, else its picture; its table, its plot."""
+
+from __future__ import annotations
+
+import time
+
+from ..client import Study, foreground, text
+from ..client.handles.study import Plot
+from ..client.results.trials import Configurations
+from .show import current_shell, has_front_end, show
+from .snapshot.markup import COLOURS, FAINT, FONT, escape, row, table
+from .snapshot.studies import study_view
+from .snapshot.study_twin import study_html, study_plot
+
+_WIDE = f"{FONT};max-width:1040px"
+
+
+def show_study(study: Study) -> None:
+    """Show the panel of the study's cluster in the cell that runs now; where that shows another study, a picture."""
+    state = study.cluster.state
+    shell = current_shell()
+    if not has_front_end(shell):
+        print(study_text(study))
+    elif study.name not in state.studies or any(each.name == study.name for each in foreground.studies(state)):
+        show(study.cluster)
+    else:
+        shell.display_pub.publish(data={"text/plain": study_text(study), "text/html": study_panel_html(study)})
+
+
+def study_text(study: Study) -> str:
+    """A study in a terminal."""
+    state = study.cluster.state
+    known = state.studies.get(study.name)
+    if known is None:
+        return repr(study)
+    best = text.best_words(known)
+    said = f"{study.name} on {state.name}: {text.study_words(known, deleted=state.over)}"
+    return "\n".join([said, *([f"best so far: {best}"] if best else [])])
+
+
+def study_panel_html(study: Study) -> str:
+    """The picture of a study."""
+    return f"<div style='{_WIDE}'>{study_html(study_view(study.cluster.state, study.state, time.time()))}</div>"
+
+
+def study_plot_html(plot: Plot) -> str:
+    """The curves of a study's trials, and the best so far."""
+    study = plot.study
+    drawn = study_plot(study_view(study.cluster.state, study.state, time.time()))
+    said = drawn or f"{escape(study.name)} has no value to draw yet."
+    return f"<div style='{_WIDE}'>{said}</div>"
+
+
+def study_table_html(found: Configurations) -> str:
+    """The table of a study's configurations, mean ± sd."""
+    if not found:
+        return f"<div style='{_WIDE}'>No trial is complete yet.</div>"
+    lines = [row(map(escape, ("", *found.columns)), "th")]
+    for each, cells in zip(found, found.cells, strict=True):
+        mark = f"<span style='color:{COLOURS['good']}' title='of the best trial'>●</span>" if each.best else ""
+        lines.append(row([mark, *map(escape, cells)]))
+    notes = f"Mean ± standard deviation of n runs. {found.left_out}".strip()
+    return f"<div style='{_WIDE}'>{table(lines)}<div style='{FAINT};font-size:12px'>{escape(notes)}</div></div>"
