@@ -247,6 +247,7 @@ def test_every_option_of_the_other_sub_commands_is_taken_by_what_it_is_for(verb:
     assert {*arguments.verbs(), *arguments.verbs("transient")} - {*ALL_OPTIONS} == {
         "cluster",
         "train",
+        "study",
         "image",
         "emulator",
     }
@@ -307,7 +308,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--eval-batches all --keep-best 'max agreement' --stop-when 'val_loss no better in 3' --seed 7 "
         "--resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
     )
-    assert unnamed("train", line) == ["--backup-workers"], "which takes --mode sync"
+    assert unnamed("train", line) == ["--param", "--backup-workers"], "which take a cell's own model, and --mode sync"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")
     assert command.values == {
@@ -371,6 +372,35 @@ def test_a_mistake_in_a_run_is_answered_with_one_clear_line(line: str, said: str
     with pytest.raises(DeclarationError) as error:
         parse("train", split(line), called="%%train")
     assert said in str(error.value)
+
+
+def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
+    own = (
+        "--over 'lr=1e-3:1e-1:log units=16,32' --trials 8 --sampler tpe --pruner hyperband --objective 'max accuracy' "
+        "--repeat 2 --workers 3 --max-cost 2 --max-hours 90m --give-up-after 5m --seed 3 --name s --wait -o found "
+        "--when-done cluster"
+    )
+    command = parse("study", split(f"{own} --train-steps 100 --param rate=0.5 kind=wide --eval-every 10 --cluster c"))
+    assert (command.wait, command.output) == (True, "found")
+    assert command.values == {
+        "over": "lr=1e-3:1e-1:log units=16,32", "trials": 8, "sampler": "tpe", "pruner": "hyperband",
+        "objective": "max accuracy", "repeat": 2, "workers": 3, "max_cost": 2.0, "max_hours": 1.5,
+        "give_up_seconds": 300.0, "seed": 3, "name": "s", "when_done": "cluster", "train_steps": 100,
+        "params": {"rate": 0.5, "kind": "wide"}, "eval_steps": 10, "cluster": "c",
+    }  # fmt: skip
+    passed_on = {each.name for each in options.declared("train")} - {each.name for each in options.declared("study")}
+    assert passed_on == {"resume"}, "all other options of a run hold for those of a study"
+    for line, said in (
+        ("--over lr=1:0 --train-steps 5", "Invalid --over: lr: the range is empty: 1.0 is not below 0.0"),
+        ("--sampler tpo --train-steps 5", "--sampler cannot be 'tpo'. Did you mean tpe?"),
+        ("--param lr --train-steps 5", "Invalid --param 'lr'. Write name=value, as lr=0.1"),
+        ("--param if=1 --train-steps 5", "Invalid --param: 'if' is one of Python's own names"),
+    ):
+        with pytest.raises(DeclarationError) as refused:
+            parse("study", split(line))
+        assert str(refused.value).startswith(said)
+    with pytest.raises(DeclarationError, match="Only a cell with a model of its own takes --param"):
+        parse("train", split(f"{TRAIN} --param lr=1"))
 
 
 @pytest.mark.parametrize("verb", [*arguments.verbs(), ""])
@@ -479,4 +509,4 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
 def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
     images = {f"image {each}" for each in arguments.verbs("image")}
     said = {"declare", *arguments.verbs(), *images, *arguments.verbs("transient")} - {"cluster", "image", "emulator"}
-    assert said == {*verbs.ACTS, "train", "doctor"}, "these two need more than their line"
+    assert said == {*verbs.ACTS, "train", "study", "doctor"}, "these need more than their line"

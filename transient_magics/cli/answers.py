@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..client import Cluster, Run, text
+from ..client import Cluster, Run, Study, text
 from ..journal import Bill, ClusterState, bill
 
 
@@ -34,6 +34,17 @@ class Launched:
 
     def __str__(self) -> str:
         return f"{self.run.name} is declared on {self.run.cluster.name}."
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A study that was declared when its cluster's journal had come to the event `since`."""
+
+    study: Study
+    since: int
+
+    def __str__(self) -> str:
+        return f"{self.study.name} is declared on {self.study.cluster.name}."
 
 
 class Listing(Sequence[Cluster]):

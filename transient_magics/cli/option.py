@@ -239,6 +239,31 @@ def overrides(text: str) -> str:
     return text
 
 
+def parameter(text: str) -> tuple[str, int | float | str]:
+    """`NAME=VALUE` of a parameter that a cell reads by its name."""
+    from ..protocol.run import parameter_name
+    from ..protocol.study import parse_value
+
+    name, equals, value = (each.strip() for each in text.partition("="))
+    if not equals or not value:
+        raise DeclarationError(f"Invalid --param '{text}'", fix="Write name=value, as lr=0.1.")
+    try:
+        return parameter_name(name), parse_value(value)
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --param: {error}") from None
+
+
+def space(text: str) -> str:
+    """The values that a study tries, checked."""
+    from ..protocol.study import parse_space
+
+    try:
+        parse_space(text)
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --over: {error}") from None
+    return text
+
+
 def event_kind(text: str) -> str:
     """A kind of events, or a family of kinds."""
     from ..journal import events
@@ -257,9 +282,9 @@ def evaluate_every(text: str) -> int:
     return 0 if word == "end" else int(word)
 
 
-def objective(text: str) -> str:
-    """A metric, and which way is better, where its name does not tell."""
-    return _written(Objective, text, "--keep-best")
+def objective(option: str) -> Callable[[str], str]:
+    """A reader of a metric, and which way is better, where its name does not tell."""
+    return lambda text: _written(Objective, text, option)
 
 
 def condition(text: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import DeclarationError
 from ..protocol.run import choices
+from ..protocol.study import StudySpec
 from ..spec import check_run, parse_name, parse_workers
 from ..spec.grammar import nearest
 from .option import (
@@ -32,9 +34,11 @@ from .option import (
     one_of,
     one_zone,
     overrides,
+    parameter,
     positive,
     share,
     share_of_time,
+    space,
     speed_alarm,
     variable,
     which_checkpoint,
@@ -46,8 +50,8 @@ from .option import (
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "move", "stop", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator", "catalog",
-    "doctor",
+    "cluster", "train", "study", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator",
+    "catalog", "doctor",
 )  # fmt: skip
 
 
@@ -60,11 +64,7 @@ WORKLOADS = (
 def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
     """The options of a sub-command, of `declare`, `train` or `catalog`, in the order of their help."""
     options = _table()[verb]
-    return (
-        (word("source", "FILE", "the Tensor2Tensor code, a Python file", completes="path"), *options)
-        if file
-        else options
-    )
+    return (word("source", "FILE", "the code, a Python file", completes="path"), *options) if file else options
 
 
 _WAIT = "return only when {}"
@@ -84,6 +84,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
     return {
         "declare": _declare(),
         "train": _train(),
+        "study": _study(),
         "list": (flag("--all", "deleted ones too"),),
         "status": (_ANY_CLUSTER,),
         "attach": (_ANY_CLUSTER, _PROJECT, _OUTPUT),
@@ -223,6 +224,8 @@ def _train() -> tuple[Option, ...]:
         flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", overrides, metavar="NAME=VALUE,..."),
         flag("--data-dir", "where the TFRecords are: a folder that every VM has; gs://BUCKET/FOLDER: kept there for "
               "all clusters (made once by generate_data)", str, metavar="PLACE"),
+        flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64", parameter,
+              name="params", many="extend", metavar="NAME=VALUE"),
         flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
@@ -268,7 +271,7 @@ def _train() -> tuple[Option, ...]:
         flag("--eval-batches", "how many batches of the dev split an evaluation takes (100)", evaluation_batches,
              choices=("100", "all"), metavar="N|all"),
         flag("--keep-best", "the checkpoint of the best evaluation stays too: accuracy, or min distance where the name "
-              "does not say which way is better; --eval-every is then a tenth of the steps", objective,
+              "does not say which way is better; --eval-every is then a tenth of the steps", objective("--keep-best"),
               choices=("accuracy", "loss"), metavar="METRIC"),
         flag("--stop-when", "the run ends by itself, with its best checkpoint kept: 'accuracy no better in 3 "
               "evaluations'", condition, choices=("accuracy no better in 3 evaluations",), metavar="CONDITION"),
@@ -427,7 +430,53 @@ def _check_resize(values: dict[str, Any], called: str) -> None:
     _check_declare(values, called)
 
 
+def _study() -> tuple[Option, ...]:
+    """Those of a study, and of its runs all that are not its own."""
+    own = (
+        flag("--over", "what is tried: NAME=A,B,C chooses, NAME=LOW:HIGH is a range, with :log evenly in its "
+              "logarithm, with :int in whole numbers. Of Tensor2Tensor's models these are hyper-parameters, a cell's "
+              "own reads them by their names", space, metavar="'NAME=VALUES ...'"),
+        flag("--trials", "how many points are tried (all of a grid, else 20)", whole("--trials"), metavar="N"),
+        flag("--sampler", "who chooses them: grid, each once; random; tpe and gp learn from those before, by Optuna; "
+              "gp needs torch, too (grid where only choices are given, else tpe)",
+              **one_of("--sampler", choices("sampler", StudySpec))),
+        flag("--pruner", "ends trials early whose evaluations say that they will not be the best: median: worse than "
+              "half of the others were then; hyperband: by rounds (none)",
+              **one_of("--pruner", choices("pruner", StudySpec))),
+        flag("--objective", "by what trials are judged: 'max accuracy', 'min loss', of the last evaluation, with "
+              "--keep-best or --stop-when of the best one (that of --keep-best or --stop-when)",
+              objective("--objective"), choices=("max accuracy", "min loss"), metavar="METRIC"),
+        flag("--repeat", "train each point so many times, each with a seed of its own; its value is their mean (1)",
+              whole("--repeat"), metavar="N"),
+        flag("--workers", "how many workers each run takes; others train at the same time on those that are left (1)",
+              whole("--workers"), metavar="N"),
+        flag("--max-cost", "the study ends when its trials have cost so many US dollars; what is done is kept",
+              positive("--max-cost"), metavar="DOLLARS"),
+        flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),
+        flag("--give-up-after", "a trial that makes no step for so long has failed (15m)",
+              duration("--give-up-after", "m"), name="give_up_seconds", metavar="TIME"),
+        flag("--seed", "from it follow the points, and the seeds of repeated runs (drawn)", whole("--seed", 0),
+              metavar="N"),
+        flag("--name", "the study's name (study-1, study-2, ...); its runs are NAME-0, NAME-1, ...",
+              lambda text: parse_name(text, "--name")),
+        flag("--wait", _WAIT.format("the study is over")),
+    )  # fmt: skip
+    said = {each.name for each in own} | {"resume", "when_done"}
+    when_done = next(each for each in _train() if each.name == "when_done")
+    return (*own, *(each for each in _train() if each.name not in said), replace(when_done, help="what goes when the "
+            "study ends (keep)"))  # fmt: skip
+
+
+def _check_study(values: dict[str, Any], called: str) -> None:
+    workers = values.pop("workers", None)
+    _check_train(values, called)
+    if workers is not None:
+        values["workers"] = workers
+
+
 def _check_train(values: dict[str, Any], called: str) -> None:
+    if "params" in values:
+        values["params"] = dict(values["params"])
     for option in ("checkpoint_every", "speed_alarm", "batch_bounds", "workers"):  # one option, several fields
         values.update(values.pop(option, {}))
     check_run(values)
@@ -490,6 +539,7 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "declare": _check_declare,
     "resize": _check_resize,
     "train": _check_train,
+    "study": _check_study,
     "delete": _check_delete,
     "doctor": _check_doctor,
     "plan": _check_plan,
@@ -499,11 +549,14 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
     "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
+    "study": "--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
 }
 DESCRIPTIONS = {
     "declare": "Declare a cluster of transient GPU servers. It is provisioned while you go on.",
     "train": "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. "
     "The code runs on the VMs: it must import what it uses.",
+    "study": "Train a model many times with different parameters, to find the best ones. Options of a run hold for all "
+    "of its runs. Each trial begins as soon as workers are free; runs that wait come before.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
     "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
@@ -540,6 +593,8 @@ EPILOGS = {
     "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
     "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"
     "  batch_size       examples of a worker's step (32)",
+    "study": "The code is that of a run: see %%train -h. A model of its own reads the values by their names, "
+    "as in keras.optimizers.Adam(lr).",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),
     "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",
 }

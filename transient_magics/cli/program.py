@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
+       transient study FILE.py [options]     train it many times with different parameters, to find the best ones
        transient plan [SPEC] [options]       what a cluster would take and cost for a run; without SPEC, the best ones
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
        transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
@@ -80,7 +81,7 @@ def _run(words: list[str]) -> int:
             f"transient has no sub-command '{first}'",
             fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
         )
-    command = arguments.parse(first, rest, called=f"transient {first}", file=first == "train")
+    command = arguments.parse(first, rest, called=f"transient {first}", file=first in ("train", "study"))
     return _obey(command)
 
 
@@ -114,7 +115,8 @@ def _declare(command: Command) -> None:
         answer.wait(timeout=5.0)
 
 
-def _train(command: Command) -> None:
+def _of_file(command: Command) -> tuple[Command, str, Path]:
+    """The command without its file, the code in that, and the folder in which it lies."""
     values = dict(command.values)
     path = Path(values.pop("source"))
     try:
@@ -122,7 +124,23 @@ def _train(command: Command) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
-    launched = verbs.train(replace(command, values=values), source, folder=path.resolve().parent)
+    return replace(command, values=values), source, path.resolve().parent
+
+
+def _study(command: Command) -> None:
+    command, source, folder = _of_file(command)
+    begun = verbs.study(command, source, folder=folder)
+    print(begun)
+    if command.wait:
+        study = begun.study
+        _show_until(study.cluster, lambda state: state.over or study.is_over(state), begun.since)
+        study.wait(timeout=5.0)
+        print(study)
+
+
+def _train(command: Command) -> None:
+    command, source, folder = _of_file(command)
+    launched = verbs.train(command, source, folder=folder)
     print(launched)
     if command.wait:
         run = launched.run
@@ -169,6 +187,7 @@ def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: 
 _FACES: dict[str, Callable[[Command], int | None]] = {
     "declare": _declare,
     "train": _train,
+    "study": _study,
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,

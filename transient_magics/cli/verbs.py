@@ -15,7 +15,8 @@ from .. import client
 from ..client import cell, foreground, text
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
-from .answers import Deleted, Launched, Listing, Sentence, Snapshot
+from ..protocol.study import parse_space
+from .answers import Begun, Deleted, Launched, Listing, Sentence, Snapshot
 from .arguments import Command
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def act(command: Command) -> Any:
     """Do what `command` says, and answer. Raises TransientError.
 
-    `train` needs its code (`train`), and `doctor` somebody to tell what it does (`doctor`).
+    `train` and `study` need their code, and `doctor` somebody to tell what it does (`doctor`).
     """
     values = dict(command.values)
     return ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
@@ -52,11 +53,38 @@ def train(
     """
     values = dict(command.values)
     values["include"] = cell.included(values.get("include", ()))
-    own_model = not values.get("model")
-    cell.check(source, notebook, line_offset=line_offset, include=values["include"], folder=folder, own_model=own_model)
+    _check(source, values, values.get("params", ()), line_offset, notebook, folder)
     chosen = client.cluster(values.pop("cluster", None))
     since = chosen.state.seq
     return Launched(client.train(source=source, line_offset=line_offset, cluster=chosen, **values), since)
+
+
+def study(
+    command: Command,
+    source: str,
+    *,
+    line_offset: int = 0,
+    notebook: Collection[str] = (),
+    folder: Path | None = None,
+) -> Begun:
+    """The same of a study, all of whose runs train that code."""
+    values = dict(command.values)
+    values["include"] = cell.included(values.get("include", ()))
+    tried = [each.name for each in parse_space(values["over"])] if values.get("over") else []
+    _check(source, values, [*values.get("params", ()), *tried], line_offset, notebook, folder)
+    chosen = client.cluster(values.pop("cluster", None))
+    since = chosen.state.seq
+    return Begun(client.declare_study(source=source, line_offset=line_offset, cluster=chosen, **values), since)
+
+
+def _check(
+    source: str, values: Mapping[str, Any], params: Collection[str], line_offset: int, notebook: Collection[str],
+    folder: Path | None,
+) -> None:  # fmt: skip
+    cell.check(
+        source, notebook, line_offset=line_offset, include=values["include"], folder=folder,
+        own_model=not values.get("model"), params=params,
+    )  # fmt: skip
 
 
 def doctor(command: Command, *, say: Callable[[str], None], **how: Any) -> Diagnosis:
@@ -100,6 +128,9 @@ def _move(name: str, run: str, before: str | None = None) -> Sentence:
 
 
 def _stop(name: str, run: str) -> Sentence:
+    if run in client.cluster(name).state.studies:
+        client.cluster(name).study(run).stop()
+        return Sentence(f"{run} asks for no further trial, and those that train end with a last checkpoint.")
     chosen = client.cluster(name).run(run)
     before = chosen.cluster.state
     chosen.stop()

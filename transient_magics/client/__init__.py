@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .project.orphans import Orphan, OrphanRule, Sweep, sweep
     from .project.weather import Weather
     from .results.comparison import Comparison, Runs
+    from .studying import declare_study
     from .training import train
 
 _HOMES = {
@@ -44,6 +45,7 @@ _HOMES = {
     "project.orphans": ("Orphan", "OrphanRule", "Sweep", "sweep"),
     "project.weather": ("Weather",),
     "results.comparison": ("Comparison", "Runs"),
+    "studying": ("declare_study",),
     "training": ("train",),
 }
 """By module: the names that are taken from it. No module of this room is called as one of them."""
@@ -77,6 +79,7 @@ __all__ = [
     "clusters",
     "compare",
     "declare",
+    "declare_study",
     "delete_image",
     "deleted",
     "doctor",

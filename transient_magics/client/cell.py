@@ -29,6 +29,8 @@ _OF_MODULES = {"__name__", "__file__", "__doc__", "__builtins__", "__package__",
 _OF_IPYTHON = {"get_ipython", "display", "__IPYTHON__"}
 _BUILT_IN = (set(dir(builtins)) - _OF_IPYTHON) | _OF_MODULES
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_READ_BY_US = {"batch_size"}
+"""Names in a cell that mean something without being read in it."""
 _DYNAMIC = {"exec", "eval", "globals", "vars", "locals", "__import__"}
 
 
@@ -40,10 +42,12 @@ def check(
     include: Iterable[str] = (),
     folder: Path | None = None,
     own_model: bool = False,
+    params: Collection[str] = (),
 ) -> None:
     """Check the body of a training cell (or a file, with `line_offset` 0).
 
-    With `own_model` it must define what is trained, as no model of Tensor2Tensor is named.
+    With `own_model` it must define what is trained, as no model of Tensor2Tensor is named; `params` are names that it
+    has from its begin, all of which it has to read.
 
     `notebook` has the names that exist in the notebook; where it is a mapping to their values, the advice is more
     precise. `folder` is where local modules lie. Raises CellError.
@@ -53,9 +57,10 @@ def check(
     tree = _parse(source, line_offset)
     _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
     if not _has_unknowable_names(tree):
-        _check_names(source, tree, notebook, line_offset, own_model)
+        _check_names(source, tree, notebook, line_offset, own_model, params)
         if own_model:
             _check_own_model(source)
+            _check_params(source, tree, params, line_offset)
 
 
 def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
@@ -147,10 +152,12 @@ def _has_unknowable_names(tree: ast.Module) -> bool:
     return False
 
 
-def _check_names(source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, own_model: bool) -> None:
+def _check_names(
+    source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, own_model: bool, params: Collection[str]
+) -> None:
     module = symtable.symtable(source, "cell", "exec")
     scopes = list(_scopes(module))
-    defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
+    defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)} | {*params}
     defined |= {
         symbol.get_name()
         for scope in scopes
@@ -180,6 +187,21 @@ def _check_own_model(source: str) -> None:
             fix="Name one of Tensor2Tensor (--model, --hparams-set, --problem), or define input_fn(mode) and model (a "
             "compiled Keras model) or model_fn(features, labels, mode).",
         )
+
+
+def _check_params(source: str, tree: ast.Module, params: Collection[str], line_offset: int) -> None:
+    """A parameter that the cell never reads would change nothing, nor would one that it sets itself."""
+    module = symtable.symtable(source, "cell", "exec")
+    bound = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
+    read = {symbol.get_name() for scope in _scopes(module) for symbol in scope.get_symbols() if symbol.is_referenced()}
+    for name in params:
+        if name in bound:
+            lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+            place = f"{_place(min(lines), line_offset)}: " if lines else ""
+            raise CellError(f"{place}'{name}' is a parameter, and the cell sets it itself", fix="Leave that out.")
+        if name not in read and name not in _READ_BY_US:
+            fix = f"Read it by its name, as in: keras.optimizers.Adam({name})"
+            raise CellError(f"The cell does not read the parameter '{name}'", fix=fix)
 
 
 def _drop_unevaluated_annotations(tree: ast.Module) -> None:

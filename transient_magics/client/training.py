@@ -12,6 +12,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .finding import run
 from .handles import Cluster, Run
 from .programs import fetch
 
-_EVALUATIONS = 10
+EVALUATIONS = 10
 """Of a run that is judged by them, where its declaration does not say how often."""
 
 
@@ -53,16 +54,38 @@ def train(
     install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
+    folders = chosen.directory / layout.RUNS
+    refuse_when_ending(chosen)
+    folder = folders / (parse_name(name, "--name") if name else free_name(folders, "run"))
+    if folder.exists():
+        raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
+    registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
+    spec, files = specified(
+        chosen, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include
+    )
+    earlier = _earlier(chosen, resume, train_steps)
+    on_vm = earlier is not None and _reachable(chosen, earlier)
+    spec = replace(
+        spec, resume=resume, resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
+        token=secrets.token_hex(16),
+    )  # fmt: skip
+    write(folder, layout.RUN, spec.to_dict(), source, include, files, earlier)
+    commands.send(chosen.directory, Train(run=folder.name))
+    return Run(folder.name, chosen)
+
+
+def specified(
+    chosen: Cluster, options: dict[str, Any], workers: int | str | None, include: tuple[str, ...]
+) -> tuple[RunSpec, Mapping[str, Path]]:
+    """The declaration of a run with these `options` (fields of RunSpec) on this cluster, but for its token, and the
+    files of packages that go with it. Raises DeclarationError."""
     state = chosen.state
-    if state.phase in ("deleting", "deleted"):
-        what = "is deleted" if state.over else "is being deleted"
-        raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
-    options |= parse_workers(str(workers)) if workers is not None else {}
+    options = {**options, **(parse_workers(str(workers)) if workers is not None else {})}
     if options.get("seed") is not None:  # what is measured beside the steps takes examples when it has the time
         options.setdefault("noise_share", 0.0)
     if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
-        options["eval_steps"] = max(1, train_steps // _EVALUATIONS)
-    check_run({**options, "model": model, "hparams_set": hparams_set, "problem": problem})
+        options["eval_steps"] = max(1, options["train_steps"] // EVALUATIONS)
+    check_run(options)
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
     options["pip"] = tuple(Path(each).name if Path(each) in files.values() else each for each in wanted)
@@ -74,32 +97,31 @@ def train(
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = parse_records(options["data_dir"], state.spec)
-    folders = chosen.directory / layout.RUNS
-    folder = folders / (parse_name(name, "--name") if name else _free_name(folders))
-    if folder.exists():
-        raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
-    earlier = _earlier(chosen, resume, train_steps)
-    on_vm = earlier is not None and _reachable(chosen, earlier)
     spec = make_run({
         **{key: value for key, value in options.items() if value is not None},
-        "name": folder.name, "model": model, "hparams_set": hparams_set, "problem": problem, "train_steps": train_steps,
-        "include": tuple(Path(each).name for each in include), "resume": resume, "declared_at": time.time(),
-        "store": run_store(state.spec, folder.name) if state.spec else None,
-        "resume_store": earlier.place[0] if earlier and on_vm and earlier.place else None,
-        "token": secrets.token_hex(16), "max_workers": state.spec.max_workers if state.spec else 0,
+        "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
+        "store": run_store(state.spec, options["name"]) if state.spec else None,
+        "max_workers": state.spec.max_workers if state.spec else 0,
         "workers": options.get("most_workers") or (state.spec.worker_count if state.spec else 0),
         "chief": state.spec.chief if state.spec else "ps",
     })  # fmt: skip
-    _write(folder, spec, source, include, files, earlier)
-    commands.send(chosen.directory, Train(run=folder.name))
-    return Run(folder.name, chosen)
+    return spec, files
 
 
-def _free_name(folders: Path) -> str:
+def refuse_when_ending(chosen: Cluster) -> None:
+    """Raise ClusterError for a cluster on which nothing begins any more."""
+    state = chosen.state
+    if state.phase in ("deleting", "deleted"):
+        what = "is deleted" if state.over else "is being deleted"
+        raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
+
+
+def free_name(folders: Path, kind: str) -> str:
+    """The first of `run-1`, `run-2`, ... that no folder has."""
     number = 1
-    while (folders / f"run-{number}").exists():
+    while (folders / f"{kind}-{number}").exists():
         number += 1
-    return f"run-{number}"
+    return f"{kind}-{number}"
 
 
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:
@@ -122,14 +144,19 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
     return bool(earlier.state.shipped and spec and other and spec.bucket and spec.project == other.project)
 
 
-def _write(
+def write(
     folder: Path,
-    spec: RunSpec,
+    name: str,
+    declaration: Mapping[str, Any],
     source: str,
     include: tuple[str, ...],
     packages: Mapping[str, Path],
-    earlier: Run | None,
+    earlier: Run | None = None,
 ) -> None:
+    """Write the folder of a run, whole or not at all; its declaration into the file called `name`.
+
+    With the checkpoints of `earlier`, which it resumes. Raises ClusterError or CloudError.
+    """
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
@@ -147,11 +174,11 @@ def _write(
             shutil.copyfile(path, fresh / layout.PIP / name)
         if earlier and (earlier.directory / layout.CHECKPOINTS).exists():
             shutil.copytree(earlier.directory / layout.CHECKPOINTS, fresh / layout.CHECKPOINTS)
-        if earlier and earlier.state.shipped and not spec.resume_store and (place := earlier.place):
+        if earlier and earlier.state.shipped and not declaration.get("resume_store") and (place := earlier.place):
             fetch(*place, fresh, results=False)
-        handle = os.open(fresh / layout.RUN, os.O_WRONLY | os.O_CREAT, 0o600)
+        handle = os.open(fresh / name, os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(handle, "w") as file:
-            json.dump(spec.to_dict(), file, indent=1)
+            json.dump(declaration, file, indent=1)
         fresh.rename(folder)
     except CloudError:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -58,6 +58,8 @@ from .place import command_socket, here
 from .placement.seat import Seat
 from .record import Recorder
 from .runs.training import Training, waiting_runs
+from .studies.conduct import Studies
+from .studies.decisions import StopRun
 from .tasks import Tasks
 from .vms import live_prices
 from .vms.access import Access
@@ -93,6 +95,7 @@ class Controller:
         self._taken: set[str] = set()
         """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
         self._recorder: Recorder
+        self._studies: Studies
         self._tasks: Tasks
 
     @property
@@ -105,6 +108,7 @@ class Controller:
         with Journal(path) as journal:
             history = read(path)
             self._recorder = Recorder(journal, replay(history))
+            self._studies = Studies(self._directory, self._recorder, partial(run_store, self._declared))
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -221,6 +225,7 @@ class Controller:
                 at = skew.now(access.engine.ahead)
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
+                self._study(at)
                 if self._state.phase != "deleting":
                     self._declare_waiting_runs()
                 self._keep_training(fleet, at)
@@ -301,12 +306,30 @@ class Controller:
         if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(fleet, run)):
             training.look(state.living)
 
+    def _study(self, at: float) -> None:
+        """Have studies ask for trials and tell them, and end the runs of those that have ended."""
+        if self._state.phase != "deleting":
+            self._studies.declare_waiting()
+        for stop in self._studies.look(self._tasks, len(self._worker_slots(at)), at):
+            self._stop_for_study(stop)
+
+    def _stop_for_study(self, stop: StopRun) -> None:
+        run, training = self._state.runs[stop.run], self._trainings.get(stop.run)
+        if training and not training.ending:
+            again = partial(training.stop, lambda: self._state.runs[run.name], save=stop.save)
+            self._tasks.do(f"stop {run.name}", again)
+        elif not training and not self._state.has_begun(run):
+            self._recorder.record(events.TrainFinished(run=run.name, step=run.step, stopped=True))
+
+    def _worker_slots(self, now: float) -> list[int]:
+        return [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
+
     def _lease(self, fleet: Fleet, now: float) -> None:
         """Write down who has which workers from now on, where that is another one, and end what one does for another.
 
         A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
         """
-        slots = [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
+        slots = self._worker_slots(now)
         state, server = self._state, fleet.server
         held = leases(state, slots, server)
         if (held.ports, held.workers, held.held) != (state.ports, state.leases, state.held):
@@ -411,8 +434,14 @@ class Controller:
                 await self._stop_run(command.run)
             case Move():
                 self._move_run(command.run, command.before)
-            case Study() | StopStudy() | ExtendStudy():
-                raise ClusterError(f"The controller of {self._declared.name} carries out no studies yet")
+            case Study():
+                self._refuse_when_ending()
+                self._studies.declare(command.study)
+            case StopStudy():
+                self._studies.stop(command.study)
+            case ExtendStudy():
+                self._refuse_when_ending()
+                self._studies.extend(command.study, command.trials)
             case Save():
                 await self._ask_chief(agent_commands.Save(run=command.run))
             case Evaluate():

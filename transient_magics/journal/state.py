@@ -206,7 +206,7 @@ class ClusterState:
     @property
     def idle_since(self) -> float:
         """Since when the cluster is ready and without a run, in seconds since 1970; 0 if it is not."""
-        if self.active_run or not self.ready_at:
+        if self.active_run or self.studying or not self.ready_at:
             return 0.0
         return max([self.ready_at, *(run.finished_at for run in self.runs.values())])
 
@@ -259,6 +259,11 @@ class ClusterState:
         """The first run that trains, or is the next to."""
         turns = self.turns
         return next((run for run in turns if self.has_begun(run)), next(iter(turns), None))
+
+    @property
+    def studying(self) -> bool:
+        """Whether a study goes on: between two of its trials no run may be there."""
+        return any(not study.over for study in self.studies.values())
 
     def has_begun(self, run: RunState) -> bool:
         """Whether the run has its parameter servers, or had."""

@@ -68,6 +68,21 @@ class TransientMagics(Magics):
         """The same as `%%train`, for notebooks in which something else owns that name."""
         return self._train(line, cell, "transient_train")
 
+    @line_cell_magic
+    def sweep(self, line: str, cell: str | None = None) -> Any:
+        """Train what the cell's body defines many times, with different parameters, to find the best ones.
+
+        %%sweep --over "lr=1e-3:1e-1:log" --trials 20 --objective "max accuracy" --train-steps 2000 [options of %%train]
+
+        `%sweep -h` lists the options. `%%transient_sweep` is the same magic.
+        """
+        return self._train(line, cell, "sweep", "study")
+
+    @line_cell_magic
+    def transient_sweep(self, line: str, cell: str | None = None) -> Any:
+        """The same as `%%sweep`, for notebooks in which something else owns that name."""
+        return self._train(line, cell, "transient_sweep", "study")
+
     @line_magic
     def transient_weather(self, line: str) -> Any:
         """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...
@@ -124,11 +139,12 @@ class TransientMagics(Magics):
         command = arguments.parse("image", self._words(line), called="%transient_image")
         return self._obey(command)
 
-    def _train(self, line: str, body: str | None, name: str) -> Any:
+    def _train(self, line: str, body: str | None, name: str, verb: str = "train") -> Any:
         line, body, continued = _continued(line, body)
-        command = arguments.parse("train", self._words(line), called=f"%%{name}")
+        called = "A run" if verb == "train" else "A study"
+        command = arguments.parse(verb, self._words(line), called=f"%%{name}")
         if command.verb != "help" and body is None:
-            raise DeclarationError(f"A run needs its code: write %%{name} with two %, and the code below it")
+            raise DeclarationError(f"{called} needs its code: write %%{name} with two %, and the code below it")
         offset = self._lines_above(body) or 1 + continued
         return self._obey(command, body or "", offset)
 

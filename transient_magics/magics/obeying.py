@@ -15,7 +15,7 @@ from .. import panels
 from ..cli import verbs
 from ..cli.answers import Deleted, Sentence
 from ..cli.arguments import Command
-from ..client import Cluster, Run
+from ..client import Cluster, Run, Study
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return _declare(magics, command)
             case "train":
                 return _train(magics, command, code, offset)
+            case "study":
+                return _study(magics, command, code, offset)
             case "attach":
                 return _attach(magics, command)
             case "image build":
@@ -76,6 +78,17 @@ def _train(magics: TransientMagics, command: Command, code: str, offset: int) ->
     return run
 
 
+def _study(magics: TransientMagics, command: Command, code: str, offset: int) -> Study:
+    begun = verbs.study(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
+    study = begun.study
+    _hold(magics, command, study)
+    print(begun)
+    if command.wait:
+        stop = f"{command.output}.stop()" if command.output else f"transient_magics.study({study.name!r}).stop()"
+        _wait(study.wait, f"{study.name} on {study.cluster.name}", fix=f"{stop} ends it.")
+    return study
+
+
 def _attach(magics: TransientMagics, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
@@ -112,7 +125,7 @@ def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
     return found
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run) -> None:
+def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 

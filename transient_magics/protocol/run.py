@@ -174,9 +174,9 @@ class RunSpec:
         return checks.built(cls, given)
 
 
-def choices(name: str) -> tuple[str, ...]:
-    """The words from which one is chosen in this field; none where it takes others."""
-    hint = _hints().get(name)
+def choices(name: str, of: type | None = None) -> tuple[str, ...]:
+    """The words from which one is chosen in this field (of a run, or `of` another record); none if it takes others."""
+    hint = (typing.get_type_hints(of, include_extras=True) if of else _hints()).get(name)
     return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
@@ -194,6 +194,9 @@ def contradiction(given: Mapping[str, Any]) -> tuple[str, str]:
         if missing and given.get(name):
             what = f"Only a model of Tensor2Tensor takes {_option(name)}"
             return what, "A cell with a model of its own says it in the cell."
+    if given.get("params") and not missing:
+        what = "Only a cell with a model of its own takes --param"
+        return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."
     sync, batching = given.get("mode") == "sync", given.get("batching") or "uniform"
     if given.get("backup_workers") and not sync:
         return "--backup-workers needs --mode sync", "Without it, no step waits for anybody."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -127,11 +127,7 @@ class StudySpec:
     @property
     def points(self) -> int:
         """How many different points there are; 0: more than can be counted."""
-        if any(each.kind in ("float", "log") for each in self.space):
-            return 0
-        return math.prod(
-            len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1 for each in self.space
-        )
+        return count_points(self.space)
 
     def run_name(self, trial: Count, repeat: Count = 0) -> str:
         """What the run of a trial is called, of several its `repeat`-th."""
@@ -182,6 +178,13 @@ def parse_space(text: str) -> tuple[Dimension, ...]:
     if not found:
         raise ValueError(f"there is nothing to try: {_FORMS}")
     return tuple(found.values())
+
+
+def count_points(space: Sequence[Dimension]) -> int:
+    """How many different points there are; 0: more than can be counted."""
+    if any(each.kind in ("float", "log") for each in space):
+        return 0
+    return math.prod(len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1 for each in space)
 
 
 def parse_value(text: str) -> Value:

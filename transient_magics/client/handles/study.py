@@ -149,11 +149,7 @@ class Study:
         Interrupting the wait changes nothing: the study goes on.
         """
 
-        def over(state: ClusterState) -> bool:
-            study = state.studies.get(self.name)
-            return state.over or (study is not None and study.over)
-
-        state = self.cluster.follow(over, timeout)
+        state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
         study = state.studies.get(self.name)
@@ -162,6 +158,11 @@ class Study:
         if study.best is None and study.reason:
             raise TrainingError(f"{self.name} ended without a complete trial: {study.reason}", where=self.cluster.name)
         return self.best
+
+    def is_over(self, state: ClusterState) -> bool:
+        """Whether in this state of its cluster all of its trials have ended, and it asks for no further one."""
+        study = state.studies.get(self.name)
+        return study is not None and study.over
 
     def __await__(self) -> Generator[Any, None, Trial | None]:
         """`await study`: like `wait`, while the notebook's loop goes on."""
@@ -180,6 +181,22 @@ class Study:
     def _trial(self, state: TrialState) -> Trial:
         runs = tuple(Run(name, self.cluster) for name in state.runs)
         return Trial(state.number, state.params, state.state, state.value, runs, state.reason)
+
+    def __str__(self) -> str:
+        study = self.cluster.state.studies.get(self.name)
+        if study is None or not study.trials:
+            return f"{self.name} has no trial yet."
+        told = sum(trial.told for trial in study.trials.values())
+        said = f"{self.name}: {told} of {study.wanted} trials"
+        if study.reason:
+            said += f", ended: {study.reason}"
+        if (best := study.best) and best.value is not None:
+            values = ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+                                for name, value in best.params.items())  # fmt: skip
+            said += f"; the best is {best.number}, {study.spec.goal.metric} {best.value:.4g}" + f" ({values})" * bool(
+                values
+            )
+        return f"{said}."
 
     def __repr__(self) -> str:
         study = self.cluster.state.studies.get(self.name)

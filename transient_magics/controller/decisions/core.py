@@ -208,7 +208,7 @@ def idle_seconds(situation: Situation) -> float:
 
 def _sent_home(state: ClusterState) -> bool:
     run = state.run
-    return bool(run and not state.active_run and run.spec.when_done == "workers")
+    return bool(run and not state.active_run and not state.studying and run.spec.when_done == "workers")
 
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
@@ -220,7 +220,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     if idle_seconds(situation) >= spec.idle_end_seconds:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     run = state.run
-    if run and not state.active_run and run.spec.when_done == "cluster":
+    if run and not state.active_run and not state.studying and run.spec.when_done == "cluster":
         return f"{run.name} is over"
     return ""
 

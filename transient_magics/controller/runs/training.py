@@ -206,9 +206,17 @@ class Training:
         """Have the chief do so now. Raises RemoteError."""
         await self._chief_link().ask(command)
 
-    async def stop(self, state: Callable[[], RunState]) -> None:
-        """End the run where it stands (what `state` says), with a last checkpoint brought home if it can be had."""
-        if state().phase == "running":
+    @property
+    def ending(self) -> bool:
+        """The run is over, but for what is still brought home."""
+        return self._over.done()
+
+    async def stop(self, state: Callable[[], RunState], *, save: bool = True) -> None:
+        """End the run where it stands (what `state` says), with a last checkpoint brought home if it can be had.
+
+        Without `save` at once: of a run that nobody wants any more.
+        """
+        if save and state().phase == "running":
             try:
                 await self.save()
             except (RemoteError, TrainingError, OSError) as error:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CellError, DeclarationError
+from ...protocol.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import ENVIRONMENT
@@ -41,7 +42,7 @@ def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
                 raise
             return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
     found = {"model": check_graph(trainable, spec.ps_shards)}
-    if spec.objective:
+    if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)
     return found
 
@@ -54,6 +55,7 @@ def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:
     judging = {
         "--keep-best": spec.keep_best and spec.objective,
         "--stop-when": spec.patience and spec.patience.objective,
+        "--objective": spec.judged_by and Objective.parse(spec.judged_by),
     }
     for option, objective in judging.items():
         if objective and objective.metric not in has:

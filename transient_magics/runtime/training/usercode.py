@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import CellError, DeclarationError, TrainingError, TransientError
@@ -45,8 +46,13 @@ class _Source(importlib.abc.InspectLoader):
         return self._text
 
 
-def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
-    """Execute the cell as a module; `include` is importable meanwhile and afterwards. Raises CellError."""
+def run_cell(
+    cell: Path, include: Path, line_offset: int, params: Mapping[str, object] | None = None
+) -> types.ModuleType:
+    """Execute the cell as a module; `include` is importable meanwhile and afterwards. Raises CellError.
+
+    `params` are names that the module has from its begin.
+    """
     if include.is_dir() and str(include) not in sys.path:
         sys.path.insert(0, str(include))
     source = cell.read_text() if cell.exists() else ""
@@ -54,6 +60,7 @@ def run_cell(cell: Path, include: Path, line_offset: int) -> types.ModuleType:
     module = types.ModuleType(MODULE_NAME)
     module.__file__ = FILE_NAME
     module.__loader__ = _Source(source)
+    module.__dict__.update(params or {})
     sys.modules[MODULE_NAME] = module
     try:
         exec(compile(source, FILE_NAME, "exec"), module.__dict__)

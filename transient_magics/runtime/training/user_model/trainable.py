@@ -51,7 +51,7 @@ class OwnModel:
         os.environ["KERAS_BACKEND"] = "tensorflow"
         constants.keep_as_constants()
         with declared_only(folder):
-            module = run_cell(folder.cell, folder.include, spec.line_offset)
+            module = run_cell(folder.cell, folder.include, spec.line_offset, spec.params)
         if not callable(input_fn := getattr(module, "input_fn", None)):
             raise DeclarationError("the cell defines no input_fn", fix=_needed())
         _check_parameters(input_fn, "mode")

@@ -1,0 +1,243 @@
+"""Studies without a machine: a cluster that only folds, trials that end as they are told, a controller that forgets."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
+from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.protocol.run import RunSpec, Value
+from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.trials.optuna_study import Twin
+from transient_magics.trials.points import grid_point, random_point
+
+SECOND = 10**9
+NAMES = ("lr", "units")
+
+
+def study(**more: Any) -> StudySpec:
+    run = RunSpec("s", 100, eval_steps=10, **more.pop("run", {}))
+    given = {"space": parse_space("lr=1e-3:1e-1:log units=16,32,64"), "trials": 12, "sampler": "random", **more}
+    return StudySpec("s", run, "max accuracy", **given)
+
+
+class Simulated:
+    """One study on a cluster of `places` workers, of which nothing is there but its journal.
+
+    `accuracy` gives a trial's by its parameters and step; a run makes ten steps at each turn.
+    """
+
+    def __init__(self, spec: StudySpec, accuracy: Callable[[dict[str, Value], int], float], places: int = 2) -> None:
+        self.spec, self.places, self.accuracy = spec, places, accuracy
+        self.state, self.time, self.seq = ClusterState(phase="ready"), 1000, 0
+        self.record(events.StudyDeclared(study="s", spec=spec.to_dict()))
+        self.begin()
+
+    def begin(self) -> None:
+        """As a controller does that knows the journal only."""
+        needs = self.spec.sampler in ("tpe", "gp") or self.spec.pruner != "none"
+        self.twin = Twin(self.spec) if needs else None
+
+    def record(self, event: Event) -> None:
+        self.seq += 1
+        self.state = fold(self.state, replace(event, seq=self.seq, time=self.time * SECOND))
+
+    @property
+    def study(self) -> Any:
+        return self.state.studies["s"]
+
+    def look(self) -> list[Any]:
+        pruned = self.twin.catch_up(self.study, self.state.runs) if self.twin else ()
+        decisions = decide(self.study, self.state, self.places, self.time, pruned)
+        for decision in decisions:
+            match decision:
+                case Tell():
+                    told = {"state": decision.state, "value": decision.value, "reason": decision.reason}
+                    self.record(events.StudyTold(study="s", trial=decision.trial, **told))
+                case End():
+                    self.record(events.StudyEnded(study="s", reason=decision.reason))
+                case Ask(trial):
+                    self.record(
+                        events.StudyAsked(
+                            study="s", trial=trial, params=self.point(trial), runs=self.spec.run_names(trial)
+                        )
+                    )
+                case Declare(trial, repeat):
+                    spec = self.spec.run_of(trial, repeat, self.study.trials[trial].params)
+                    self.record(events.TrainDeclared(run=spec.name, spec=spec.without_token()))
+                case StopRun(run):
+                    self.record(events.TrainFinished(run=run, step=self.state.runs[run].step, stopped=True))
+        return decisions
+
+    def point(self, trial: int) -> dict[str, Value]:
+        match self.spec.sampler:
+            case "grid":
+                return grid_point(self.spec.space, trial)
+            case "random":
+                return random_point(self.spec.space, self.spec.seed, trial)
+            case "none":
+                return {}
+            case _:
+                assert self.twin
+                return self.twin.propose()
+
+    def step(self) -> None:
+        """Let all runs that may train make ten steps; one that has made all is finished."""
+        self.time += 10
+        ports = {run.name: place for place, run in enumerate(self.state.turns[: self.places])}
+        workers = {str(place): name for name, place in ports.items()}
+        self.record(events.ClusterLeased(ports=ports, workers=workers))
+        for name in ports:
+            run = self.state.runs[name]
+            at = run.step + 10
+            accuracy = self.accuracy(dict(self.study.trials[run.spec.trial].params), at)
+            if not run.step:
+                self.record(events.TrainStarted(run=name, step=0))
+            self.record(events.TrainProgress(run=name, step=at, loss=1.0, steps_per_second=1.0))
+            measured = {} if math.isnan(accuracy) else {"accuracy": accuracy}
+            undefined = () if measured else ("accuracy",)
+            self.record(events.TrainEvaluated(run=name, step=at, metrics=measured, undefined=undefined))
+            if at >= 100:
+                self.record(events.TrainFinished(run=name, step=at))
+
+    def until_over(self, killed: Callable[[], bool] = lambda: False) -> None:
+        for _ in range(2000):
+            if killed():
+                self.begin()
+            if self.study.over:
+                return
+            if not self.look():
+                self.step()
+        raise AssertionError("the study does not end")
+
+    def tried(self) -> list[tuple[Any, ...]]:
+        return [(each.number, *each.params.items(), each.state, each.value) for each in self.study.trials.values()]
+
+
+def rate(params: dict[str, Value], step: int) -> float:
+    return float(params["lr"]) * step / 100 + float(params.get("units", 16)) / 1000
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.sampled_from(["grid", "random"]), st.integers(0, 99), st.integers(0, 10**6))
+def test_a_study_that_is_killed_at_any_moment_makes_exactly_the_same_trials(
+    sampler: str, seed: int, kills: int
+) -> None:
+    space = parse_space("lr=0.1,0.2 units=16:18:int" if sampler == "grid" else "lr=1e-3:1:log units=16,32")
+    spec = study(sampler=sampler, seed=seed, space=space, trials=6)
+    plain, killed = Simulated(spec, rate), Simulated(spec, rate)
+    plain.until_over()
+    chance = random.Random(kills)
+    killed.until_over(lambda: chance.random() < 0.3)
+    assert killed.tried() == plain.tried()
+    assert len(plain.study.trials) == 6
+    assert {each.state for each in plain.study.trials.values()} == {"complete"}
+    if sampler == "grid":
+        points = {tuple(each.params.values()) for each in plain.study.trials.values()}
+        assert points == {(lr, units) for lr in (0.1, 0.2) for units in (16, 17, 18)}
+    best = plain.study.best
+    assert best.value == max(each.value for each in plain.study.trials.values())
+
+
+@pytest.mark.parametrize("pruner", ["none", "median", "hyperband"])
+def test_what_optuna_is_told_is_what_the_journal_says_also_after_a_controllers_death(pruner: str) -> None:
+    spec = study(sampler="tpe", pruner=pruner, trials=24, seed=3)
+    there = Simulated(spec, rate, places=3)
+    chance = random.Random(1)
+    there.until_over(lambda: chance.random() < 0.1)
+    trials = there.study.trials
+    assert list(trials) == list(range(24)), "every number once"
+    again = Twin(spec)
+    again.catch_up(there.study, there.state.runs)
+    told = {each.number: (each.params, each.state.name, each.value) for each in again.study.trials}
+    names = {"complete": "COMPLETE", "pruned": "PRUNED"}
+    assert told == {
+        number: (each.params, names[each.state], pytest.approx(each.value)) for number, each in trials.items()
+    }
+    assert again.study.best_trial.number == there.study.best.number
+    pruned = [each for each in trials.values() if each.state == "pruned"]
+    assert bool(pruned) == (pruner != "none")
+    for each in pruned:
+        assert there.state.runs[each.runs[0]].step < 100, "its worker is free"
+        assert "pruned at step" in each.reason
+
+
+def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> None:
+    there = Simulated(study(sampler="random", trials=5), rate, places=3)
+    while there.look():
+        pass
+    assert len(there.state.turns) == 3
+    there.record(events.TrainDeclared(run="mine", spec={"train_steps": 100, "least_workers": 1, "most_workers": 1}))
+    there.record(events.TrainFinished(run="s-0", step=100))
+    there.record(events.TrainEvaluated(run="s-0", step=100, metrics={"accuracy": 0.5}))
+    while there.look():
+        pass
+    assert [run.name for run in there.state.turns] == ["s-1", "s-2", "mine"], "no trial of the study waits beside it"
+
+
+def test_each_point_is_repeated_with_its_seeds_and_told_as_their_mean() -> None:
+    there = Simulated(study(sampler="tpe", repeat=3, trials=2, seed=5), lambda *_: 0.0)
+    there.accuracy = lambda params, step: next(values)
+    values = iter(round(0.001 * each, 4) for each in range(1000))
+    there.until_over()
+    runs = there.state.runs
+    assert [runs[name].spec.seed for name in there.study.trials[1].runs] == [5, 6, 7]
+    for trial in there.study.trials.values():
+        assert trial.value == pytest.approx(sum(runs[name].metrics["accuracy"] for name in trial.runs) / 3)
+
+
+def test_a_trial_that_fails_is_told_so_and_the_others_go_on_unless_all_of_the_first_fail() -> None:
+    there = Simulated(study(trials=4), lambda params, step: float("nan") if params["units"] == 16 else 0.5)
+    there.record(events.StudyAsked(study="s", trial=0, params={"lr": 0.1, "units": 16}, runs=("s-0",)))
+    there.until_over()
+    assert there.study.trials[0].state == "failed"
+    assert there.study.trials[0].reason == "the accuracy of s-0 is no number"
+    assert "complete" in {each.state for each in there.study.trials.values()}
+    broken = Simulated(study(trials=9), lambda *_: float("nan"))
+    broken.until_over()
+    assert re.fullmatch(r"its first [34] trials failed: the accuracy of s-\d is no number", broken.study.reason)
+    assert broken.study.best is None
+
+
+def test_a_trial_that_hangs_is_given_up_and_its_run_ended_without_a_checkpoint() -> None:
+    there = Simulated(study(trials=1, give_up_seconds=60.0), rate, places=1)
+    vm = events.VmRequested(
+        vm="worker-0", role="worker", slot=0, zone="z", accelerator="k80", machine_type="m", provisioning_model="spot",
+        hourly=1.0, on_demand_hourly=2.0,
+    )  # fmt: skip
+    for event in (vm, events.VmRunning(vm="worker-0", address="a"), events.VmReady(vm="worker-0")):
+        there.record(event)
+    there.look(), there.look()
+    there.step()
+    there.time += 59
+    assert there.look() == []
+    there.time += 2
+    assert there.look() == [Tell(0, "failed", reason="s-0 made no step for 60 s")]
+    assert there.look()[0] == StopRun("s-0", save=False)
+
+
+def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
+    there = Simulated(study(trials=20, max_hours=0.1), rate)
+    there.until_over()
+    done = [each.state for each in there.study.trials.values()]
+    assert there.study.reason == "its limit of 6 min has passed"
+    assert 0 < done.count("complete") < 20
+    assert set(done) <= {"complete", "stopped"}
+    there.record(events.StudyExtended(study="s", trials=1))
+    assert not there.study.over
+    stopped = Simulated(study(), rate)
+    stopped.look(), stopped.look(), stopped.step()
+    stopped.record(events.TrainFinished(run="s-0", step=10, stopped=True))
+    assert Tell(0, "stopped", reason="stopped by the user") in stopped.look()
+    stopped.record(events.StudyEnded(study="s", reason="stopped by the user"))
+    stopped.until_over()
+    assert all(run.over for run in stopped.state.runs.values())

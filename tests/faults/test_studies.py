@@ -1,0 +1,60 @@
+"""A study on a real cluster: its controller and a trial's worker are killed, and each point is tried exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import PATIENCE, Patient
+from tests.faults.test_two_runs import CELL
+from transient_magics import client
+from transient_magics.cli import verbs
+from transient_magics.cli.arguments import parse, split
+from transient_magics.errors import CellError
+from transient_magics.journal import bill, events, now, run_costs
+
+SWEPT = CELL.replace('optimizer="sgd"', "optimizer=tf.keras.optimizers.SGD(lr)")
+LINE = (
+    "--over lr=0.001,0.1,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 0.2 --no-check --name s --cluster st"
+)
+
+
+@pytest.mark.training
+def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_killed(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="st"))
+    patient = Patient(cluster)
+    command = parse("study", split(LINE))
+    try:
+        with pytest.raises(CellError, match="The cell does not read the parameter 'lr'"):
+            verbs.study(command, CELL)
+        study = verbs.study(command, SWEPT).study
+        state = patient.until(
+            lambda now: all(run in now.runs and now.runs[run].step > 3 for run in ("s-0", "s-1")),
+            "two trials that train",
+        )
+        assert set(state.runs) == {"s-0", "s-1"}, "no third one, as no worker is free"
+        patient.kill(next(iter(state.runs["s-1"].workers)), "worker")
+        mark = patient.mark()
+        os.kill(patient.controller(), signal.SIGKILL)
+        patient.event(mark, events.ControllerRecovered)
+        patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial")
+        os.kill(patient.controller(), signal.SIGKILL)
+        best = study.wait(PATIENCE)
+        table = study.trials()
+        assert list(table["lr"]) == [0.001, 0.1, 0.2, 0.02]
+        assert list(table["state"]) == ["complete"] * 4
+        assert list(table["steps"]) == [60] * 4
+        assert list(cluster.state.runs) == ["s-0", "s-1", "s-2", "s-3"]
+        assert best is not None
+        assert (best.params["lr"], best.value) == (0.2, table["value"].min())
+        assert best.runs[0].evaluate()["loss"] == best.value
+        asked = [event.trial for event in cluster.events("study.asked") if isinstance(event, events.StudyAsked)]
+        assert asked == [0, 1, 2, 3]
+        moment = now()
+        assert sum(run_costs(cluster.state, moment).values()) == pytest.approx(bill(cluster.state, moment).total)
+        assert "s: 4 of 4 trials; the best is 2, loss" in str(study)
+    finally:
+        cluster.delete(PATIENCE)

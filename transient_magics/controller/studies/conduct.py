@@ -1,0 +1,190 @@
+"""Studies carried out: what `decisions` decides is written down and done, at every look.
+
+A trial is in the journal before its runs have folders, and these are made from the study's, each whole or not at all.
+So a controller that follows on another makes what is missing, and no trial twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ...errors import ClusterError
+from ...journal import ClusterState, RunState, StudyState, events, now
+from ...protocol import checks, layout
+from ...protocol.names import is_name
+from ...protocol.run import Value
+from ...protocol.study import StudySpec
+from ...trials.optuna_study import Twin, missing
+from ...trials.points import grid_point, random_point
+from ..record import Recorder
+from ..tasks import Tasks
+from .decisions import Ask, Declare, End, StopRun, Tell, decide
+
+log = logging.getLogger(__name__)
+
+
+class Studies:
+    """The studies of the cluster in `directory`. `store` gives the place of a run in a bucket, where it has one."""
+
+    def __init__(self, directory: Path, recorder: Recorder, store: Callable[[str], str | None]) -> None:
+        self._directory = directory
+        self._recorder = recorder
+        self._store = store
+        self._twins: dict[str, Twin] = {}
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    def declare(self, name: str) -> None:
+        """Begin the study whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
+        if name in self._state.studies:
+            return
+        spec = self._declared(name)
+        if package := missing(spec):
+            raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
+        self._recorder.record(events.StudyDeclared(study=name, spec=spec.to_dict()))
+
+    def declare_waiting(self) -> None:
+        """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
+        for path in sorted((self._directory / layout.STUDIES).glob(f"*/{layout.STUDY}")):
+            if is_name(name := path.parent.name) and name not in self._state.studies:
+                try:
+                    self.declare(name)
+                except ClusterError as error:
+                    self._recorder.note(f"study {name}", str(error))
+
+    def stop(self, name: str) -> None:
+        """End a study where it stands. Raises ClusterError where there is none."""
+        if not self._known(name).ended:
+            self._recorder.record(events.StudyEnded(study=name, reason="stopped by the user"))
+
+    def extend(self, name: str, trials: int) -> None:
+        """Have so many trials more. Raises ClusterError where there can be none."""
+        study = self._known(name)
+        if study.spec.sampler == "none":
+            raise ClusterError(f"{name} has one point", fix="Only a study with --over is extended.")
+        if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
+            raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
+        self._recorder.record(events.StudyExtended(study=name, trials=trials))
+
+    def look(self, tasks: Tasks, places: int, at: float) -> list[StopRun]:
+        """Write down and do what is due, with so many workers in the cluster; returns which runs are to be stopped."""
+        stops: list[StopRun] = []
+        for name in self._in_turn():
+            pruned = self._pruned(tasks, self._state.studies[name])
+            for decision in decide(self._state.studies[name], self._state, places, at, pruned):
+                match decision:
+                    case Tell():
+                        told = events.StudyTold(
+                            study=name, trial=decision.trial, state=decision.state, value=decision.value,
+                            reason=decision.reason,
+                        )  # fmt: skip
+                        self._recorder.record(told)
+                    case End():
+                        self._recorder.record(events.StudyEnded(study=name, reason=decision.reason))
+                    case Ask():
+                        self._ask(tasks, name, decision.trial)
+                    case Declare():
+                        self._make(self._state.studies[name], decision.trial, decision.repeat)
+                    case StopRun():
+                        stops.append(decision)
+        return stops
+
+    def _in_turn(self) -> list[str]:
+        """That with the fewest trials under way asks first."""
+        going = [study for study in self._state.studies.values() if not self._is_done(study)]
+        return [study.name for study in sorted(going, key=lambda study: (len(study.running), study.declared_at))]
+
+    def _is_done(self, study: StudyState) -> bool:
+        """Nothing is left of it: a run may go on for a moment after its trial was told."""
+        runs = self._state.runs
+        names = (name for trial in study.trials.values() for name in trial.runs)
+        return study.over and all(name not in runs or runs[name].over for name in names)
+
+    def _pruned(self, tasks: Tasks, study: StudyState) -> set[int]:
+        """The trials that the pruner would end now; none until Optuna is imported, which takes a second."""
+        if not _has_twin(study.spec) or study.ended or f"ask {study.name}" in tasks:
+            return set()
+        if study.name not in self._twins:
+            tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
+            return set()
+        return self._twins[study.name].catch_up(study, self._state.runs)
+
+    async def _make_twin(self, name: str) -> None:
+        state = self._state
+        self._twins[name] = await asyncio.to_thread(_twin, state.studies[name], state.runs)
+
+    def _ask(self, tasks: Tasks, name: str, number: int) -> None:
+        spec = self._state.studies[name].spec
+        match spec.sampler:
+            case "none":
+                self._begin(name, number, {})
+            case "grid":
+                self._begin(name, number, grid_point(spec.space, number))
+            case "random":
+                self._begin(name, number, random_point(spec.space, spec.seed, number))
+            case _:
+                if twin := self._twins.get(name):
+                    tasks.do(f"ask {name}", lambda: self._ask_twin(twin, name, number))
+
+    async def _ask_twin(self, twin: Twin, name: str, number: int) -> None:
+        params = await asyncio.to_thread(twin.propose)
+        study = self._state.studies[name]
+        if study.ended or len(study.trials) != number:
+            self._twins.pop(name, None)  # it has a trial that the journal has not
+        else:
+            self._begin(name, number, params)
+
+    def _begin(self, name: str, number: int, params: Mapping[str, Value]) -> None:
+        runs = self._state.studies[name].spec.run_names(number)
+        self._recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
+
+    def _make(self, study: StudyState, number: int, repeat: int) -> None:
+        """Make the folder of a trial's run from the study's, its declaration last."""
+        folder, trial = self._directory / layout.STUDIES / study.name, study.trials[number]
+        spec = self._declared(study.name).run_of(number, repeat, trial.params)
+        spec = replace(spec, token=secrets.token_hex(16), declared_at=now(), store=self._store(spec.name))
+        target = self._directory / layout.RUNS / spec.name
+        if target.exists():
+            return
+        fresh = target.with_name(f".{spec.name}.{os.getpid()}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(folder, fresh, ignore=shutil.ignore_patterns(layout.STUDY))
+        fresh.chmod(0o700)
+        handle = os.open(fresh / layout.RUN, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(spec.to_dict(), file, indent=1)
+        fresh.rename(target)
+
+    def _declared(self, name: str) -> StudySpec:
+        """What this machine's user declared. Raises ClusterError."""
+        path = self._directory / layout.STUDIES / name / layout.STUDY
+        try:
+            return StudySpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
+
+    def _known(self, name: str) -> StudyState:
+        if study := self._state.studies.get(name):
+            return study
+        fix = f"There are: {', '.join(self._state.studies)}." if self._state.studies else ""
+        raise ClusterError(f"{self._directory.name} has no study {name}", fix=fix)
+
+
+def _has_twin(spec: StudySpec) -> bool:
+    return spec.sampler in ("tpe", "gp") or spec.pruner != "none"
+
+
+def _twin(study: StudyState, runs: Mapping[str, RunState]) -> Twin:
+    twin = Twin(study.spec)
+    twin.catch_up(study, runs)
+    return twin

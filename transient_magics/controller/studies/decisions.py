@@ -1,0 +1,202 @@
+"""What is to be done about a study: a pure function of the cluster's state, the places for workers, and the time.
+
+A study has as many trials under way as have workers, and no more: one is asked for when so many places are free as it
+takes, after all runs that wait have theirs. So a run that is declared beside a study comes next, and two studies share
+a cluster in turns. What is asked and told is in the journal first; what follows from it (a run declared, a run stopped)
+is decided anew at every look, until it has happened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
+from ...spec import WORKER, render_duration, render_money
+
+FIRST = 3
+"""When so many trials have failed and none has not, the study ends: the next ones would fail, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """The trial has ended so."""
+
+    trial: int
+    state: Literal["complete", "pruned", "failed", "stopped"]
+    value: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The study asks for no further trial."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A further trial may begin."""
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """A trial's run is not there yet."""
+
+    trial: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """The run trains for nobody any more. `save`: with a last checkpoint."""
+
+    run: str
+    save: bool
+
+
+Decision = Tell | End | Ask | Declare | StopRun
+
+
+def decide(
+    study: StudyState, state: ClusterState, places: int, now: float, pruned: Collection[int] = ()
+) -> list[Decision]:
+    """All that is to be done now. `places` is how many workers the cluster may have, `pruned` are the trials that the
+    pruner would end."""
+    told = [found for trial in study.running if (found := _outcome(study, trial, state, now, pruned))]
+    if told:  # what follows from these is decided when they are in the journal
+        return list(told)
+    return [*_stops(study, state), *_declarations(study, state), *_next(study, state, places, now)]
+
+
+def wanted(study: StudyState) -> int:
+    """How many trials the study is to have."""
+    return min(study.wanted, study.spec.points) if study.spec.sampler == "grid" else study.wanted
+
+
+def _outcome(
+    study: StudyState, trial: TrialState, state: ClusterState, now: float, pruned: Collection[int]
+) -> Tell | None:
+    """How the trial has ended; None: it has not."""
+    runs = [run for name in trial.runs if (run := state.runs.get(name))]
+    if failed := next((run for run in runs if run.phase == "failed"), None):
+        return Tell(trial.number, "failed", reason=failed.reason.rstrip("."))
+    if any(run.phase == "finished" and run.stopped and not run.reason for run in runs):
+        return Tell(trial.number, "stopped", reason="stopped by the user")
+    if len(runs) == len(trial.runs) and all(run.over for run in runs):
+        return _judged(study, trial.number, runs)
+    if study.ended:
+        return Tell(trial.number, "stopped", reason=study.reason or "the study has ended")
+    if hangs := next((run for run in runs if _stands_still(run, state, now) > study.spec.give_up_seconds), None):
+        since = render_duration(study.spec.give_up_seconds)
+        return Tell(trial.number, "failed", reason=f"{hangs.name} made no step for {since}")
+    if trial.number in pruned and runs:
+        return Tell(trial.number, "pruned", _latest(study, runs[0]), f"pruned at step {runs[0].step:,}")
+    return None
+
+
+def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
+    """A trial all of whose runs have ended well, if they were measured."""
+    values = []
+    for run in runs:
+        value = _value(study, run)
+        if value is None or not math.isfinite(value):
+            metric = study.spec.goal.metric
+            if run.unevaluated and not run.metrics:
+                why = f"{run.name} could not be evaluated: {run.unevaluated[2]}"
+            elif not run.metrics:
+                why = f"{run.name} was not evaluated"
+            else:
+                why = f"the {metric} of {run.name} is {'not measured' if value is None else 'no number'}"
+            return Tell(trial, "failed", reason=why.rstrip("."))
+        values.append(value)
+    return Tell(trial, "complete", math.fsum(values) / len(values))
+
+
+def _value(study: StudyState, run: RunState) -> float | None:
+    """What the run comes to: its best evaluation where that checkpoint is kept or ended it, else its last one."""
+    metric, goal = study.spec.goal.metric, study.spec.goal
+    if study.spec.run.objective is not None:
+        found = [each[metric] for _, _, each in run.evaluations if math.isfinite(each.get(metric, math.nan))]
+        if found:
+            return max(found) if goal.direction == "max" else min(found)
+    return run.metrics.get(metric)
+
+
+def _latest(study: StudyState, run: RunState) -> float | None:
+    value = run.metrics.get(study.spec.goal.metric, math.nan)
+    return value if math.isfinite(value) else None
+
+
+def _stands_still(run: RunState, state: ClusterState, now: float) -> float:
+    """For how many seconds a run that has a worker has made no step."""
+    if run.over or not state.has_begun(run) or (run.train_steps and run.step >= run.train_steps):
+        return 0.0
+    mine = {slot for slot, name in state.leases.items() if name == run.name}
+    ready = [vm.ready_at for vm in state.living if vm.role == WORKER and vm.slot in mine and vm.ready_at]
+    if not ready:
+        return 0.0
+    begins = [min(ready), run.started_at, *(state.leased_at.get(slot, 0.0) for slot in mine)]
+    begins += [worker.joined_at for worker in run.workers.values()]
+    begins += [min(time for time, step, *_ in run.series if step == run.series[-1][1])] if run.series else []
+    begins += [run.evaluations[-1][0]] if run.evaluations else []
+    return now - max(begins)
+
+
+def _stops(study: StudyState, state: ClusterState) -> list[Decision]:
+    """Runs that go on though their trial has ended."""
+    return [
+        StopRun(name, save=trial.state == "stopped")
+        for trial in study.trials.values()
+        if trial.told
+        for name in trial.runs
+        if (run := state.runs.get(name)) and not run.over
+    ]
+
+
+def _declarations(study: StudyState, state: ClusterState) -> list[Decision]:
+    return [
+        Declare(trial.number, repeat)
+        for trial in study.running
+        for repeat, name in enumerate(trial.runs)
+        if name not in state.runs
+    ]
+
+
+def _next(study: StudyState, state: ClusterState, places: int, now: float) -> list[Decision]:
+    if study.ended:
+        return []
+    if reason := _reason_to_end(study, state, now):
+        return [End(reason)]
+    if len(study.trials) >= wanted(study):
+        return [] if study.running else [End()]
+    if any(name not in state.runs for trial in study.running for name in trial.runs):
+        return []
+    taken = sum(min(run.spec.least_workers or places, places) for run in state.turns)
+    needed = min(study.spec.workers, places)
+    return [Ask(len(study.trials))] if places and places - taken >= needed else []
+
+
+def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:
+    if state.phase in ("deleting", "deleted"):
+        return "its cluster is deleted"
+    spec = study.spec
+    hours = state.clock.between(study.declared_at, now) / 3600
+    if spec.max_hours is not None and hours >= spec.max_hours:
+        return f"its limit of {render_duration(3600 * spec.max_hours)} has passed"
+    if spec.max_cost is not None and _cost(study, state, now) >= spec.max_cost:
+        return f"its limit of {render_money(spec.max_cost)} is spent"
+    told = [trial for trial in study.trials.values() if trial.told]
+    if len(told) >= FIRST and all(trial.state == "failed" for trial in told):
+        return f"its first {len(told)} trials failed: {told[-1].reason}"
+    return ""
+
+
+def _cost(study: StudyState, state: ClusterState, now: float) -> float:
+    costs = run_costs(state, now)
+    return sum(costs.get(run, 0.0) for trial in study.trials.values() for run in trial.runs)

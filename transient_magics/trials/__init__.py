@@ -1,0 +1,1 @@
+"""Which points a study tries, and which trials it need not finish."""

@@ -1,0 +1,140 @@
+"""Optuna's own study of what a journal says of one: it proposes points, and says which trials to end.
+
+A twin is made from a journal's fold and follows it: trials are asked for, their evaluations reported and their ends
+told in the order in which they happened, under the same numbers. So whoever makes another one (a controller after
+another's death, a notebook) has the same study. Optuna is imported here only, when the first twin is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeclarationError
+from ..journal import RunState, StudyState
+from ..protocol.run import Value
+from ..protocol.study import Dimension, StudySpec
+
+if TYPE_CHECKING:
+    import optuna
+
+_STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "stopped": "FAIL"}
+_ASKED, _REPORTED, _TOLD = range(3)
+
+
+def missing(spec: StudySpec) -> str:
+    """What has to be installed for this study, where it is not: a package's name, or nothing."""
+    if spec.sampler not in ("tpe", "gp") and spec.pruner == "none":
+        return ""
+    needed = ["optuna", *(["torch"] if spec.sampler == "gp" else [])]
+    return next((name for name in needed if not find_spec(name)), "")
+
+
+class Twin:
+    """The Optuna study of a study with this declaration; `study` is the real `optuna.Study`, in memory."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        """Raises DeclarationError where Optuna is not installed."""
+        try:
+            import optuna
+        except ImportError:
+            fix = "pip install 'transient-magics[sweep]', or pip install optuna."
+            raise DeclarationError("Optuna is not installed", fix=fix) from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna, self._spec = optuna, spec
+        self._steps = max(1, spec.run.train_steps // spec.run.eval_steps) if spec.run.eval_steps else 1
+        self._trials: list[optuna.Trial] = []
+        self._reported: dict[int, tuple[float, int]] = {}
+        self._told: set[int] = set()
+        self._distributions = {each.name: self._distribution(each) for each in spec.space}
+        self.study = optuna.create_study(
+            direction="maximize" if spec.goal.direction == "max" else "minimize",
+            study_name=spec.name,
+            pruner=self._pruner(),
+        )
+
+    def catch_up(self, study: StudyState, runs: Mapping[str, RunState]) -> set[int]:
+        """Follow what has happened since, and return the numbers of trials that the pruner would end now."""
+        to_end: set[int] = set()
+        happened: list[tuple[float, int, int, Any]] = []
+        for trial in study.trials.values():
+            if trial.number >= len(self._trials):
+                happened.append((0.0, _ASKED, trial.number, trial.params))
+            if trial.number not in self._told:
+                if len(trial.runs) == 1 and (run := runs.get(trial.runs[0])):
+                    happened += self._evaluations(trial.number, run)
+                if trial.told:  # by the controller's clock; its evaluations, which were before, by a VM's
+                    latest = max((time for time, _, number, _ in happened if number == trial.number), default=0.0)
+                    happened.append((max(trial.told_at, latest), _TOLD, trial.number, (trial.state, trial.value)))
+        for _, kind, number, what in sorted(happened, key=lambda each: each[:3]):
+            if kind == _ASKED:
+                self._ask(what)
+            elif kind == _REPORTED:
+                if self._report(number, *what):
+                    to_end.add(number)
+            else:
+                self._tell(number, *what)
+        return to_end - self._told
+
+    def propose(self) -> dict[str, Value]:
+        """The next trial's point, as the sampler has it after all that the twin has followed."""
+        seed = (self._spec.seed + len(self._trials)) % 2**32
+        samplers = self._optuna.samplers
+        self.study.sampler = (
+            samplers.GPSampler(seed=seed)
+            if self._spec.sampler == "gp"
+            else samplers.TPESampler(seed=seed, constant_liar=True)
+        )
+        trial = self.study.ask(self._distributions)
+        self._trials.append(trial)
+        return dict(trial.params)
+
+    def _ask(self, params: Mapping[str, Value]) -> None:
+        self.study.sampler = self._optuna.samplers.RandomSampler(seed=0)  # nothing is drawn
+        self.study.enqueue_trial(dict(params))
+        self._trials.append(self.study.ask(self._distributions))
+
+    def _evaluations(self, number: int, run: RunState) -> list[tuple[float, int, int, Any]]:
+        """Those that were not reported yet, each with how many are due until then: steps themselves differ a little."""
+        known, metric = self._reported.get(number, (-math.inf, -1)), self._spec.goal.metric
+        every = self._spec.run.eval_steps or max(run.step, 1)
+        return [
+            (time, _REPORTED, number, (time, step, round(step / every), values[metric]))
+            for time, step, values in run.evaluations
+            if (time, step) > known and math.isfinite(values.get(metric, math.nan))
+        ]
+
+    def _report(self, number: int, time: float, step: int, place: int, value: float) -> bool:
+        self._reported[number] = (time, step)
+        trial = self._trials[number]
+        if place < 1 or place in self.study.trials[number].intermediate_values:
+            return False
+        trial.report(value, place)
+        return place < self._steps and trial.should_prune()
+
+    def _tell(self, number: int, state: str, value: float | None) -> None:
+        self._told.add(number)
+        ended = self._optuna.trial.TrialState[_STATES[state]]
+        self.study.tell(number, value if state == "complete" else None, state=ended)
+
+    def _pruner(self) -> optuna.pruners.BasePruner:
+        pruners = self._optuna.pruners
+        match self._spec.pruner:
+            case "median":
+                return pruners.MedianPruner()
+            case "hyperband":
+                return pruners.HyperbandPruner(min_resource=1, max_resource=self._steps)
+            case _:
+                return pruners.NopPruner()
+
+    def _distribution(self, dimension: Dimension) -> optuna.distributions.BaseDistribution:
+        kinds = self._optuna.distributions
+        match dimension.kind:
+            case "choice":
+                return kinds.CategoricalDistribution(dimension.choices)
+            case "int":
+                return kinds.IntDistribution(int(dimension.low), int(dimension.high))
+            case _:
+                return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
