@@ -173,6 +173,8 @@ def test_every_line_that_is_shown_is_understood(path: Path) -> None:
             from_file = words[0] == "cell.py"
             words = [word for word in words if word != "..."] + ["--train-steps", "1"]
             assert arguments.parse(verb, words, file=from_file).verb == "train", line
+        elif verb == "study":
+            assert arguments.parse(verb, [*words, "--train-steps", "1"], file=True).verb == "study", line
         elif line not in ("cluster", "plan"):  # those open a panel, and are what the text speaks of
             assert arguments.parse(verb, words).verb != "help" or verb == "image", line
 
