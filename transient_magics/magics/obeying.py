@@ -82,7 +82,7 @@ def _study(magics: TransientMagics, command: Command, code: str, offset: int) ->
     begun = verbs.study(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
     study = begun.study
     _hold(magics, command, study)
-    print(begun)
+    panels.show_study(study)
     if command.wait:
         stop = f"{command.output}.stop()" if command.output else f"transient_magics.study({study.name!r}).stop()"
         _wait(study.wait, f"{study.name} on {study.cluster.name}", fix=f"{stop} ends it.")

@@ -2,7 +2,7 @@
 
 A twin is made from a journal's fold and follows it: trials are asked for, their evaluations reported and their ends
 told in the order in which they happened, under the same numbers. So whoever makes another one (a controller after
-another's death, a notebook) has the same study. Optuna is imported here only, when the first twin is made.
+another's death) has the same study. Optuna is imported when the first twin is made.
 """
 
 from __future__ import annotations
