@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import random
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.runs.training import waiting_runs
+from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
-from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.controller.tasks import Tasks
+from transient_magics.errors import ClusterError
+from transient_magics.journal import ClusterState, Event, Journal, events, fold, read, replay
+from transient_magics.journal.declared import run_folder
+from transient_magics.protocol import layout
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.trials.optuna_study import Twin
@@ -241,3 +252,67 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     stopped.record(events.StudyEnded(study="s", reason="stopped by the user"))
     stopped.until_over()
     assert all(run.over for run in stopped.state.runs.values())
+
+
+def hands(directory: Path) -> tuple[Journal, Recorder, Studies]:
+    """What a controller that takes charge has."""
+    journal = Journal(directory / layout.JOURNAL)
+    recorder = Recorder(journal, replay(read(directory / layout.JOURNAL)))
+    return journal, recorder, Studies(directory, recorder, lambda run: f"gs://bucket/{run}")
+
+
+async def settled(studies: Studies, recorder: Recorder, places: int) -> list[StopRun]:
+    """Look until nothing more is written down, and give what is to be stopped."""
+    stops: list[StopRun] = []
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, lambda: None, lambda key, what: pytest.fail(f"{key}: {what}"))
+        quiet = 0
+        while quiet < 5:
+            before = recorder.state.seq
+            stops = studies.look(tasks, places, 1000.0)
+            for name in waiting_runs(studies._directory, recorder.state):
+                spec = RunSpec.from_dict(json.loads((run_folder(studies._directory, name) / layout.RUN).read_text()))
+                recorder.record(events.TrainDeclared(run=name, spec=spec.without_token()))
+            await asyncio.sleep(0.1)
+            quiet = quiet + 1 if recorder.state.seq == before and not tasks._tasks else 0
+    return stops
+
+
+def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller_that_follows(tmp_path: Path) -> None:
+    spec = study(sampler="tpe", pruner="median", trials=4, seed=1)
+    folder = tmp_path / layout.STUDIES / "s"
+    (folder / layout.INCLUDE).mkdir(parents=True)
+    (tmp_path / layout.RUNS).mkdir()
+    (folder / layout.CELL).write_text("model = lr")
+    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
+    journal, recorder, studies = hands(tmp_path)
+    with journal:
+        studies.declare_waiting()  # no command came
+        asyncio.run(settled(studies, recorder, places=2))
+    assert list(recorder.state.runs) == ["s-0", "s-1"]
+    made = [json.loads((run_folder(tmp_path, name) / layout.RUN).read_text()) for name in ("s-0", "s-1")]
+    assert [each["params"] for each in made] == [
+        dict(each.params) for each in recorder.state.studies["s"].trials.values()
+    ]
+    assert [each["store"] for each in made] == ["gs://bucket/s-0", "gs://bucket/s-1"]
+    assert len({each["token"] for each in made}) == 2
+    assert (run_folder(tmp_path, "s-1") / layout.CELL).read_text() == "model = lr"
+    assert not (run_folder(tmp_path, "s-1") / layout.STUDY).exists()
+    assert made[0]["token"] not in (tmp_path / layout.JOURNAL).read_text()
+    shutil.rmtree(run_folder(tmp_path, "s-1"))  # as if the first one had died between the journal and the folder
+    lines = (tmp_path / layout.JOURNAL).read_text().splitlines(keepends=True)
+    (tmp_path / layout.JOURNAL).write_text("".join(line for line in lines if '"run":"s-1"' not in line))
+    journal, recorder, studies = hands(tmp_path)
+    with journal:
+        asyncio.run(settled(studies, recorder, places=2))
+        assert json.loads((run_folder(tmp_path, "s-1") / layout.RUN).read_text())["params"] == made[1]["params"]
+        assert list(recorder.state.studies["s"].trials) == [0, 1]
+        with pytest.raises(ClusterError, match="has no study t"):
+            studies.stop("t")
+        studies.extend("s", 2)
+        assert recorder.state.studies["s"].wanted == 6
+        studies.stop("s")
+        stops = asyncio.run(settled(studies, recorder, places=2))
+    assert {each.run for each in stops} == {"s-0", "s-1"}
+    assert all(each.save for each in stops)
+    assert recorder.state.studies["s"].over

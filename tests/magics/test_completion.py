@@ -55,6 +55,8 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%%train --checkpoint-every a", ["auto"]),
         ("%%train --cluster d", ["demo"]),
         ("%%transient_train --resume r", ["run-1"]),
+        ("%%sweep --sampler ", ["none", "grid", "random", "tpe", "gp"]),
+        ("%%transient_sweep --objective ", ["max accuracy", "min loss"]),
         ("%%train --hparams", ["--hparams-set", "--hparams"]),
     ],
 )

@@ -61,7 +61,9 @@ def test_loading_twice_and_unloading_leave_no_trace(shell: InteractiveShell) -> 
     run(shell, "%reload_ext transient_magics")
     assert set(shell.magics_manager.magics["cell"]) == before
     run(shell, "%unload_ext transient_magics")
-    assert not {"train", "transient_train", "transient_cluster"} & set(shell.magics_manager.magics["cell"])
+    assert not {"train", "transient_train", "sweep", "transient_sweep", "transient_cluster"} & set(
+        shell.magics_manager.magics["cell"]
+    )
     run(shell, "%load_ext transient_magics")
 
 
@@ -107,6 +109,10 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     assert "%%transient_train is ours" in capsys.readouterr().out
     assert run(shell, "%%train\nx").result == "theirs"
     assert "needs --train-steps" in refused(shell, "%%transient_train\nx")
+    assert "needs --train-steps" in refused(shell, "%%sweep --over lr=1,2\nx")
+    assert "cell line 2: 'lr' is a parameter, and the cell sets it itself" in refused(
+        shell, "%%sweep --over lr=1,2 --train-steps 5 --objective accuracy\nlr = 1\nmodel = lr\ndef input_fn(mode): 1"
+    )
 
 
 def test_a_declared_cluster_is_returned_bound_and_shown_once(

@@ -18,12 +18,15 @@ from ..cli.option import Option
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|weather|lifetimes|plan|image|doctor)|train)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|weather|lifetimes|plan|image|doctor)|train|sweep)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
 
-_LINES = {f"transient_{verb}": verb for verb in ("weather", "lifetimes", "plan", "doctor")}
+_LINES = {f"transient_{verb}": verb for verb in ("weather", "lifetimes", "plan", "doctor")} | {
+    "sweep": "study",
+    "transient_sweep": "study",
+}
 
 
 @context_matcher(identifier="transient_magics")

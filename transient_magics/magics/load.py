@@ -1,6 +1,7 @@
 """What `%load_ext transient_magics` sets up in a shell, and `%unload_ext` takes away.
 
-Loading twice is harmless. Another extension's `%%train` is left to it; `%%transient_train` is ours in any case.
+Loading twice is harmless. Another extension's `%%train` or `%%sweep` is left to it; `%%transient_train` and
+`%%transient_sweep` are ours in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from ..errors import TransientError
 from .cells import TransientMagics
 from .completion import matcher
 
-_NAMES = ("transient_cluster", "transient_train", "train")
+_SHORT = ("train", "sweep")
+"""Names that another extension may have had before."""
+_NAMES = ("transient_cluster", "transient_train", "transient_sweep", *_SHORT)
 _LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image", "transient_doctor")
 
 _PANELS = {  # shown as a panel
@@ -48,11 +51,12 @@ def load(shell: Any) -> None:
     for kind in ("line", "cell"):
         registered = shell.magics_manager.magics[kind]
         for name in (*_NAMES, *(_LINE_NAMES if kind == "line" else ())):
-            if name == "train" and not _ours(registered.get(name)):
+            if name in _SHORT and not _ours(registered.get(name)):
                 continue
             registered[name] = getattr(magics, name)
-    if not _ours(shell.magics_manager.magics["cell"].get("train")):
-        print("%%train belongs to another extension here; %%transient_train is ours.")
+    for name in _SHORT:
+        if not _ours(shell.magics_manager.magics["cell"].get(name)):
+            print(f"%%{name} belongs to another extension here; %%transient_{name} is ours.")
     if matcher not in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.append(matcher)
     set_display(_later("panels.bundle"))
