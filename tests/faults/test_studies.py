@@ -17,9 +17,7 @@ from transient_magics.errors import CellError
 from transient_magics.journal import bill, events, now, run_costs
 
 SWEPT = CELL.replace('optimizer="sgd"', "optimizer=tf.keras.optimizers.SGD(lr)")
-LINE = (
-    "--over lr=0.001,0.1,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 0.2 --no-check --name s --cluster st"
-)
+LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 40 --pace 0.2 --no-check --name s --cluster st"
 
 
 @pytest.mark.training
@@ -40,21 +38,21 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_kil
         mark = patient.mark()
         os.kill(patient.controller(), signal.SIGKILL)
         patient.event(mark, events.ControllerRecovered)
-        patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial")
+        patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial", 2 * PATIENCE)
         os.kill(patient.controller(), signal.SIGKILL)
-        best = study.wait(PATIENCE)
+        best = study.wait(2 * PATIENCE)
         table = study.trials()
-        assert list(table["lr"]) == [0.001, 0.1, 0.2, 0.02]
-        assert list(table["state"]) == ["complete"] * 4
-        assert list(table["steps"]) == [60] * 4
-        assert list(cluster.state.runs) == ["s-0", "s-1", "s-2", "s-3"]
+        assert list(table["lr"]) == [0.001, 0.2, 0.02]
+        assert list(table["state"]) == ["complete"] * 3
+        assert list(table["steps"]) == [40] * 3
+        assert list(cluster.state.runs) == ["s-0", "s-1", "s-2"]
         assert best is not None
         assert (best.params["lr"], best.value) == (0.2, table["value"].min())
         assert best.runs[0].evaluate()["loss"] == best.value
         asked = [event.trial for event in cluster.events("study.asked") if isinstance(event, events.StudyAsked)]
-        assert asked == [0, 1, 2, 3]
+        assert asked == [0, 1, 2]
         moment = now()
         assert sum(run_costs(cluster.state, moment).values()) == pytest.approx(bill(cluster.state, moment).total)
-        assert "s: 4 of 4 trials; the best is 2, loss" in str(study)
+        assert "s: 3 of 3 trials; the best is 1, loss" in str(study)
     finally:
         cluster.delete(PATIENCE)
