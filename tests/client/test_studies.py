@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,7 +17,7 @@ from transient_magics import client, panels
 from transient_magics.client import foreground, text
 from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
-from transient_magics.errors import ClusterError
+from transient_magics.errors import ClusterError, TransientError
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.protocol.study import parse_space
 
@@ -190,3 +192,79 @@ def test_a_study_shows_itself_as_text_table_and_picture(tmp_path: Path, monkeypa
     panel = "".join(ElementTree.fromstring(panels.study_panel_html(study)).itertext())
     assert "Best so far: accuracy 0.927 in trial 0" in panel
     assert "and 6 trials more" in panel
+
+
+CELL = "model = lr\n\ndef input_fn(mode):\n    return mode\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> client.Cluster:
+    """One that is declared, and whose controller hears what it is sent."""
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    found = client.Cluster("tuning")
+    found.directory.mkdir(parents=True)
+    spec = next(each for each in STORY.history if isinstance(each, events.ClusterDeclared)).spec
+    (found.directory / "spec.json").write_text(json.dumps({**spec, "controller": "local"}))
+    monkeypatch.setattr("transient_magics.client.commands.send", lambda directory, message: {})
+    return found
+
+
+def declared(cluster: client.Cluster, **how: Any) -> dict[str, Any]:
+    """What is written down of a study."""
+    usual = {"source": CELL, "train_steps": 100, "objective": "accuracy", "over": "lr=0.1:1", "cluster": cluster}
+    study = client.declare_study(**{**usual, **how})
+    return json.loads((study.directory / "study.json").read_text())
+
+
+def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None:
+    drawn = declared(cluster)
+    assert (drawn["name"], drawn["sampler"], drawn["trials"], drawn["objective"]) == (
+        "study-1",
+        "tpe",
+        20,
+        "max accuracy",
+    )
+    assert (drawn["run"]["eval_steps"], drawn["run"].get("token", "")) == (None, "")
+    assert (cluster.directory / "studies" / "study-1" / "cell.py").read_text() == CELL
+    grid = declared(cluster, over="lr=1,2,3 units=1:4:int", pruner="none")
+    assert (grid["name"], grid["sampler"], grid["trials"]) == ("study-2", "tpe", 20)
+    grid = declared(
+        cluster, over="lr=1,2,3 units=16,32", name="g", repeat=3, seed=5, keep_best="min loss", objective=""
+    )
+    assert (grid["sampler"], grid["trials"], grid["seed"], grid["objective"]) == ("grid", 6, 5, "min loss")
+    assert (grid["run"]["noise_share"], grid["run"]["eval_steps"]) == (0.0, 10)
+    assert declared(cluster, pruner="median", name="p")["run"]["eval_steps"] == 10
+    plain = declared(cluster, over="", repeat=4, name="r", params={"lr": 0.5})
+    assert (plain["sampler"], plain["trials"], plain["run"]["params"]) == ("none", 1, {"lr": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"over": "lr=1:0"}, "Invalid --over: lr: the range is empty"),
+        ({"objective": ""}, "Invalid --objective: a study needs one, as max accuracy"),
+        ({"objective": "agreement"}, "Invalid --objective: whether agreement is to be large or small is not known"),
+        ({"repeat": 3, "pruner": "median"}, "Invalid --pruner: median cannot end some runs of a point that --repeat"),
+        ({"sampler": "grid"}, "Invalid --sampler: grid needs choices or whole numbers"),
+        ({"over": "lr=1:2000:int", "sampler": "grid"}, "Invalid --trials: 2000 is not from 1 to 1000"),
+        ({"workers": 9}, "tuning has 4 workers, not 9"),
+        ({"sampler": "gp"}, "torch is not installed (this study needs it)"),
+        ({"name": "run"}, "run-1 and so on are what runs without a name are called"),
+        ({"name": "x" * 40}, f"Invalid --name: '{'x' * 40}' is longer than 33 characters"),
+    ],
+)
+def test_a_study_that_cannot_be_meant_is_refused_before_anything_is_written(
+    cluster: client.Cluster, how: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TransientError, match=f"^{re.escape(said)}"):
+        declared(cluster, **how)
+    assert not (cluster.directory / "studies").exists()
+
+
+def test_names_of_a_studys_runs_are_its_own(cluster: client.Cluster) -> None:
+    declared(cluster, name="s")
+    with pytest.raises(ClusterError, match="s-7 is what a run of the study s is called"):
+        client.train(source=CELL, train_steps=5, cluster=cluster, name="s-7", params={"lr": 1.0})
+    client.train(source=CELL, train_steps=5, cluster=cluster, name="t-7", params={"lr": 1.0})
+    with pytest.raises(ClusterError, match="tuning has a run t-7 already"):
+        declared(cluster, name="t")

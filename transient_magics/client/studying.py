@@ -53,6 +53,8 @@ def declare_study(
     name = parse_name(name, "--name") if name else free_name(folders, "study")
     if (folders / name).exists():
         raise ClusterError(f"{chosen.name} has a study {name} already", fix="Choose another --name.")
+    if name == "run":
+        raise ClusterError("run-1 and so on are what runs without a name are called", fix="Choose another --name.")
     if taken := next(iter((chosen.directory / layout.RUNS).glob(f"{name}-[0-9]*")), None):
         raise ClusterError(f"{chosen.name} has a run {taken.name} already", fix="Choose another --name.")
     limits = {key: options.pop(key) for key in _LIMITS if options.get(key) is not None}
@@ -62,8 +64,8 @@ def declare_study(
         options.setdefault("noise_share", 0.0)  # as of every run with a seed
     options |= {"name": name, "train_steps": train_steps, "seed": seed}
     run, files = specified(chosen, options, workers, include)
+    space = _space(over)
     try:
-        space = parse_space(over) if over else ()
         sampler = sampler or _usual_sampler(space)
         usual = _TRIALS if sampler in ("random", "tpe", "gp") else max(1, count_points(space))
         spec = StudySpec.from_dict({
@@ -81,6 +83,13 @@ def declare_study(
     write(folders / name, layout.STUDY, spec.to_dict(), source, include, files)
     commands.send(chosen.directory, Begin(study=name))
     return Study(name, chosen)
+
+
+def _space(over: str) -> tuple[Dimension, ...]:
+    try:
+        return parse_space(over) if over else ()
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --over: {error}") from None
 
 
 def _usual_sampler(space: tuple[Dimension, ...]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -63,6 +64,9 @@ def train(
     spec, files = specified(
         chosen, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include
     )
+    if study := _whose(chosen, folder.name):
+        what = f"{folder.name} is what a run of the study {study} is called"
+        raise ClusterError(what, fix="Choose another --name.")
     earlier = _earlier(chosen, resume, train_steps)
     on_vm = earlier is not None and _reachable(chosen, earlier)
     spec = replace(
@@ -122,6 +126,12 @@ def free_name(folders: Path, kind: str) -> str:
     while (folders / f"{kind}-{number}").exists():
         number += 1
     return f"{kind}-{number}"
+
+
+def _whose(chosen: Cluster, run: str) -> str:
+    """The study whose runs have such a name, if there is one."""
+    studies = (path.parent.name for path in (chosen.directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
+    return next((name for name in studies if re.fullmatch(rf"{re.escape(name)}-\d+(-\d+)?", run)), "")
 
 
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:
