@@ -172,7 +172,9 @@ def test_what_happens_to_a_study_is_told_in_events() -> None:
     assert more == "study search has 20 trials more"
 
 
-def test_a_study_shows_itself_as_text_table_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_shows_itself_as_text_table_and_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     cluster = client.Cluster("tuning")
     cluster.directory.mkdir(parents=True)
@@ -180,6 +182,11 @@ def test_a_study_shows_itself_as_text_table_and_picture(tmp_path: Path, monkeypa
     with Journal(cluster.directory / "journal.jsonl") as journal:
         journal.extend(STORY.history)
     study = client.study()
+    panels.show_study(study)
+    assert capsys.readouterr().out.splitlines() == [
+        "search on tuning: 12 of 40 trials, 4 training",
+        "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64",
+    ]
     assert repr(study.plot()) == "search, best accuracy so far: trial 0: 0.927"
     parsed = ElementTree.fromstring(panels.study_plot_html(study.plot()))
     assert [each.get("aria-label", "").split(",")[0] for each in parsed.iter("svg") if each.get("role")] == [

@@ -20,7 +20,7 @@ from ..protocol.study import Dimension, StudySpec
 if TYPE_CHECKING:
     import optuna
 
-_STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "stopped": "FAIL"}
+STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "stopped": "FAIL"}
 _ASKED, _REPORTED, _TOLD = range(3)
 
 
@@ -30,6 +30,23 @@ def missing(spec: StudySpec) -> str:
         return ""
     needed = ["optuna", *(["torch"] if spec.sampler == "gp" else [])]
     return next((name for name in needed if not find_spec(name)), "")
+
+
+def distributions(spec: StudySpec) -> dict[str, optuna.distributions.BaseDistribution]:
+    """The study's space as Optuna has it, by the parameters' names. Raises ImportError where it is not installed."""
+    return {each.name: _distribution(each) for each in spec.space}
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match dimension.kind:
+        case "choice":
+            return CategoricalDistribution(dimension.choices)
+        case "int":
+            return IntDistribution(int(dimension.low), int(dimension.high))
+        case _:
+            return FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
 
 
 class Twin:
@@ -48,7 +65,7 @@ class Twin:
         self._trials: list[optuna.Trial] = []
         self._reported: dict[int, tuple[float, int]] = {}
         self._told: set[int] = set()
-        self._distributions = {each.name: self._distribution(each) for each in spec.space}
+        self._distributions = distributions(spec)
         self.study = optuna.create_study(
             direction="maximize" if spec.goal.direction == "max" else "minimize",
             study_name=spec.name,
@@ -116,7 +133,7 @@ class Twin:
 
     def _tell(self, number: int, state: str, value: float | None) -> None:
         self._told.add(number)
-        ended = self._optuna.trial.TrialState[_STATES[state]]
+        ended = self._optuna.trial.TrialState[STATES[state]]
         self.study.tell(number, value if state == "complete" else None, state=ended)
 
     def _pruner(self) -> optuna.pruners.BasePruner:
@@ -128,13 +145,3 @@ class Twin:
                 return pruners.HyperbandPruner(min_resource=1, max_resource=self._steps)
             case _:
                 return pruners.NopPruner()
-
-    def _distribution(self, dimension: Dimension) -> optuna.distributions.BaseDistribution:
-        kinds = self._optuna.distributions
-        match dimension.kind:
-            case "choice":
-                return kinds.CategoricalDistribution(dimension.choices)
-            case "int":
-                return kinds.IntDistribution(int(dimension.low), int(dimension.high))
-            case _:
-                return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
-from ...protocol.study import Dimension
+from ...trials.optuna_study import STATES, distributions
 from .comparison import evaluated
 from .trials import runs_of, value_of
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import optuna
 
 _MISSING = "study.optuna needs Optuna, which is not installed here"
-_STATES = {"running": "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "stopped": "FAIL"}
 
 
 def optuna_study(state: ClusterState, study: StudyState, storage: Any = None) -> optuna.Study:
@@ -40,31 +39,20 @@ def optuna_study(state: ClusterState, study: StudyState, storage: Any = None) ->
         made = optuna.create_study(study_name=study.name, direction=direction, storage=storage)
     finally:
         optuna.logging.set_verbosity(before)
-    distributions = {each.name: _distribution(each) for each in study.spec.space}
-    made.add_trials([_trial(state, study, trial, distributions) for trial in study.trials.values()])
+    space = distributions(study.spec)
+    made.add_trials([_trial(state, study, trial, space) for trial in study.trials.values()])
     return made
 
 
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    match dimension.kind:
-        case "choice":
-            return CategoricalDistribution(dimension.choices)
-        case "int":
-            return IntDistribution(int(dimension.low), int(dimension.high))
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
-
-
 def _trial(
-    state: ClusterState, study: StudyState, trial: TrialState, distributions: dict[str, Any]
+    state: ClusterState, study: StudyState, trial: TrialState, space: dict[str, Any]
 ) -> optuna.trial.FrozenTrial:
     from optuna.trial import FrozenTrial
     from optuna.trial import TrialState as Phase
 
     value = value_of(state, study, trial) if trial.state in ("complete", "pruned") else None
     known = value if value is not None and math.isfinite(value) else None
-    phase = Phase[_STATES[trial.state]]
+    phase = Phase[STATES.get(trial.state, "RUNNING")]
     if phase == Phase.COMPLETE and known is None:
         phase = Phase.FAIL
     runs = runs_of(state, trial)
@@ -77,8 +65,8 @@ def _trial(
         value=known if phase in (Phase.COMPLETE, Phase.PRUNED) else None,
         datetime_start=datetime.fromtimestamp(trial.asked_at),
         datetime_complete=datetime.fromtimestamp(trial.told_at) if trial.told else None,
-        params={name: trial.params[name] for name in distributions},
-        distributions=distributions,
+        params={name: trial.params[name] for name in space},
+        distributions=space,
         user_attrs=attributes,
         system_attrs={},
         intermediate_values=measured,
