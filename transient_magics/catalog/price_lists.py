@@ -33,7 +33,7 @@ class PriceList:
     """
 
     zone: str = ""
-    servers: Mapping[str, VmPrice] = field(default_factory=dict)
+    servers: Mapping[str, VmPrice] = field(default_factory=dict[str, VmPrice])
     parameter_server_4_vcpu: VmPrice | None = None
     external_ip: bool = True
 

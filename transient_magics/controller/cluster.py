@@ -272,6 +272,8 @@ class Controller:
                     self._hand_over(fleet, decision.vm)
                 case StayHere():
                     self._recorder.note("seat", decision.why)
+                case RequestVm():
+                    pass  # all of them were asked for at once
 
     def _delete(self, reason: str) -> None:
         if self._state.phase not in ("deleting", "deleted"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ Handler = Callable[[Command], Awaitable[dict[str, Any]]]
 
 
 @asynccontextmanager
-async def serve(path: Path, handle: Handler) -> AsyncIterator[None]:
+async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
     """Answer commands at `path` while the context lasts. A TransientError becomes `{"ok": false}` and its parts."""
     open_connections: set[asyncio.StreamWriter] = set()
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from .. import places
 from ..catalog import transfer_price
@@ -187,7 +186,7 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def shown(spec: ClusterSpec, seat: Mapping[str, Any]) -> str:
+def shown(spec: ClusterSpec, seat: Mapping[str, object]) -> str:
     """What a machine that attaches would follow, in one sentence. `seat`: the controller's VM."""
     where = f"project {spec.project}" if spec.project else "the emulator"
     limits = f"{spec.max_seconds / 3600:g} h" + (f" and ${spec.max_cost:.2f}" if spec.max_cost is not None else "")

@@ -4,12 +4,15 @@ What an event is, and how it is checked when it is read, `protocol.events` says.
 beside it (`protocol.vm_events`): VMs make their lines of the same classes. Here are those of the controller.
 """
 
+# pyright: reportUnusedImport=false
+# What VMs tell is imported for those who read this list.
+
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ..errors import JournalError
 from ..protocol import events as known
@@ -45,7 +48,7 @@ _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds
 class ClusterDeclared(Event):
     """The user asked for this cluster. `spec` is ClusterSpec.to_dict()."""
 
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @_event("cluster.ready")
@@ -60,7 +63,7 @@ class ClusterReady(Event):
 class ClusterResized(Event):
     """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict()."""
 
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @_event("cluster.clock")
@@ -80,7 +83,7 @@ class ClusterAdvised(Event):
 
     accelerator: str
     zones: Mapping[str, tuple[float, float]]
-    preempted: Mapping[str, float] = field(default_factory=dict)
+    preempted: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @_event("cluster.zones_found")
@@ -89,7 +92,7 @@ class ClusterZonesFound(Event):
     first. `spec`: the declaration with them."""
 
     zones: Mapping[str, tuple[str, ...]]
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @_event("cluster.priced")
@@ -101,7 +104,7 @@ class ClusterPriced(Event):
 
     hourly: float
     on_demand_hourly: float
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @_event("cluster.deleting")
@@ -266,7 +269,7 @@ class TrainDeclared(Event):
     """The user asked for this run. `spec` is RunSpec.to_dict() without its token."""
 
     run: Name
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @_event("train.checked")
@@ -295,7 +298,7 @@ class StudyDeclared(Event):
     """The user asked for this study. `spec` is StudySpec.to_dict()."""
 
     study: Name
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @_event("study.asked")
@@ -353,7 +356,7 @@ class ClusterLeased(Event):
 
     ports: Mapping[str, Annotated[int, within(0, MOST_RUNS - 1)]]
     workers: Mapping[str, Name]
-    held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
 @_event("controller.started")
@@ -432,7 +435,7 @@ def decode(line: bytes) -> Event:
         raise JournalError(f"A journal line cannot be read: {error}", where=repr(line[:80])) from error
 
 
-def from_dict(kind: str, values: Mapping[str, Any]) -> Event:
+def from_dict(kind: str, values: Mapping[str, object]) -> Event:
     """An event from plain values. Unknown kinds become `Unknown`; unknown fields are passed over."""
     try:
         return known.from_values({**values, "kind": kind})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 from ..errors import JournalError, TransientError
 from ..protocol import checks
@@ -65,7 +65,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
 _Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState)
 
 
-def _changed(value: _Value, /, **changes: Any) -> _Value:
+def _changed(value: _Value, /, **changes: object) -> _Value:
     """As `dataclasses.replace`, which takes four times as long; a month's journal is folded when a panel opens."""
     new = object.__new__(type(value))
     for name in value.__slots__:
@@ -73,18 +73,20 @@ def _changed(value: _Value, /, **changes: Any) -> _Value:
     return new
 
 
-_RULES: dict[type[Event], Callable[[ClusterState, Any], ClusterState]] = {}
+_Kind = TypeVar("_Kind", bound=Event)
+_Rule = Callable[[ClusterState, _Kind], ClusterState]
+_RULES: dict[type[Event], _Rule[Event]] = {}
 
 
-def _rule(kind: type[Event]) -> Callable[[Any], Any]:
-    def register(function: Callable[[ClusterState, Any], ClusterState]) -> Callable[[ClusterState, Any], ClusterState]:
-        _RULES[kind] = function
+def _rule(*kinds: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
+    def register(function: _Rule[_Kind]) -> _Rule[_Kind]:
+        _RULES.update(dict.fromkeys(kinds, cast("_Rule[Event]", function)))  # it gets events of these kinds alone
         return function
 
     return register
 
 
-def _with_vm(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
+def _with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
     vm = state.vms.get(name)
     if vm is None or not vm.living:
         return state
@@ -101,14 +103,14 @@ def _between(earliest: float, told: int, latest: float) -> float:
     return moment if earliest <= moment <= latest else 0.0
 
 
-def _with_run(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
+def _with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
     run = state.runs.get(name)
     if run is None or run.over:
         return state
     return _changed(state, runs={**state.runs, name: _changed(run, **changes)})
 
 
-_Timed = TypeVar("_Timed", bound=tuple[Any, ...])
+_Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])
 
 
 def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
@@ -135,8 +137,7 @@ def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
     return _changed(state, spec=ClusterSpec.from_dict(event.spec), failed_boots={}, unfit={})
 
 
-@_rule(e.ClusterZonesFound)
-@_rule(e.ClusterPriced)
+@_rule(e.ClusterZonesFound, e.ClusterPriced)
 def _(state: ClusterState, event: e.ClusterZonesFound | e.ClusterPriced) -> ClusterState:
     return _changed(state, spec=ClusterSpec.from_dict(event.spec))
 
@@ -310,8 +311,9 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 
 @_rule(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
-    known = {**checks.known(RunSpec, event.spec), "name": event.run}
-    run = replace(unknown_run(**known), declared_at=event.at)
+    known = checks.known(RunSpec, event.spec)
+    known.pop("name", None)
+    run = replace(unknown_run(event.run, **known), declared_at=event.at)
     return _changed(state, runs={**state.runs, event.run: run})
 
 
@@ -445,7 +447,7 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
     )
 
 
-def _with_study(state: ClusterState, name: str, /, **changes: Any) -> ClusterState:
+def _with_study(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
     return _changed(state, studies={**state.studies, name: _changed(state.studies[name], **changes)})
 
 
@@ -488,7 +490,8 @@ def _(state: ClusterState, event: e.StudyEnded) -> ClusterState:
 @_rule(e.ClusterLeased)
 def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
     workers = {int(slot): run for slot, run in event.workers.items()}
-    since, tenures = {}, dict(state.tenures)
+    since: dict[int, float] = {}
+    tenures = dict(state.tenures)
     for slot, run in state.leases.items():
         if workers.get(slot) == run:
             since[slot] = state.leased_at.get(slot, event.at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -71,7 +71,7 @@ async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIt
 def decode_lines(block: bytes) -> tuple[list[Event], int]:
     """The events of the whole lines in `block`, and where these end; unreadable lines are passed over."""
     end = block.rfind(b"\n") + 1
-    events = []
+    events: list[Event] = []
     for line in block[:end].splitlines():
         try:
             events.append(decode(line))
@@ -108,7 +108,7 @@ class _Polled:
 
 
 @asynccontextmanager
-async def _changes(path: Path) -> AsyncIterator[_Changes]:
+async def _changes(path: Path) -> AsyncGenerator[_Changes]:
     if not sys.platform.startswith("linux"):
         yield _Polled()
         return
@@ -125,5 +125,5 @@ async def _changes(path: Path) -> AsyncIterator[_Changes]:
 
     with Inotify() as inotify:
         # The folder is watched, not the file: it is there before the file is, and sees it replaced.
-        inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)
+        inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)  # pyright: ignore[reportUnknownMemberType]
         yield _Notified()

@@ -16,7 +16,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..files import replacing
 from ..protocol.names import LONGEST_NAME
@@ -91,13 +91,13 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _parsed(content: bytes) -> list[dict[str, Any]]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for line in content.splitlines():
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue  # torn by a crash; the next second's line says more
-        if isinstance(row, dict) and _is_sound(row):
+        if isinstance(row, dict) and _is_sound(row := cast("dict[str, Any]", row)):
             rows.append(row)
     return rows
 

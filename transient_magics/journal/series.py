@@ -89,8 +89,8 @@ class RunSeries:
     width: float = _FIRST_WIDTH
     rows: int = 0
     """How many lines were added."""
-    _spans: dict[int, dict[str, _Sums]] = field(default_factory=dict)
-    _paces: dict[str, _Pace] = field(default_factory=dict)
+    _spans: dict[int, dict[str, _Sums]] = field(default_factory=dict[int, dict[str, _Sums]])
+    _paces: dict[str, _Pace] = field(default_factory=dict[str, _Pace])
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines of metrics; one that lacks its time, worker or steps is passed over."""

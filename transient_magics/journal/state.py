@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from ..protocol.run import RunSpec
 from ..spec import PARAMETER_SERVER, ClusterSpec
@@ -97,7 +97,7 @@ class RunState:
     step: int = 0
     loss: float | None = None
     steps_per_second: float = 0.0
-    workers: Mapping[str, WorkerState] = field(default_factory=dict)
+    workers: Mapping[str, WorkerState] = field(default_factory=dict[str, WorkerState])
     checked: bool = False
     parameters: int = 0
     """Of its model; 0 where they were not counted."""
@@ -110,7 +110,7 @@ class RunState:
     shipped_step: int | None = None
     shipped: str = ""
     """The `gs://` path of the checkpoint of `shipped_step`."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Of the latest evaluation; NaN where one is no number."""
     evaluated: tuple[int, bool] = (0, True)
     """Of how many examples they are (0: not told), and whether those are the whole dev split."""
@@ -140,9 +140,10 @@ class RunState:
         return self.phase in ("finished", "failed")
 
 
-def unknown_run(name: str, **known: Any) -> RunState:
-    """A run of which no more of its declaration is known than these fields."""
-    return RunState(name, RunSpec(**{"name": name, "train_steps": 0, **known}))
+def unknown_run(name: str, **known: object) -> RunState:
+    """A run of which no more of its declaration is known than these fields, which were checked."""
+    spec = cast("Callable[..., RunSpec]", RunSpec)
+    return RunState(name, spec(**{"name": name, "train_steps": 0, **known}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,31 +157,33 @@ class ClusterState:
     ready_at: float = 0.0
     ended_at: float = 0.0
     reason: str = ""
-    vms: dict[str, VmState] = field(default_factory=dict)
-    runs: dict[str, RunState] = field(default_factory=dict)
-    studies: dict[str, StudyState] = field(default_factory=dict)
-    failed_boots: Mapping[str, int] = field(default_factory=dict)
+    vms: dict[str, VmState] = field(default_factory=dict[str, VmState])
+    runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
+    studies: dict[str, StudyState] = field(default_factory=dict[str, StudyState])
+    failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
     """By `boot_key`: how many VMs in a row did not boot."""
-    unfit: Mapping[str, int] = field(default_factory=dict)
+    unfit: Mapping[str, int] = field(default_factory=dict[str, int])
     """By `boot_key`: how many VMs in a row answered and were of no use."""
     revocations: int = 0
     seat: str = ""
     """The VM on which the controller in charge runs; empty: the machine on which the cluster was declared."""
     trouble: str = ""
-    ports: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
-    leases: Mapping[int, str] = field(default_factory=dict)
+    leases: Mapping[int, str] = field(default_factory=dict[int, str])
     """The run that has the worker in a slot, whichever VM is there."""
-    leased_at: Mapping[int, float] = field(default_factory=dict)
+    leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
     """Since when."""
-    tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(default_factory=dict)
+    tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
+        default_factory=dict[str, tuple[tuple[int, float, float], ...]]
+    )
     """By run: the slots that it had, from when to when, in seconds since 1970; what it has now is in `leases`."""
-    held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
     order: tuple[str, ...] = ()
     """The order of the runs that were there when the user last changed it."""
     clock: Clock = field(default_factory=Clock)
-    advice: dict[str, e.ClusterAdvised] = field(default_factory=dict)
+    advice: dict[str, e.ClusterAdvised] = field(default_factory=dict[str, e.ClusterAdvised])
     """By GPU, the latest."""
     recent: tuple[Event, ...] = ()
     seq: int = 0

@@ -39,7 +39,7 @@ class StudyState:
     spec: StudySpec
     wanted: int
     declared_at: float = 0.0
-    trials: Mapping[int, TrialState] = field(default_factory=dict)
+    trials: Mapping[int, TrialState] = field(default_factory=dict[int, TrialState])
     ended_at: float = 0.0
     """When it asked for its last trial, or was ended; 0: it goes on."""
     reason: str = ""

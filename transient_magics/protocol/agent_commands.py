@@ -6,18 +6,20 @@ The answer is `{"ok": true}`, to a ping with the agent's `pid` and its `processe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from . import checks, messages
 from .checks import Count, Name
 from .messages import Message, message
 
+_Sized = TypeVar("_Sized", bound=Sized)
+
 Role = Literal["ps", "worker"]
 
 
-def _something(value: Any) -> Any:
+def _something(value: _Sized) -> _Sized:
     if not value:
         raise ValueError("nothing is in it")
     return value
@@ -42,14 +44,14 @@ class Assignment:
     """A worker's GPU; empty: none is to be looked for."""
 
     @classmethod
-    def from_dict(cls, values: Any) -> Assignment:
+    def from_dict(cls, values: object) -> Assignment:
         """Read what `to_dict` wrote. Raises ValueError with what is wrong with it."""
         try:
             return checks.built(cls, values)
         except ValueError as error:
             raise ValueError(f"not an assignment: {error}") from None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The assignment as it is kept."""
         return asdict(self)
 
@@ -112,7 +114,7 @@ class Evaluate(Message):
 
 
 Command = Ping | Warm | Assign | Stop | Save | Evaluate
-_KNOWN: Mapping[str, type[Command]] = messages.kinds(Command)
+_KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 
 def read(line: bytes) -> Command:

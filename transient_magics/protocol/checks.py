@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import Annotated, Literal, NoReturn, TypeVar, Union, cast
 
 from .names import checked_name
 
@@ -25,14 +25,14 @@ MOST_ENTRIES = 1024
 DEEPEST = 16
 _LARGEST = 2**63
 
-Check = Callable[[Any], Any]
+Check = Callable[[object], object]
 _Class = TypeVar("_Class")
 
 
-def at_least(least: float) -> Check:
+def at_least(least: float) -> Callable[[float], float]:
     """A number no less than this."""
 
-    def check(value: Any) -> Any:
+    def check(value: float) -> float:
         if value < least:
             raise ValueError(f"{value!r} is less than {least}")
         return value
@@ -40,10 +40,10 @@ def at_least(least: float) -> Check:
     return check
 
 
-def within(least: float, most: float) -> Check:
+def within(least: float, most: float) -> Callable[[float], float]:
     """A number from `least` to `most`."""
 
-    def check(value: Any) -> Any:
+    def check(value: float) -> float:
         if not least <= value <= most:
             raise ValueError(f"{value!r} is not from {least} to {most}")
         return value
@@ -51,7 +51,7 @@ def within(least: float, most: float) -> Check:
     return check
 
 
-def _name_or_none(value: Any) -> Any:
+def _name_or_none(value: str) -> str:
     return checked_name(value) if value else value
 
 
@@ -62,7 +62,7 @@ NameOrNone = Annotated[str, _name_or_none]
 """A name, or the empty text."""
 
 
-def parsed(line: bytes | str) -> Any:
+def parsed(line: bytes | str) -> object:
     """The JSON value of one line. Raises ValueError where there is none, or too much of it."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"a line of {len(line)} bytes")
@@ -72,19 +72,19 @@ def parsed(line: bytes | str) -> Any:
         raise ValueError("JSON that is too deep") from None
 
 
-def parsed_object(line: bytes | str) -> dict[str, Any]:
+def parsed_object(line: bytes | str) -> dict[str, object]:
     """As `parsed`, of a line that holds an object."""
     values = parsed(line)
     if not isinstance(values, dict):
         raise ValueError("no JSON object")
-    return values
+    return cast("dict[str, object]", values)
 
 
-def _no_number(text: str) -> Any:
+def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A text of 4 KiB at most that UTF-8 can hold."""
     if not isinstance(value, str):
         raise ValueError(f"no text: {value!r:.80}")
@@ -93,35 +93,45 @@ def text(value: Any) -> str:
     return value
 
 
+def an_object(value: object) -> Mapping[str, object]:
+    """A JSON object, whose values are not checked."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"no object: {value!r:.80}")
+    for key in cast("Mapping[object, object]", value):
+        if not isinstance(key, str):
+            raise ValueError(f"no key: {key!r:.80}")
+    return cast("Mapping[str, object]", value)
+
+
 def clipped(value: str) -> str:
     """What of a text may be told: its begin, where it is too long, and nothing that UTF-8 cannot hold."""
     return value.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
 
 
-def _integer(value: Any) -> int:
+def _integer(value: object) -> int:
     if type(value) is not int or not -_LARGEST < value < _LARGEST:
         raise ValueError(f"no whole number: {value!r:.80}")
     return value
 
 
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not -_LARGEST < value < _LARGEST:  # nor is it infinite or NaN
-        raise ValueError(f"no number: {value!r:.80}")
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        raise ValueError(f"no number: {value!r:.80}")  # infinite ones and NaN among them
     return value
 
 
-def _boolean(value: Any) -> bool:
+def _boolean(value: object) -> bool:
     if type(value) is not bool:
         raise ValueError(f"neither true nor false: {value!r:.80}")
     return value
 
 
-def _nothing(value: Any) -> None:
+def _nothing(value: object) -> None:
     if value is not None:
         raise ValueError(f"something: {value!r:.80}")
 
 
-def anything(value: Any, depth: int = DEEPEST) -> Any:
+def anything(value: object, depth: int = DEEPEST) -> object:
     """Any JSON value: of plain types, finite, not deep. Its size is that of its line."""
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -130,24 +140,22 @@ def anything(value: Any, depth: int = DEEPEST) -> Any:
     if depth <= 0:
         raise ValueError("JSON that is too deep")
     if isinstance(value, (list, tuple)):
-        for each in value:
-            anything(each, depth - 1)
+        inner = cast("Sequence[object]", value)
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            if not isinstance(key, str):
-                raise ValueError(f"no key: {key!r:.80}")
-            anything(each, depth - 1)
+        inner = an_object(cast("object", value)).values()
     else:
         raise ValueError(f"no JSON value: {type(value).__name__}")
-    return value
+    for each in inner:
+        anything(each, depth - 1)
+    return cast("object", value)
 
 
-_PLAIN: dict[Any, Check] = {
-    int: _integer, float: _number, str: text, bool: _boolean, type(None): _nothing, None: _nothing, Any: anything
+_PLAIN: dict[object, Check] = {
+    int: _integer, float: _number, str: text, bool: _boolean, type(None): _nothing, None: _nothing, object: anything
 }  # fmt: skip
 
 
-def of(annotation: Any) -> Check:
+def of(annotation: object) -> Check:
     """The check of what is annotated so."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
@@ -174,22 +182,21 @@ def fields_of(cls: type) -> Mapping[str, Check]:
     return {each.name: of(hints[each.name]) for each in fields(cls)}
 
 
-def built(cls: type[_Class], values: Any) -> _Class:
+def built(cls: type[_Class], values: object) -> _Class:
     """An instance of a dataclass from plain values. Fields that it does not know (of newer versions) are passed over.
 
     Raises ValueError with the field that is not as it should be.
     """
-    if not isinstance(values, Mapping):
-        raise ValueError(f"no object: {values!r:.80}")
     try:
-        return cls(**known(cls, values))
+        return cls(**known(cls, an_object(values)))
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
-def known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def known(cls: type, values: Mapping[str, object]) -> dict[str, object]:
     """Of plain values, the fields of a dataclass, checked as in `built`; some may be missing."""
-    checks, checked = fields_of(cls), {}
+    checks = fields_of(cls)
+    checked: dict[str, object] = {}
     for name, value in values.items():
         if check := checks.get(name):
             try:
@@ -200,7 +207,7 @@ def known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all(first: Check, *others: Check) -> Check:
-    def check(value: Any) -> Any:
+    def check(value: object) -> object:
         value = first(value)
         for each in others:
             value = each(value)
@@ -210,7 +217,7 @@ def _all(first: Check, *others: Check) -> Check:
 
 
 def _either(checks: list[Check]) -> Check:
-    def check(value: Any) -> Any:
+    def check(value: object) -> object:
         for each in checks[:-1]:
             with suppress(ValueError):
                 return each(value)
@@ -219,8 +226,8 @@ def _either(checks: list[Check]) -> Check:
     return check
 
 
-def _one_of(values: tuple[Any, ...]) -> Check:
-    def check(value: Any) -> Any:
+def _one_of(values: tuple[object, ...]) -> Check:
+    def check(value: object) -> object:
         if not isinstance(value, str) or value not in values:
             raise ValueError(f"none of {', '.join(map(str, values))}: {value!r:.80}")
         return value
@@ -228,35 +235,35 @@ def _one_of(values: tuple[Any, ...]) -> Check:
     return check
 
 
-def _few(value: Any) -> None:
+def _few(value: Sized) -> None:
     if len(value) > MOST_ENTRIES:
         raise ValueError(f"{len(value)} entries")
 
 
 def _sequence(each: Check) -> Check:
-    def check(value: Any) -> Any:
+    def check(value: object) -> object:
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"no list: {value!r:.80}")
-        _few(value)
-        return tuple(map(each, value))
+        entries = cast("Sequence[object]", value)
+        _few(entries)
+        return tuple(map(each, entries))
 
     return check
 
 
 def _row(checks: list[Check]) -> Check:
-    def check(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)) or len(value) != len(checks):
+    def check(value: object) -> object:
+        if not isinstance(value, (list, tuple)) or len(cast("Sequence[object]", value)) != len(checks):
             raise ValueError(f"no list of {len(checks)}: {value!r:.80}")
-        return tuple(each(part) for each, part in zip(checks, value, strict=True))
+        return tuple(each(part) for each, part in zip(checks, cast("Sequence[object]", value), strict=True))
 
     return check
 
 
 def _mapping(key: Check, each: Check) -> Check:
-    def check(value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"no object: {value!r:.80}")
-        _few(value)
-        return {key(name): each(part) for name, part in value.items()}
+    def check(value: object) -> object:
+        entries = an_object(value)
+        _few(entries)
+        return {key(name): each(part) for name, part in entries.items()}
 
     return check

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, get_args
 
 from . import checks, messages
 from .checks import Amount, Count, Name
@@ -95,7 +95,13 @@ class Stepping(Message):
 class Metrics(Message):
     """What a second of its steps measured, as it goes into the run's metrics."""
 
-    line: Mapping[str, Any]
+    line: Mapping[str, object]
+
+    @property
+    def step(self) -> int:
+        """The run's step that it has seen; 0: the line does not tell one."""
+        step = self.line.get("step")
+        return step if isinstance(step, int) else 0
 
 
 @message("alive")
@@ -190,9 +196,9 @@ class Refused:
 FirstWord = Join | Checkpoint | Files | Load
 FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Leaving
 ToWorker = Joined | Active | Batch | Save | Stop | Leave
-_FIRST: Mapping[str, type[FirstWord]] = messages.kinds(FirstWord)
-_FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(FromWorker)
-_TO_WORKER: Mapping[str, type[ToWorker]] = messages.kinds(ToWorker)
+_FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))
+_FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(*get_args(FromWorker))
+_TO_WORKER: Mapping[str, type[ToWorker]] = messages.kinds(*get_args(ToWorker))
 _FETCH: Mapping[str, type[Fetch]] = {Fetch.do: Fetch}
 
 

@@ -7,7 +7,7 @@ its parts (`errors.told`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, get_args
 
 from . import messages
 from .checks import Amount, Count, Name, NameOrNone, at_least
@@ -96,7 +96,7 @@ class Revoke(Message):
 class Resize(Message):
     """Have what this declaration of the cluster says (`ClusterSpec.to_dict`)."""
 
-    spec: Mapping[str, Any]
+    spec: Mapping[str, object]
 
 
 @message("logs")
@@ -111,7 +111,7 @@ class Logs(Message):
 Command = (
     Ping | Train | Stop | Study | StopStudy | ExtendStudy | Move | Save | Evaluate | Delete | Revoke | Resize | Logs
 )
-_KNOWN: Mapping[str, type[Command]] = messages.kinds(Command)
+_KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 
 def read(line: bytes) -> Command:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 from . import checks
 
@@ -27,11 +27,11 @@ class Event:
         return self.time / 1e9
 
     @property
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, object]:
         """The kind's own fields."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("seq", "time")}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The event as plain JSON values, `seq`, `time` and `kind` first."""
         return {"seq": self.seq, "time": self.time, "kind": self.kind, **self.values}
 
@@ -40,13 +40,13 @@ class Event:
 class Unknown(Event):
     """An event of a kind that this version does not know; `line` is all of it."""
 
-    line: Mapping[str, Any] = field(default_factory=dict)
+    line: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
-    def values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, object]:
         return self.line
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return dict(self.line)
 
 
@@ -73,7 +73,7 @@ def decode(line: bytes) -> Event:
     return from_values(checks.parsed_object(line))
 
 
-def from_values(values: Mapping[str, Any]) -> Event:
+def from_values(values: Mapping[str, object]) -> Event:
     """The event of plain values, each checked. Raises ValueError with the field that is not as it should be."""
     kind = values.get("kind")
     if not isinstance(kind, str):

@@ -8,10 +8,9 @@ to an agent. What is None is not sent, and fields that are not known (of newer v
 from __future__ import annotations
 
 import json
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 from . import checks
 
@@ -22,7 +21,7 @@ class Message:
 
     do: ClassVar[str] = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The message as plain JSON values, `do` first, and its texts no longer than is let in."""
         said = {name: value for name, value in asdict(self).items() if value is not None}
         return {"do": self.do, **{name: _clipped(value) for name, value in said.items()}}
@@ -53,9 +52,9 @@ class UnknownWord(ValueError):
     """A message whose `do` is not known here: not of this border, or of a newer version."""
 
 
-def kinds(union: Any) -> dict[str, type[Any]]:
-    """The classes of a union by what they say."""
-    return {each.do: each for each in typing.get_args(union)}
+def kinds(*classes: type[_Message]) -> dict[str, type[_Message]]:
+    """The classes of a border's union (`typing.get_args`) by what they say."""
+    return {each.do: each for each in classes}
 
 
 def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
@@ -75,10 +74,10 @@ def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
         raise ValueError(f"{do}: {error}") from None
 
 
-def _clipped(value: Any) -> Any:
+def _clipped(value: object) -> object:
     return checks.clipped(value) if isinstance(value, str) else value
 
 
-def encode(values: Mapping[str, Any]) -> bytes:
+def encode(values: Mapping[str, object]) -> bytes:
     """Plain values as one line."""
     return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"

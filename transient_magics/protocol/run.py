@@ -10,7 +10,7 @@ import keyword
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from . import checks
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
@@ -110,7 +110,7 @@ class RunSpec:
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
-    params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict)
+    params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict[str, Value])
     study: NameOrNone = ""
     trial: Count = 0
     repeat: Count = 0
@@ -155,16 +155,16 @@ class RunSpec:
         """Whether late gradients are applied with a lower learning rate."""
         return self.damping == "staleness"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
         return asdict(self)
 
-    def without_token(self) -> dict[str, Any]:
+    def without_token(self) -> dict[str, object]:
         """The same without what only VMs of the run may know."""
         return {name: value for name, value in self.to_dict().items() if name != "token"}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Read what `to_dict` wrote, of other versions too: unknown fields are ignored, null may stand for a default.
 
         Raises ValueError with the field that is not as it should be.
@@ -180,11 +180,11 @@ def choices(name: str, of: type | None = None) -> tuple[str, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
-def _hints() -> dict[str, Any]:
+def _hints() -> dict[str, object]:
     return typing.get_type_hints(RunSpec, include_extras=True)
 
 
-def contradiction(given: Mapping[str, Any]) -> tuple[str, str]:
+def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     """Which options that were given (not left out) exclude each other, and what to do; else two empty texts."""
     missing = [name for name in ("model", "hparams_set", "problem") if not given.get(name)]
     if len(missing) not in (0, 3):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from . import checks
 from .checks import Amount, Count, Name, at_least, within
@@ -83,9 +82,14 @@ class Dimension:
         low, high, *how = (part.strip() for part in values.split(":"))
         if not all(_NUMBER.fullmatch(each) for each in (low, high)) or len(how) > 1:
             raise ValueError(f"{name}: '{values:.40}' is no range: {_FORMS}")
-        if how and how[0] not in ("log", "int"):
-            raise ValueError(f"{name}: a range cannot be '{how[0]:.20}': {_FORMS}")
-        return cls(name, typing.cast(Any, how[0] if how else "float"), (), _finite(low), _finite(high))
+        match how:
+            case []:
+                kind = "float"
+            case ["log" | "int" as kind]:
+                pass
+            case _:
+                raise ValueError(f"{name}: a range cannot be '{how[0]:.20}': {_FORMS}")
+        return cls(name, kind, (), _finite(low), _finite(high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +161,12 @@ class StudySpec:
             return (self.seed + repeat) % 2**31
         return self.run.seed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values, without the token of a run; `from_dict` reads them back as an equal spec."""
         return {**asdict(self), "run": self.run.without_token()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field that is wrong."""
         return checks.built(cls, values)
 

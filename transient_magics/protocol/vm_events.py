@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from . import checks
 from .checks import Amount, Count, Name, NameOrNone
@@ -321,7 +321,7 @@ _OF_AGENT: dict[str, type[AgentLine]] = {
 }  # fmt: skip
 
 
-def told(event: Event) -> dict[str, Any]:
+def told(event: Event) -> dict[str, object]:
     """The fields of a line that tells the event, its texts no longer than is let in."""
     return {name: checks.clipped(value) if isinstance(value, str) else value for name, value in event.values.items()}
 

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import posixpath
 import shlex
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import asyncssh
 
@@ -23,6 +23,9 @@ from . import following
 from .failures import explained, lost
 from .streams import Reader, Writer
 from .transfer import Transfer
+
+_Connect = Callable[[str], Awaitable[tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]]]
+"""What asyncssh's way to a socket is, without an encoding."""
 
 _SESSIONS = 4  # commands at once; a stock sshd allows ten sessions, and followed files and SFTP need some too
 _LONGEST_OUTPUT = 8 * 2**20
@@ -169,7 +172,8 @@ class Connection:
         """Connect to a Unix socket on the VM."""
         absolute = posixpath.join(await self.home(), path)
         with explained(self.name, f"the socket {path}"):
-            reader, writer = await self._ssh.open_unix_connection(absolute)
+            connect = cast("_Connect", self._ssh.open_unix_connection)  # pyright: ignore[reportUnknownMemberType]
+            reader, writer = await connect(absolute)
         return Reader(reader, self.name), Writer(writer, self.name)
 
     async def home(self) -> str:

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class Direct:
     """Over the network, as it is."""
 
     @asynccontextmanager
-    async def dial(self, address: str, port: int) -> AsyncIterator[socket.socket]:
+    async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, target = found[0]
@@ -55,7 +55,7 @@ class Relay:
     path: Path
 
     @asynccontextmanager
-    async def dial(self, address: str, port: int) -> AsyncIterator[socket.socket]:
+    async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as line:
             line.setblocking(False)
@@ -77,7 +77,7 @@ class ProxyCommand:
     argv: Sequence[str]
 
     @asynccontextmanager
-    async def dial(self, address: str, port: int) -> AsyncIterator[socket.socket]:
+    async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
         argv = [part.format(address=address, port=port) for part in self.argv]
         ours, its = socket.socketpair()
         with ours:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import asyncssh
@@ -12,7 +12,7 @@ from ..errors import ConnectionLostError, RemoteError
 
 
 @contextmanager
-def explained(name: str, doing: str) -> Iterator[None]:
+def explained(name: str, doing: str) -> Generator[None]:
     """Turn what asyncssh raises inside into ConnectionLostError or RemoteError about the VM `name`.
 
     But where the caller was cancelled, that goes on: closing what is lost already fails, and would hide it.

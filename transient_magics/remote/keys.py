@@ -16,7 +16,7 @@ def generate_key(path: Path) -> str:
     """Make an ed25519 key in `path` (mode 0600) unless there is one, and return the line of its public half."""
     if not path.exists():
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-        key = asyncssh.generate_private_key("ssh-ed25519", comment="transient")
+        key = asyncssh.generate_private_key("ssh-ed25519", comment="transient")  # pyright: ignore[reportUnknownMemberType]
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:

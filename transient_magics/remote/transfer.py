@@ -17,10 +17,10 @@ import posixpath
 import secrets
 import shutil
 import stat
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import asyncssh
 
@@ -137,7 +137,7 @@ class Transfer:
             with _new(part) as target:
                 async with sftp.open(path, "rb") as source:
                     size = 0
-                    while block := await source.read(min(_BLOCK, promised - size)) if size < promised else b"":
+                    while size < promised and (block := cast("bytes", await source.read(min(_BLOCK, promised - size)))):
                         self._look_for_room(path, promised, promised - size, local)  # other files come at the same time
                         size += len(block)
                         await asyncio.to_thread(target.write, block)
@@ -168,7 +168,7 @@ class Transfer:
             raise ForeignError(f"A file on {self._name} cannot be taken: {error}", where=self._name) from None
 
     @asynccontextmanager
-    async def _sftp(self, doing: str) -> AsyncIterator[asyncssh.SFTPClient]:
+    async def _sftp(self, doing: str) -> AsyncGenerator[asyncssh.SFTPClient]:
         with explained(self._name, doing):
             async with self._opening:
                 if self._opened is None:

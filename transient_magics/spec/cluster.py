@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from ..errors import DeclarationError
 from ..protocol import checks
@@ -51,9 +51,9 @@ class ClusterSpec:
     zones: tuple[str, ...]
     prices: Mapping[str, PriceLine]
     """By accelerator, `parameter-server` and `controller`; as `kind@zone` where a zone has a price of its own."""
-    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """By accelerator: the zones in which groups without one of their own may be, best first (else `zones`)."""
-    transfer_prices: Mapping[str, float] = field(default_factory=dict)
+    transfer_prices: Mapping[str, float] = field(default_factory=dict[str, float])
     """By zone: US dollars per GiB, in each direction, of traffic with the parameter servers' zone, where it costs."""
     id: str = ""
     """Eight hexadecimal digits, drawn when it was declared: what tells it from every other cluster of its name in the
@@ -196,12 +196,12 @@ class ClusterSpec:
     def _line(self, group: WorkerGroup) -> PriceLine:
         return self.price(group.accelerator, group.zone or self.zones_for(group.accelerator)[0])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Read what `to_dict` wrote; fields of newer versions are ignored.
 
         Raises DeclarationError where it is no whole declaration: VMs and buckets hold copies of it.

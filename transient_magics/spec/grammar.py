@@ -35,7 +35,7 @@ def parse_groups(text: str, accelerators: Collection[str], zones: Collection[str
     """
     if not text.strip():
         raise DeclarationError("A cluster needs at least one group of workers", fix="For example: k80x4")
-    groups = []
+    groups: list[WorkerGroup] = []
     start = 0
     for piece in text.split("+"):
         groups.append(_group(text, start, piece, accelerators, zones))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from ..protocol import checks
 
 FAMILY = "transient-magics"
 """The family of all images that are baked here."""
@@ -38,12 +40,11 @@ class ImageSpec:
         """The name of the VM that the image is made with."""
         return "-".join(filter(None, ["image", self.name, self.id]))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote; fields of newer versions are ignored."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """Read what `to_dict` wrote; fields of newer versions are ignored. Raises ValueError."""
+        return checks.built(cls, values)

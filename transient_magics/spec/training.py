@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..errors import DeclarationError
 from ..protocol import checks
@@ -13,7 +12,7 @@ BYTES_EACH_WAY = {"fp32": 4, "bf16": 2}
 """What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its gradient, back."""
 
 
-def check_run(given: Mapping[str, Any]) -> None:
+def check_run(given: Mapping[str, object]) -> None:
     """Check the options that were given for a run (fields of RunSpec). Raises DeclarationError.
 
     Here and nowhere else it is decided what excludes what; a reader of an option's text only makes a value of it.
@@ -28,7 +27,7 @@ def check_run(given: Mapping[str, Any]) -> None:
         raise DeclarationError(what, fix=fix)
 
 
-def make_run(values: Mapping[str, Any]) -> RunSpec:
+def make_run(values: Mapping[str, object]) -> RunSpec:
     """The declaration of a run. Raises DeclarationError for a field that is not as it should be, or unknown."""
     unknown = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
     if unknown:

@@ -35,9 +35,9 @@ class Leases:
     `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause.
     """
 
-    ports: Mapping[str, int] = field(default_factory=dict)
-    workers: Mapping[int, str] = field(default_factory=dict)
-    held: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict[str, int])
+    workers: Mapping[int, str] = field(default_factory=dict[int, str])
+    held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
 def leases(state: ClusterState, slots: Sequence[int], server: Server = Server()) -> Leases:  # noqa: B008 - frozen

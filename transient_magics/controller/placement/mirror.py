@@ -368,6 +368,8 @@ class Mirror:
             case events.TrainFinished() | events.TrainFailed():
                 self._tasks.cancel(f"progress of {event.run}")
                 self._do(f"result of {event.run}", lambda: self._bring_results(event.run))
+            case _:
+                pass
 
     def _have_run(self, run: str) -> None:
         """The folder of a run that another machine declared."""

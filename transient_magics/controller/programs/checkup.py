@@ -71,7 +71,7 @@ class Checkup:
 
     spec: ClusterSpec
     image: str = ""
-    names: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     _pricing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def lines(self) -> list[Line]:

@@ -38,7 +38,8 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     target = folder / layout.CHECKPOINTS
     target.mkdir(parents=True, exist_ok=True)
     known = await _manifest(storage, bucket, path, there, target)
-    steps, refused = [], []
+    steps: list[int] = []
+    refused: list[str] = []
     for checkpoint in known.checkpoints:
         try:
             await _fetch_one(storage, bucket, path, checkpoint, there, target)

@@ -45,11 +45,11 @@ _YOUNG, _YOUNG_RULE = timedelta(hours=1), timedelta(days=1)
 class Here:
     """What this machine knows of clusters by their folders: those that it looks after, follows, or cannot read."""
 
-    over: Mapping[str, bool] = field(default_factory=dict)
+    over: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """By id (by name where an earlier version gave none): whether it is over."""
     followed: Collection[str] = ()
     """Ids of those that go on somewhere else, as far as is known, and are shown here."""
-    broken: Mapping[str, bool] = field(default_factory=dict)
+    broken: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """By name: whether a controller is at work on it."""
 
 
@@ -135,7 +135,9 @@ def _identity(vm: Vm) -> str:
 
 def clusters_here() -> Here:
     """What is known of the clusters that have a folder here."""
-    known, followed, broken = {}, set(), {}
+    known: dict[str, bool] = {}
+    followed: set[str] = set()
+    broken: dict[str, bool] = {}
     for folder in sorted(path.parent for path in places.clusters().glob(f"[a-z]*/{layout.SPEC}")):
         if unreadable(folder):
             broken[folder.name] = held(folder)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...protocol import layout
+from ...protocol import checks, layout
 from ...remote import push_bundle
 from ..place import here
 from ..vms.link import Link
@@ -86,10 +86,10 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
     """What the process said: a line of JSON among whatever else."""
     for line in reversed(output.splitlines()):
         try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
+            answer = checks.parsed_object(line)
+        except ValueError:
             continue
-        if not isinstance(answer, dict) or "ok" not in answer:
+        if "ok" not in answer:
             continue
         if answer.get("late"):
             return _TOO_LONG
@@ -101,9 +101,12 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
 
 def _numbers(model: object) -> dict[str, float]:
     """Of what was counted, what is a number."""
-    found = model.items() if isinstance(model, dict) else ()
+    try:
+        found = checks.an_object(model)
+    except ValueError:
+        return {}
     return {
-        str(name): value
-        for name, value in found
+        name: value
+        for name, value in found.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
     }

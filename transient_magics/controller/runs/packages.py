@@ -80,9 +80,10 @@ async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False) 
 def _exactly(found: dict[str, Any]) -> str:
     """One entry of pip's report as a requirement that means this file and no other."""
     metadata, archive = found["metadata"], found["download_info"]["archive_info"]
-    url = found["download_info"]["url"]
+    url: str = found["download_info"]["url"]
     name = f"{metadata['name']} @ {url}" if found["is_direct"] else f"{metadata['name']}=={metadata['version']}"
-    digest = (archive.get("hashes") or {}).get("sha256")
+    hashes: dict[str, str] = archive.get("hashes") or {}
+    digest = hashes.get("sha256")
     if not digest and url.startswith("file:"):
         digest = hashlib.sha256(Path(unquote(urlsplit(url).path)).read_bytes()).hexdigest()
     if not digest:

@@ -392,6 +392,8 @@ class Training:
                 self._given_up.clear()
             case events.TrainEvaluated():
                 self._results.metrics = dict(event.metrics)
+            case _:
+                pass
 
     async def _in_bucket(self) -> bool:
         """Whether the checkpoint that was saved last is in the bucket; waits while it is on its way there."""

@@ -102,7 +102,7 @@ def _outcome(
 
 def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
     """A trial all of whose runs have ended well, if they were measured."""
-    values = []
+    values: list[float] = []
     for run in runs:
         value = _value(study, run)
         if value is None or not math.isfinite(value):

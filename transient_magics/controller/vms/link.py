@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,7 +197,7 @@ class Link:
             await asyncio.sleep(pause)
 
     @asynccontextmanager
-    async def _open_connection(self) -> AsyncIterator[None]:
+    async def _open_connection(self) -> AsyncGenerator[None]:
         connection = await self._connect()
         self._connection = connection
         self._connected.set()

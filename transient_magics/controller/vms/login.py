@@ -7,7 +7,7 @@ carried out. The journal says once that it began, and once that it is over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from ...errors import CredentialsError
@@ -59,7 +59,7 @@ class Login:
         return pause
 
     @contextmanager
-    def minded(self) -> Iterator[None]:
+    def minded(self) -> Generator[None]:
         """What fails in here for want of credentials is not done, and is decided upon again when there are some."""
         try:
             yield

@@ -376,7 +376,7 @@ class Chief:
             case messages.Exhausted():
                 self._happened(events.Exhausted(connection, message.fits))
             case messages.Metrics():
-                self._reported = max(self._reported, int(message.line.get("step") or 0))
+                self._reported = max(self._reported, message.step)
                 self._happened(events.Heard(connection, message.line))
             case messages.Unsaved():
                 if (saver := self._state.saver) and saver.connection == connection:
