@@ -29,10 +29,16 @@ class Bundle(BuildHookInterface):
 
 
 def bundle(*script: str) -> None:
-    """Fetch what the lock names, unless it is here, and bundle; or run another script of `widgets/package.json`."""
+    """Fetch what the lock names, unless it is here, and bundle; or run another script of `widgets/package.json`.
+
+    What only checks and tests need is fetched for these alone.
+    """
     installed, lock = WIDGETS / "node_modules" / ".package-lock.json", WIDGETS / "package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        _npm("ci", "--ignore-scripts")  # of packages: nothing of theirs runs here but the bundler
+    builds = not script or script[0] == "build"
+    enough = builds or (WIDGETS / "node_modules" / "typescript").exists()
+    if not enough or not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        # Of packages: nothing of theirs runs here but the bundler.
+        _npm("ci", "--ignore-scripts", *["--omit=dev"] if builds else [])
     _npm("run", *script or ["build"])
 
 
