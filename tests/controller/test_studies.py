@@ -282,14 +282,18 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
     spec = study(sampler="tpe", pruner="median", trials=4, seed=1)
     folder = tmp_path / layout.STUDIES / "s"
     (folder / layout.INCLUDE).mkdir(parents=True)
-    (tmp_path / layout.RUNS).mkdir()
+    (tmp_path / layout.RUNS).touch()
     (folder / layout.CELL).write_text("model = lr")
     (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
     journal, recorder, studies = hands(tmp_path)
     with journal:
         studies.declare_waiting()  # no command came
         asyncio.run(settled(studies, recorder, places=2))
-    assert list(recorder.state.runs) == ["s-0", "s-1"]
+        assert recorder.state.trouble == "s-0 cannot begin: Not a directory"
+        (tmp_path / layout.RUNS).unlink()
+        (tmp_path / layout.RUNS).mkdir()
+        asyncio.run(settled(studies, recorder, places=2))
+    assert (list(recorder.state.runs), recorder.state.trouble) == (["s-0", "s-1"], "")
     made = [json.loads((run_folder(tmp_path, name) / layout.RUN).read_text()) for name in ("s-0", "s-1")]
     assert [each["params"] for each in made] == [
         dict(each.params) for each in recorder.state.studies["s"].trials.values()

@@ -94,7 +94,7 @@ class Studies:
                     case Ask():
                         self._ask(tasks, name, decision.trial)
                     case Declare():
-                        self._make(self._state.studies[name], decision.trial, decision.repeat)
+                        self._try_to_make(self._state.studies[name], decision.trial, decision.repeat)
                     case StopRun():
                         stops.append(decision)
         return stops
@@ -147,6 +147,17 @@ class Studies:
     def _begin(self, name: str, number: int, params: Mapping[str, Value]) -> None:
         runs = self._state.studies[name].spec.run_names(number)
         self._recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
+
+    def _try_to_make(self, study: StudyState, number: int, repeat: int) -> None:
+        """What stands in the way, as a full disk, is told, and tried again at the next look."""
+        try:
+            self._make(study, number, repeat)
+        except (OSError, ClusterError) as error:
+            why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            what = f"{study.spec.run_name(number, repeat)} cannot begin: {why}"
+            self._recorder.note(f"study {study.name}", what)
+        else:
+            self._recorder.note(f"study {study.name}", "")
 
     def _make(self, study: StudyState, number: int, repeat: int) -> None:
         """Make the folder of a trial's run from the study's, its declaration last."""
