@@ -564,7 +564,8 @@ DESCRIPTIONS = {
     "resize": "Give a cluster other workers.",
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
-    "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue.",
+    "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "
+    "Of a study, by its name: all of its trials.",
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
