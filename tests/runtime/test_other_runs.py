@@ -112,11 +112,15 @@ def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: 
     assert events(room, "worker.left")[-1]["reason"] == "told to leave"
 
     records = (room.run_folder("ps-0") / "data").rename(room.root("ps-0") / "records")
-    start(train_steps=last["step"] + 10, pace_seconds=None, data_dir=str(records))
+    judged = {"keep_best": "accuracy", "stop_when": "accuracy no better in 3 evaluations"}
+    start(train_steps=last["step"] + 10, pace_seconds=None, data_dir=str(records), **judged)
     finished = until(lambda: events(room, "train.finished") or events(room, "train.failed"), "the end")[0]
     assert finished["step"] >= last["step"] + 10
     assert events(room, "train.started")[-1]["step"] == last["step"]
-    assert 0 <= events(room, "train.evaluated")[0]["metrics"]["accuracy"] <= 1
+    evaluated = events(room, "train.evaluated")[0]
+    assert 0 <= evaluated["metrics"]["accuracy"] <= 1
+    best = events(room, "train.best")[-1]
+    assert (best["step"], best["value"]) == (evaluated["step"], evaluated["metrics"]["accuracy"])
 
     # What is left can be asked for the logits of targets, given the inputs.
     given, answers = room.root("ps-0") / "inputs.npz", room.root("ps-0") / "outputs.npz"
@@ -136,7 +140,12 @@ WRONG = DIGITS + "\nresnet_digits().nonsense()\n"
     ("changes", "cell", "error"),
     [
         ({}, DIGITS, None),
-        ({"batching": "dynamic"}, DIGITS, None),
+        ({"batching": "dynamic", "keep_best": "accuracy", "eval_steps": 9}, DIGITS, None),
+        (
+            {"keep_best": "max acuracy", "eval_steps": 9},
+            DIGITS,
+            "evaluations of this model have no 'acuracy' (--keep-best)",
+        ),
         ({"model": "resnett"}, DIGITS, "Did you mean resnet"),
         ({}, WRONG, f"cell line {1 + len(WRONG.splitlines())}: AttributeError"),  # the line of the magic is the first
     ],

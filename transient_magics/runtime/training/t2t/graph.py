@@ -63,10 +63,11 @@ def _weight(tf: Any, hparams: Any, features: Mapping[str, Any]) -> Any:
 
 def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> EvaluationGraph:
     """Build the problem's own evaluation metrics on `features`."""
-    from tensor2tensor.utils import metrics
+    from tensor2tensor.utils import data_reader, metrics
 
     tf = bridges.cross()
 
+    features = data_reader.standardize_shapes(dict(features))
     tf.train.get_or_create_global_step()
     examples = tf.shape(next(iter(features.values())))[0]
     problem, hparams = definition.problem, definition.hparams
