@@ -135,13 +135,15 @@ class Agent:
         return known
 
     async def _look_after_server(self) -> None:
-        """Have a fork server for the next start of a role that has run for long; let it go where no run comes."""
+        """Have a fork server for the next start of a role that has run for long, or instead of one that died; let it go
+        where no run comes."""
         busy = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             running = [role for role in self._roles.values() if role.pid is not None]
             busy = time.monotonic() if running else busy
-            lasting = [role.assignment.run for role in running if role.wanted and role.has_lasted]
+            missed = self._fork_server is not None and not self._fork_server.alive
+            lasting = [role.assignment.run for role in running if role.wanted and (role.has_lasted or missed)]
             if lasting and available_memory() > _MEMORY_BYTES:
                 with contextlib.suppress(OSError):  # as every start, it takes a process
                     self._have_server(self._is_own(lasting[0]))
