@@ -77,7 +77,14 @@ class Conducted:
     """A run that trains, its conduct, and the journal that comes of it."""
 
     def __init__(
-        self, folder: Path, *, started: bool = True, store: str | None = None, mint: Any = None, **declared: Any
+        self,
+        folder: Path,
+        *,
+        started: bool = True,
+        store: str | None = None,
+        mint: Any = None,
+        others: tuple[RunState, ...] = (),
+        **declared: Any,
     ) -> None:
         phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
         run = RunState("run-1", RunSpec("run-1", 1000, "m", **declared), phase=phase, started_at=since, step=90)
@@ -88,7 +95,15 @@ class Conducted:
         link = cast("Callable[[str], Link | None]", self.machines.get)
         self.troubles: dict[str, str] = {}
         self.training = Training(
-            run, folder, self.record, link, lambda: None, store, mint=mint, note=self.troubles.__setitem__
+            run,
+            folder,
+            self.record,
+            link,
+            lambda: None,
+            store,
+            mint=mint,
+            note=self.troubles.__setitem__,
+            checked=lambda: others,
         )
         self.home = folder / "checkpoints"
         self.task = asyncio.create_task(self.training.conduct())
@@ -352,6 +367,33 @@ async def test_a_machine_that_cannot_check_leaves_that_to_the_vms(
     await until(lambda: run.task.done() or run.on("ps-0", machine) or run.at_home())
     assert run.at_home() == {"model.ckpt-100.index"}
     run.task.cancel()
+
+
+async def test_a_run_that_differs_in_a_number_is_not_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def checks(folder: Path) -> str:
+        return f"{folder.name} was checked"
+
+    monkeypatch.setattr(conduct, "check", checks)
+    monkeypatch.setattr(conduct, "possible_here", lambda: True)
+    earlier = tmp_path / "runs" / "earlier"
+    earlier.mkdir(parents=True)
+    (earlier / "model.json").write_text('{"parameters": 7, "variable_bytes": 28}')
+    others = (RunState("earlier", RunSpec("earlier", 9, "m", hparams="learning_rate=0.5"), checked=True),)
+    ended: list[Event] = []
+    for name, cell in (("same", "x = 1"), ("other", "x = 2")):
+        (earlier / "cell.py").write_text("x = 1")
+        run = Conducted(tmp_path / name / "runs" / "run-1", started=False, others=others, hparams="learning_rate=0.1")
+        (run.training.folder / "cell.py").write_text(cell)
+        earlier = earlier.rename(run.training.folder.with_name("earlier"))
+        await until(lambda run=run: run.history)
+        ended += run.history
+        run.task.cancel()
+    assert ended == [
+        events.TrainChecked(run="run-1", parameters=7, variable_bytes=28),
+        events.TrainFailed(run="run-1", reason="run-1 was checked"),
+    ]
 
 
 async def test_beside_a_controller_on_a_vm_nothing_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

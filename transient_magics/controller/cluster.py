@@ -365,6 +365,7 @@ class Controller:
             run, folder, self._recorder.record, fleet.link, changed,
             store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
             mint=fleet.bounded_token, note=partial(self._recorder.note, run=run.name), own=own,
+            checked=lambda: [each for each in self._state.runs.values() if each.checked and each.spec.check],
         )  # fmt: skip
         self._trainings[run.name] = training
 

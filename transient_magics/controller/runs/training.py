@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ...cloud import BoundedToken, CloudStorage, Reach
 from ...errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
+from ...files import write_atomically
 from ...journal import ClusterState, Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
 from ...protocol.agent_commands import Assignment, Evaluate, Save
@@ -34,6 +35,7 @@ from ...spec.boot_times import has_gpu
 from ..foreign import Refusals
 from ..place import here
 from ..vms.link import Link, Work
+from .alike import alike, content
 from .bucket_token import TokenKeeper, reaches
 from .checking import check, check_there, counts, possible_here
 from .packages import gather
@@ -77,8 +79,8 @@ class Training:
     `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed` asks for a call of
     `give`. `store` is the run's place in a bucket (None: it has none), `storage` the way to it, `mint` makes the tokens
     for the chief's VM, `note` takes what is in the way: its source and a sentence, or nothing any more. The spec of
-    `run` is that of its `run.json` here. Without `own` its code came from a VM: then none of it runs here, where nobody
-    has agreed to it.
+    `run` is that of its `run.json` here. `checked` gives the runs that have passed their checks. Without `own`
+    the code of `run` came from a VM: then none of it runs here, where nobody has agreed to it.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Training:
         mint: Callable[[Sequence[Reach]], Awaitable[BoundedToken]] | None = None,
         note: Callable[[str, str], None] = lambda source, text: None,
         *,
+        checked: Callable[[], Iterable[RunState]] = tuple,
         own: bool = True,
     ) -> None:
         self.name = run.name
@@ -109,6 +112,7 @@ class Training:
         self._token_awaited = self._token is not None
         self._by_hand = not self._results.store
         self._saved_step, self._shipped_step = -1, -1
+        self._spec, self._others = run.spec, checked
         self._packages = run.spec.pip
         self._may_build = run.spec.pip_build
         self._model = run.spec.model
@@ -271,7 +275,8 @@ class Training:
             except OSError as error:
                 self.fail(f"The packages could not be gathered: {error}")
                 return
-            if self._to_build and (reason := await self._reason_against()):
+            to_build = self._to_build and not await asyncio.to_thread(self._found_alike, tuple(self._others()))
+            if to_build and (reason := await self._reason_against()):
                 self.fail(reason)
                 return
         if self._to_tell:
@@ -303,6 +308,24 @@ class Training:
                 await connection.put_files(token.files, below=layout.run_on_vm(self.name))
         except (RemoteError, OSError) as error:  # it comes once more when the chief has its work
             log.warning("%s: its token is not on the VM yet: %s", self.name, error)
+
+    def _found_alike(self, others: Sequence[RunState]) -> bool:
+        """Whether one of these others was checked for the same; what was counted of its model holds here too."""
+        for other in reversed(others):
+            if other.name == self.name or not alike(other.spec, self._spec):
+                continue
+            there = self.folder.with_name(other.name)
+            try:
+                if content(there) != content(self.folder):
+                    continue
+                if (counted := there / layout.MODEL).exists():
+                    write_atomically(self.folder / layout.MODEL, counted.read_bytes())
+            except OSError as error:
+                log.warning("%s: whether %s was checked for the same is not known: %s", self.name, other.name, error)
+                continue
+            log.info("%s: what the check of %s has found holds for it", self.name, other.name)
+            return True
+        return False
 
     async def _reason_against(self) -> str:
         if not possible_here():
