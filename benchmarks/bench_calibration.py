@@ -25,6 +25,7 @@ from scipy import stats
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.errors import PlanError
+from transient_magics.planner.accuracy import Accuracies
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.efficiency import Target, TargetSteps
 from transient_magics.planner.lifetimes.beyond import Capped, continued
@@ -352,6 +353,27 @@ def targets(trials: int, runs: int, report: Callable[[str], None] = print) -> di
     return table
 
 
+def accuracies(trials: int, report: Callable[[str], None] = print) -> dict[str, Row]:
+    """How accurate one more run is, from some that differ by chance."""
+    table: dict[str, Row] = {}
+    for differ in (0.005, 0.01, 0.02):
+        for known in (2, 3, 6):
+            random, row = np.random.default_rng(known), Row()
+            for _ in range(trials):
+                *before, one = random.normal(0.8, differ, known + 1)
+                runs = [
+                    Record((), evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=4.0)
+                    for each in before
+                ]
+                told = Accuracies(runs, 32).at(4, 1000)
+                assert told is not None
+                row.add(told.low <= one <= told.high, told.high - told.low)
+            table[f"accuracy: runs differ by {differ:g}, {known} are known"] = row
+    for name, row in table.items():
+        report(f"  {name:66} {row}")
+    return table
+
+
 def unseen(report: Callable[[str], None] = print) -> Row:
     """Seconds of a step of published networks, each left out of the line of its family."""
     row = Row()
@@ -380,6 +402,7 @@ def main() -> None:
     others(trials, runs, say)
     targets(5 * trials, runs, say)
     lines(5 * trials, say)
+    accuracies(5 * trials, say)
     unseen(say)
 
 

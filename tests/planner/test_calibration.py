@@ -62,6 +62,11 @@ def test_lines_over_batches_keep_within_their_interval_or_say_that_it_is_a_guess
     assert {name: held for name, held in told.items() if held < 0.9 - lost(min(few))} == {}
 
 
+def test_the_accuracy_of_one_more_run_keeps_within_its_interval(calibration: ModuleType) -> None:
+    rows = calibration.accuracies(200, lambda _: None)
+    assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(200)} == {}
+
+
 def test_hours_to_a_target_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     rows = calibration.targets(trials, 300, lambda _: None)
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(trials) - 0.05} == {}

@@ -38,10 +38,10 @@ def search_view(search: Search) -> dict[str, Any]:
         "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost",
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
-        "header": [name.capitalize() for name in words.HEADER],
+        "header": [name.capitalize() for name in words.header(search)],
         "rows": [
             {
-                "cells": list(words.row(plan)),
+                "cells": list(words.row(plan, judged=search.judged)),
                 "line": plan.line,
                 "best": plan is search.best,
                 "knee": plan is search.knee,

@@ -59,6 +59,9 @@ class Record:
     """How many trained, in the mean over the time; 0 where not known."""
     gradients: tuple[tuple[int, float, float], ...] = ()
     """Estimates of the gradients' noise: step, signal, noise (journal.metrics); of a long run means of neighbours."""
+    mode: str = "async"
+    settings: str = ""
+    """What else it was declared with that makes it another experiment, as text: hparams and params."""
 
     @property
     def global_batch(self) -> float:
@@ -79,7 +82,7 @@ class Record:
             evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
             **{
                 key: values[key]
-                for key in ("batch_size", "parameters", "gigaflops", "over", "closing", "workers")
+                for key in ("batch_size", "parameters", "gigaflops", "over", "closing", "workers", "mode", "settings")
                 if key in values
             },
             gradients=tuple((step, signal, noise) for step, signal, noise in values.get("gradients", ())),

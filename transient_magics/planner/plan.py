@@ -10,6 +10,7 @@ import numpy as np
 
 from ..catalog import never_on_demand, region
 from ..errors import PlanError
+from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
 from .simulate import Course, Outcome, simulate
@@ -41,6 +42,8 @@ class Plan:
     risk: str
     """Which revocations were reckoned with."""
     notes: tuple[str, ...] = ()
+    accuracy: Accuracy | None = None
+    """How accurate runs like it became; None where none is known."""
 
     @property
     def hours(self) -> float:
@@ -123,6 +126,7 @@ def make_plan(
     runs: int = RUNS,
     seed: int = 0,
     notes: Sequence[str] = (),
+    accuracies: Accuracies | None = None,
 ) -> Plan:
     """Simulate it. `lost`: exactly so many workers are revoked, instead of by `lifetimes`. Raises PlanError."""
     workers = choice.workers
@@ -140,6 +144,7 @@ def make_plan(
         hourly=_hourly(choice, workload, speed), steps_per_second=speed,
         revocations=float(outcome.revocations.mean()), seed=seed, risk=risk,
         notes=(*notes, *_notes(choice, workload), *_few(choice, course, outcome)),
+        accuracy=accuracies.at(workers, train_steps) if accuracies else None,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from ..catalog import ACCELERATORS
 from ..errors import PlanError
 from ..spec import render_money
+from .accuracy import Accuracies
 from .choices import Lifetimes, immortal
 from .plan import Plan, make_plan
 from .sketches import MOST_WORKERS, Sketches
@@ -47,6 +48,8 @@ class Search:
     notes: tuple[str, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
     """What `client.plan` was asked, so that it can be asked again with something else."""
+    judged: bool = False
+    """Whether runs of the model tell how accurate some of the plans will be."""
 
     def __str__(self) -> str:
         from .words import search_text
@@ -73,6 +76,7 @@ def search(
     risk: str = "",
     seed: int = 0,
     notes: Sequence[str] = (),
+    accuracies: Accuracies | None = None,
 ) -> Search:
     """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two of them (by
     default all whose speed is known). Raises PlanError where nothing keeps within them.
@@ -90,7 +94,15 @@ def search(
                         fix="Train it on one for a minute first.")  # fmt: skip
     plans = [
         make_plan(
-            choice, workload, steps[choice.workers], lifetimes, replaced=replaced, risk=risk, runs=_RUNS, seed=seed
+            choice,
+            workload,
+            steps[choice.workers],
+            lifetimes,
+            replaced=replaced,
+            risk=risk,
+            runs=_RUNS,
+            seed=seed,
+            accuracies=accuracies,
         )
         for choice in map(sketches.choice, numbers)
     ]
@@ -109,7 +121,10 @@ def search(
     bulge = knee(front)
     best = {"time": front[0], "cost": front[-1], "knee": bulge}[objective]
     notes = (*notes, *left_out)
-    return Search(front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, notes)
+    return Search(
+        front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, notes,
+        judged=bool(accuracies),
+    )  # fmt: skip
 
 
 def _by_workers(train_steps: int | Callable[[int], int]) -> tuple[dict[int, int], list[str]]:

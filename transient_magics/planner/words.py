@@ -10,6 +10,7 @@ from ..spec import render_duration, render_table
 from ..spec import render_money as money
 
 if TYPE_CHECKING:
+    from .accuracy import Accuracy
     from .forecast import Forecast
     from .plan import Plan
     from .search import Search
@@ -30,19 +31,28 @@ def hours_between(low: float, high: float) -> str:
     return f"{number} to {until}" if unit == other else f"{said} to {until}"
 
 
-def row(plan: Plan) -> tuple[str, ...]:
-    """A plan in a table: time and bill with their 90 % intervals, on demand, saved, revocations, the line."""
+def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
+    """A plan in a table: time and bill with their 90 % intervals, how accurate (if plans are `judged`), saved,
+    revocations, the line."""
     low, high = plan.interval("hours")
     least, most = plan.interval("dollars")
     saved = f"{plan.saved:.0%}" if plan.saved >= 0.005 else "-"
     return (
-        hours(plan.hours), hours_between(low, high), money(plan.dollars),
-        f"{money(least)} to {money(most)}", saved, f"{plan.revocations:.1f}" if plan.choice.transient else "-",
-        plan.line,
+        hours(plan.hours), hours_between(low, high), money(plan.dollars), f"{money(least)} to {money(most)}",
+        *([accuracy_words(plan.accuracy) if plan.accuracy else "-"] if judged else []),
+        saved, f"{plan.revocations:.1f}" if plan.choice.transient else "-", plan.line,
     )  # fmt: skip
 
 
-HEADER = ("TIME", "90%", "COST", "90%", "SAVED", "LOST", "LINE")
+def header(search: Search) -> tuple[str, ...]:
+    """Of a table of `row`s."""
+    return ("TIME", "90%", "COST", "90%", *(["ACCURACY"] if search.judged else []), "SAVED", "LOST", "LINE")
+
+
+def accuracy_words(accuracy: Accuracy) -> str:
+    """`91.2% (90.1% to 92.3%)`, `91.2% (one run)`."""
+    between = "one run" if accuracy.guess else f"{accuracy.low:.1%} to {accuracy.high:.1%}"
+    return f"{accuracy.value:.1%} ({between})"
 
 
 def plan_text(plan: Plan) -> str:
@@ -63,7 +73,17 @@ def plan_text(plan: Plan) -> str:
         between = f"{1 - most:.1%} to {1 - least:.1%} as far as lifetimes are known"
         lost = f"{1 - plan.finished:.1%} of the courses ({between})"
         lines.append(f"{lost} lose every worker; time and cost count the run begun again.")
-    return "\n".join([*lines, *left_out(plan), *plan.notes])
+    return "\n".join([*lines, *_accuracy(plan), *left_out(plan), *plan.notes])
+
+
+def _accuracy(plan: Plan) -> list[str]:
+    if not plan.accuracy:
+        return []
+    runs = f"{plan.accuracy.runs} runs" if plan.accuracy.runs > 1 else "a run"
+    told = f"as {runs} with as many workers and steps had; 90 % of such runs lie between"
+    if plan.accuracy.guess:
+        told = f"as {runs} with as many workers and steps had: how others differ it does not tell"
+    return [f"Accuracy {accuracy_words(plan.accuracy)}, {told}."]
 
 
 def _guessed(plan: Plan) -> str:
@@ -90,7 +110,7 @@ def search_text(search: Search) -> str:
     lines = [
         f"{steps_of(search)}: {len(search.front)} of {search.considered:,} clusters "
         f"that no other beats in time and in cost; > marks {said}.",
-        *render_table(("", *HEADER), rows(search)),
+        *render_table(("", *header(search)), rows(search)),
     ]
     if hidden := len(search.front) - len(shown(search)):
         lines.append(f"{hidden} more between them.")
@@ -116,7 +136,7 @@ def shown(search: Search) -> Sequence[Plan]:
 
 def rows(search: Search) -> list[tuple[str, ...]]:
     """The front as rows, with `>` before the best one."""
-    return [(">" if plan is search.best else "", *row(plan)) for plan in shown(search)]
+    return [(">" if plan is search.best else "", *row(plan, judged=search.judged)) for plan in shown(search)]
 
 
 def notes(search: Search) -> list[str]:

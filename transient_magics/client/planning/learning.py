@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...journal import metrics
@@ -13,6 +14,10 @@ from ..folders import KnownRun
 if TYPE_CHECKING:
     from ...planner.measured import Record
     from ...planner.store import ModelStore
+
+
+_BATCHES = ("batch", "batch_size")
+"""What a parameter is called that sets the mini-batch, which is measured."""
 
 
 def store_of(run: KnownRun) -> ModelStore:
@@ -29,11 +34,11 @@ def store_of(run: KnownRun) -> ModelStore:
 
 
 def alike(runs: Iterable[KnownRun], key: dict[str, str]) -> list[KnownRun]:
-    """Those of `runs` that tell of the model of a store's `key`."""
+    """Those of `runs` that tell of the model of a store's `key`: how fast it is, or how accurate it becomes."""
 
     def fits(run: KnownRun) -> bool:
         spec = run.state.spec
-        return not is_synchronous(run) and all(getattr(spec, name) == value for name, value in key.items())
+        return all(getattr(spec, name) == value for name, value in key.items())
 
     return [run for run in runs if fits(run)]
 
@@ -61,4 +66,11 @@ def record(run: KnownRun) -> Record:
     except (OSError, ValueError):
         counted = None
     rows = metrics.sample(run.directory / layout.METRICS)
-    return measured.record(run.events(), rows, run.state.name, counted)
+    told = measured.record(run.events(), rows, run.state.name, counted)
+    return replace(told, mode=run.state.spec.mode, settings=settings(run))
+
+
+def settings(run: KnownRun) -> str:
+    """What else than model, workers and batch makes the run another experiment: hparams and params, as text."""
+    said = [*run.state.spec.hparams.split(","), *(f"{name}={value}" for name, value in run.state.spec.params.items())]
+    return ",".join(sorted(each for each in said if each and each.partition("=")[0] not in _BATCHES))

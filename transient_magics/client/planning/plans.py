@@ -12,7 +12,7 @@ from ...spec import WorkerGroup, parse_groups
 from ...spec.grammar import nearest
 from ..declaring import MODELS, refuse_on_demand
 from ..folders import KnownRun, known_runs
-from .learning import alike, is_synchronous, learn, store_of
+from .learning import alike, is_synchronous, learn, settings, store_of
 from .revocations import foreseen
 
 if TYPE_CHECKING:
@@ -60,14 +60,16 @@ def plan(
     worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
     standard). `max_cost` in US dollars. Raises DeclarationError, ClusterError or PlanError.
     """
+    from ...planner.accuracy import Accuracies
     from ...planner.plan import make_plan
     from ...planner.search import search
 
-    chosen, records = _workload(workload, model, problem, hparams_set)
+    chosen, records, like = _workload(workload, model, problem, hparams_set)
     if batch_size:
         chosen = chosen.with_batch(batch_size)
+    accuracies = Accuracies(records.values(), chosen.batch_size, mode, like)
     chosen = _together(chosen, mode, backup_workers, searched=not spec, target=target)
-    needed = _needed(chosen, records, train_steps, target)
+    needed = _needed(chosen, [each for each in records.values() if each.settings == like], train_steps, target)
     lifetimes, lost, risk = foreseen(revocations)
     if not spec:
         if lost:
@@ -81,7 +83,7 @@ def plan(
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
             gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores,
-            replaced=replace is not False, risk=risk, seed=seed, notes=notes, **limits,
+            replaced=replace is not False, risk=risk, seed=seed, notes=notes, accuracies=accuracies, **limits,
         )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
@@ -98,37 +100,42 @@ def plan(
     replaced = (lost is None) if replace is None else replace
     if lost and not replaced:
         risk += ", not replaced"
-    found = make_plan(choice, chosen, steps, lifetimes, lost=lost, replaced=replaced, risk=risk, seed=seed, notes=notes)
+    found = make_plan(
+        choice, chosen, steps, lifetimes, lost=lost, replaced=replaced, risk=risk, seed=seed, notes=notes,
+        accuracies=accuracies,
+    )  # fmt: skip
     if max_hours or max_cost:
         share = found.within(max_hours, max_cost)
         found = changed(found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits."))
     return found
 
 
-def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Workload, dict[str, Record]]:
-    """The workload, and what its own runs tell."""
+def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Workload, dict[str, Record], str]:
+    """The workload, what its own runs tell, and the settings of the run that was named, else of the newest."""
     from ...planner.speeds.workloads import PUBLISHED, published
     from ...planner.store import ModelStore
 
     if name and (found := published(name)):
-        return found, {}
+        return found, {}, ""
     if name and "/" in name:
         raise DeclarationError(f"Unknown published workload '{name}'", where="--workload",
                                fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
     if not name and not model:
         raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
-    wire, runs = "fp32", known_runs()
+    wire, like, runs = "fp32", "", known_runs()
     if name:
-        store, wire = _learnt_from(name, runs)
+        store, wire, like = _learnt_from(name, runs)
     else:
         store = ModelStore(model, problem, hparams_set)
         for run in alike(runs, store.key):
             learn(store, run)
-    return store.workload(name or model, wire), store.records()
+    found, records = store.workload(name or model, wire), store.records()
+    return found, records, like if name else list(records.values())[-1].settings
 
 
-def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str]:
-    """The store of the model that the run trains, with all runs that this machine still has; how its numbers cross."""
+def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str]:
+    """The store of the model that the run trains, with all runs that this machine still has; how its numbers cross; its
+    settings."""
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
@@ -139,7 +146,7 @@ def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str]:
     store = store_of(found)
     for run in [*alike(runs, store.key), found]:
         learn(store, run)
-    return store, found.state.spec.wire
+    return store, found.state.spec.wire, settings(found)
 
 
 def _together(workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None) -> Workload:
@@ -159,9 +166,9 @@ def _together(workload: Workload, mode: str, backup: int, *, searched: bool, tar
 
 
 def _needed(
-    workload: Workload, records: dict[str, Record], train_steps: int | None, target: str | None
+    workload: Workload, records: list[Record], train_steps: int | None, target: str | None
 ) -> int | TargetSteps:
-    """How many steps are to be made, or what tells them. Raises DeclarationError or PlanError."""
+    """How many steps are to be made, or which of the records tell them. Raises DeclarationError or PlanError."""
     if (train_steps is None) == (target is None):
         raise DeclarationError("A plan needs either the steps or a target",
                                fix='--train-steps 64000, or --target "accuracy>=0.9".')  # fmt: skip
@@ -172,10 +179,10 @@ def _needed(
     from ...planner.efficiency import Target, TargetSteps
 
     wanted = Target.parse(target or "")
-    if not records:
+    if workload.from_first_step:
         raise PlanError(f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
                         fix="Plan with --train-steps, or with a run of yours that got there.")  # fmt: skip
-    return TargetSteps(records.values(), wanted, workload.batch_size)
+    return TargetSteps([each for each in records if each.mode == "async"], wanted, workload.batch_size)
 
 
 @overload
