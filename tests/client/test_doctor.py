@@ -23,6 +23,7 @@ from transient_magics import emulator, places
 from transient_magics.cli import arguments
 from transient_magics.client.checkup import estimate
 from transient_magics.client.declaring import Declaration, specify
+from transient_magics.controller.programs import witness
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
 
@@ -179,6 +180,17 @@ def test_an_interrupted_course_leaves_nothing_and_a_killed_one_is_told(home: Pat
     assert told.returncode == 1
     assert f"NOT GOOD: left behind: {left.name} is of a course that was killed." in told.stdout
     assert f"    type: transient cluster delete {left.name}" in told.stdout
+
+
+async def test_an_emulator_whose_vms_are_gone_waits_for_the_questions_of_what_is_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends ten seconds after its last VM, and on a busy machine the questions take longer."""
+    ensure, heard = emulator.ensure, list[bool]()
+    monkeypatch.setattr(emulator, "ensure", lambda *, expecting: (heard.append(expecting), ensure(linger=1.0))[1])
+    found = await witness.testimony({"project": None, "clusters": [], "images": [], "zones": [], "clear": True})
+    assert found["vms"] == []
+    assert heard == [True]
 
 
 @pytest.mark.training

@@ -39,9 +39,10 @@ _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  #
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
-def to_project(project: str | None) -> Access:
+def to_project(project: str | None, *, makes_vms: bool = False) -> Access:
     """The door to a project (None: the emulator) for what is done without a cluster."""
-    return Access(ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project))
+    spec = ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project)
+    return Access(spec, makes_vms=makes_vms)
 
 
 class Access:
