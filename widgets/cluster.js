@@ -12,7 +12,7 @@ import { costSection, eventSection } from "./feed.js";
 import { money, when } from "./figures.js";
 import { grown, lacks } from "./growth.js";
 import { vmTable } from "./lanes.js";
-import { kernelLink } from "./link.js";
+import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
 import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } from "./page.js";
 import { studySections } from "./study.js";
@@ -161,7 +161,7 @@ function render({ model, el }) {
     if (!yes) setAttribute(phase, "data-tone", "quiet");
     panel.classList.toggle("transient-lost", !yes);
     lost.hidden = yes;
-    setText(lostWords, `This panel is no longer connected, and what it shows may be old. ${view.name} goes on without it`
+    setText(lostWords, `${LOST}, and what it shows may be old. ${view.name} goes on without it`
       + `${view.emulated ? "" : ` and costs ${money(view.cost?.hourly)} per hour`}. To see it again: `);
     setText(attach, `%transient_cluster attach ${view.name}`);
     hush(panel, !yes);

@@ -2,7 +2,7 @@
  * its risk. Launched, the kernel puts the cluster's panel in its place.
  */
 
-import { LOST, kernelLink } from "./link.js";
+import { AGAIN, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
 import { asking, element, fact, keyed, setText } from "./page.js";
 
@@ -131,7 +131,7 @@ function render({ model, el }) {
   function draw() {
     offer = model.get("offer");
     setText(line, offer.line);
-    setText(wrong, link.lost ? LOST : offer.error);
+    setText(wrong, link.lost ? AGAIN : offer.error);
     wrong.hidden = !wrong.textContent;
     settled();
     setText(said, "");

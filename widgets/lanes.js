@@ -66,6 +66,13 @@ export function partWords([vm, state, begin, end], speed, now) {
   return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;
 }
 
+/** The VMs that may have a log of the run: not those that train in another one.
+ * @param {import("./snapshot").Lane[]} vms @param {string} run */
+export function logged(vms, run) {
+  const none = ["requested", "refused"];
+  return vms.filter((vm) => !none.includes(vm.state) && (!vm.run || vm.run === run)).map((vm) => vm.name);
+}
+
 /** @param {typeof SPAN} span */
 function lane(span, tell) {
   const before = element("g", { class: "transient-before" });

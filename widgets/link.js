@@ -9,8 +9,9 @@ const ANSWER_SECONDS = 10;
 const ENDED = ["restarting", "autorestarting", "terminating", "dead"];
 const WORDLESS = ["resync", "pace"];
 
+export const LOST = "This panel is no longer connected";
 /** What a panel says of itself that its cell makes anew. */
-export const LOST = "This panel is no longer connected: run its cell again.";
+export const AGAIN = `${LOST}: run its cell again.`;
 
 /** The link of one view; `changed` is called when it is lost or found again. `beats`: the kernel has a heartbeat there. */
 export function kernelLink(model, changed, { beats = true } = {}) {

@@ -3,7 +3,7 @@
  */
 
 import { money } from "./figures.js";
-import { LOST, kernelLink } from "./link.js";
+import { AGAIN, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
 import { element, keyed, setText } from "./page.js";
 import { scale } from "./scale.js";
@@ -154,7 +154,7 @@ function render({ model, el }) {
     const view = model.get("view");
     if ((view.asked ?? 0) < asked && !link.lost) return;  // the answer to an older question
     setText(said, "");
-    setText(wrong, link.lost ? LOST : view.error ?? "");
+    setText(wrong, link.lost ? AGAIN : view.error ?? "");
     wrong.hidden = !wrong.textContent;
     for (const node of whatIf.querySelectorAll("input, select")) node.disabled = link.lost;
     panel.classList.toggle("transient-wrong", Boolean(view.error));

@@ -6,10 +6,12 @@ export type Mark = [string, number, number | null, string] | [string, number, nu
 export type Point = [number, number];
 export type Parameter = number | string;
 
-/** A VM. `first`: it has a lane before all are asked for; `leaves_at`: when it is taken, 0 without a notice. */
+/** A VM. `first`: it has a lane before all are asked for; `run`: in which it trains, empty for none; `leaves_at`:
+ * when it is taken, 0 without a notice. */
 export interface Lane {
   name: string;
   first: boolean;
+  run: string;
   role: string;
   chief: boolean;
   machine: string;

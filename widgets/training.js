@@ -2,6 +2,7 @@
 
 import { lineChart, sharedAxis } from "./chart.js";
 import { asTable, drawings, uptodate } from "./curves.js";
+import { logged } from "./lanes.js";
 import { ASKS, TONES, asking, choice, download, element, fact, keyed, onTheme, setAttribute, setText } from "./page.js";
 
 const LOG_SECONDS = 5;
@@ -44,8 +45,7 @@ function logSection(send) {
   const node = element("section", { "aria-label": "Log" }, element("div", { class: "transient-tools" }, element("span", { class: "transient-label", text: "log of" }), worker, toggle), text);
   const timer = setInterval(() => { if (!text.hidden && !toggle.disabled && node.isConnected && !document.hidden) ask(); }, 1000 * LOG_SECONDS);
   node.end = () => clearInterval(timer);
-  node.update = (vms) => {
-    const names = vms.filter((vm) => !["requested", "refused"].includes(vm.state)).map((vm) => vm.name);
+  node.update = (names) => {
     node.hidden = !names.length;
     if (names.join() !== [...worker.options].map((option) => option.value).join()) {
       const chosen = worker.value;
@@ -148,7 +148,7 @@ export function trainingSection(send, focus) {
       made.update = (now) => made.set(now[1]);
       return made;
     });
-    logs.update(next.phase === "declared" ? [] : vms);
+    logs.update(next.phase === "declared" ? [] : logged(vms, next.name));
     stale = true;
     if (drawn) node.tick();
   };

@@ -122,6 +122,9 @@ def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_
         events.VmRevoked(vm="worker-1", signal="api"),
     ]
     state = seconds_of(began)
+    joined = replay([events.WorkerJoined(run="run-2", worker="worker-2", number=0, active=1)], state)
+    trains = {vm["name"]: vm["run"] for vm in view(joined, bill(joined, 20.0), 20.0)["vms"]}
+    assert (trains["worker-2"], trains["worker-3"]) == ("run-2", ""), "whose log menu has it"
     snapshot = view(state, bill(state, 20.0), 20.0)
     assert snapshot["training"]["name"] == "run-1"
     assert [(run["name"], run["phase_words"], run["step"]) for run in snapshot["beside"]] == [

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { later } from "../feed.js";
 import { money } from "../figures.js";
-import { partWords } from "../lanes.js";
+import { logged, partWords } from "../lanes.js";
 import { keyed } from "../page.js";
 import { scale } from "../scale.js";
 
@@ -20,6 +20,12 @@ test("a part of a VM's life is told with its length by the kernel's clock", () =
   const said = partWords(["worker-1", "ready", 60, 0], 4.256, 180);
   assert.match(said, /^worker-1 running from \d\d:\d\d:00 until now \(2 min\), 4.26 steps\/s$/);
   assert.match(partWords(["worker-1", "revoked", 60, 60], null, 180), /^worker-1 was revoked at \d\d:\d\d:00$/);
+});
+
+test("a run's log menu names the VMs that may have a log of it, and none that trains in another run", () => {
+  const vms = [["ps-0", "ready", ""], ["worker-1", "ready", "run-1"], ["worker-2", "ready", "run-2"], ["worker-3", "revoked", ""], ["worker-4", "requested", ""]];
+  const lanes = vms.map(([name, state, run]) => ({ name, state, run }));
+  assert.deepEqual(logged(/** @type {import("../snapshot").Lane[]} */ (lanes), "run-1"), ["ps-0", "worker-1", "worker-3"]);
 });
 
 test("a cost goes on by the hour, and is unknown where one of its parts is", () => {

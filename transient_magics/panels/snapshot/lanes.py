@@ -54,9 +54,11 @@ def life(vm: VmState) -> list[Part]:
 def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
     spec = state.spec
     words = text.vm_words(state, vm, now)
+    run = state.run_of(vm)
     return {
         "name": vm.name,
         "first": first,
+        "run": run.name if run else "",
         "role": _ROLES.get(vm.role, "worker"),
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
