@@ -26,13 +26,14 @@ from transient_magics.client.results import keras_model
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
+from transient_magics.protocol.step_parts import EXPOSED
 from transient_magics.runtime.programs import serve
 
 START = 1_700_000_000 * 10**9
 GRADIENTS = ["gradient_squared", "gradient_signal", "gradient_noise"]
 COLUMNS = [
     "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
-    "compute_seconds", "wait_seconds", "learning_rate_divisor", *GRADIENTS,
+    "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.SPLIT, "server_share", *GRADIENTS,
 ]  # fmt: skip
 MEASURED = dict(zip(GRADIENTS, (5.0, 1.0, 128.0), strict=True))
 READER = """
@@ -54,7 +55,7 @@ def row(worker: str, second: float, step: int, **values: Any) -> dict[str, Any]:
     return {
         "time": START + int(second * 1e9), "worker": worker, "step": step, "steps": 5, "samples": 160, "loss": 1 / step,
         "batch_size": 32, "compute_seconds": 0.4, "wait_seconds": 0.6, "gap_seconds": 0.3, "staleness": 1.5,
-        "learning_rate_divisor": 1.414214, **values,
+        "learning_rate_divisor": 1.414214, "split": [0.1, 0.05, 0.2, 0.05, 0.0, 0.6, 0.05, 0.1, 0.1], **values,
     }  # fmt: skip
 
 
@@ -164,6 +165,8 @@ def test_the_history_is_a_table_of_what_the_workers_measured(run: client.Run) ->
     assert counted.to_numpy().tolist() == [
         [5, 160, 0.4, 0.6, 1.414214], [5, 160, 0.4, 0.6, 1.414214], [4, 128, 1.0, 0.2, 1.0],
     ]  # fmt: skip
+    assert history.split_input.tolist()[:2] == [0.1, 0.1]
+    assert history[[f"split_{part}" for part in EXPOSED]].sum(axis=1).tolist()[:2] == pytest.approx([1.0, 1.0])
     assert history[GRADIENTS].dropna().to_numpy().tolist() == [list(MEASURED.values())]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from transient_magics.client import Declaration, text
@@ -11,12 +13,15 @@ from transient_magics.journal import bill, events, replay
 
 
 def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
-    def words(bottleneck: str, **named: str) -> str:
+    def words(bottleneck: str, **named: Any) -> str:
         return event_words(events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck=bottleneck, **named))
 
     assert words("worker", worker="worker-2") == "run-1 runs at 60% of its workers' best speed: worker-2 is slow"
     assert "the parameter server has no CPU to spare" in words("parameter server")
     assert "ps-1 has no CPU to spare; more of them (--ps) would help" in words("parameter server", server="ps-1")
+    told = words("parameter server", servers=2, with_servers=144.0)
+    assert told.endswith("has no CPU to spare; --ps 2 would make it about 1.5 times as fast")
+    assert "workers wait for their examples" in words("input pipeline")
     assert "--wire bf16" in words("network")
 
 

@@ -471,6 +471,7 @@ def slowed(meanwhile: Any = None, **plan: Any) -> list[dict[str, Any]]:
 def test_a_slow_run_is_told_in_tenths_but_not_where_it_was_disturbed() -> None:
     assert slowed() == [{
         "run": "run-1", "speed": 161.3, "expected": 309.3, "bottleneck": "parameter server", "worker": "", "server": "",
+        "servers": 0, "with_servers": 0.0,
     }]  # fmt: skip
     assert slowed(alarm_below=0.0) == []
     assert slowed(events.EvaluationAsked()) == [], "while an evaluation goes on, it is no wonder"

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_magics.protocol.step_parts import StepParts
 from transient_magics.runtime.parameter_server.chief.speed_alarm import Recovered, Slow, SpeedAlarm
 from transient_magics.runtime.parameter_server.server_load import Load
 
-Second = tuple[int, float, float]
-"""Steps of 32 examples, seconds of computing and of waiting, within one second."""
+Second = tuple[int, float, float] | tuple[int, float, float, StepParts]
+"""Steps of 32 examples, seconds of computing and of waiting, within one second; where they went."""
 
 
 class Cluster:
@@ -34,8 +35,9 @@ class Cluster:
                 self.cpu[name] = self.cpu.get(name, 5.0) + cpu
                 if not index or self.now % 2:  # the others' word comes over the network, and later
                     self.alarm.served(name, Load(self.cpu[name], 77.0 * (1 + index) + self.now, self.cores))
-            for worker, (steps, computing, waiting) in each.items():
+            for worker, (steps, computing, waiting, *parts) in each.items():
                 line = {"steps": steps, "samples": 32 * steps, "compute_seconds": computing, "wait_seconds": waiting}
+                line |= {"split": parts[0].told} if parts else {}
                 self.alarm.heard(worker, line, self.now)
             said.append(self.alarm.look(each, self.now, disturbed, saving))
         return [each for each in said if each]
@@ -84,6 +86,31 @@ def test_a_parameter_server_that_is_not_heard_any_more_is_not_blamed():
     cluster = Cluster()
     cluster.train(60, FAST, 0.2, 1.9)
     assert cluster.slow(100, HALF, 0.2).bottleneck == "network"
+
+
+@pytest.mark.parametrize("from_the_first_step", [True, False])
+def test_an_input_pipeline_that_is_too_slow_is_named_also_from_the_first_step_on(from_the_first_step: bool):
+    cluster = Cluster()
+    if not from_the_first_step:
+        cluster.train(60, dict.fromkeys(FAST, (10, 1.0, 0.0, StepParts(input=0.02, compute=0.98))))
+    slow = cluster.slow(100, dict.fromkeys(FAST, (5, 1.0, 0.0, StepParts(input=0.5, compute=0.5))))
+    assert slow.bottleneck == "input pipeline"
+    assert slow.speed / slow.expected == pytest.approx(0.5, abs=0.03)
+    (well,) = cluster.train(60, dict.fromkeys(FAST, (10, 1.0, 0.0, StepParts(input=0.02, compute=0.98))))
+    assert isinstance(well, Recovered)
+
+
+@pytest.mark.parametrize(("servers", "faster"), [(1, 1 / 0.6), (2, 1 / (1 - 0.8 / 3))])
+def test_a_parameter_server_at_its_limit_from_the_first_step_on_is_told_with_what_one_more_would_give(
+    servers: int, faster: float
+):
+    bound = dict.fromkeys(FAST, (10, 1.0, 0.0, StepParts(pull=0.5, compute=0.2, push=0.3)))
+    slow = Cluster().slow(100, bound, *servers * [1.9])
+    assert (slow.bottleneck, slow.servers) == ("parameter server", servers + 1)
+    assert slow.with_servers / slow.speed == slow.expected / slow.speed == pytest.approx(faster)
+    assert Cluster().train(100, bound) == [], "it has CPU to spare, so another would not help"
+    little = dict.fromkeys(FAST, (10, 1.0, 0.0, StepParts(pull=0.1, compute=0.8, push=0.1)))
+    assert Cluster().train(100, little, 1.9) == []
 
 
 def test_one_that_fell_behind_is_named():

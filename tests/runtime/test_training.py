@@ -326,6 +326,8 @@ def test_progress_is_sparse_and_metrics_are_per_second(story: Story):
         "gap_seconds",
         "staleness",
         "learning_rate_divisor",
+        "split",
+        "server_share",
     }
     assert 0 < line["gap_seconds"] < 60
     assert line["batch_size"] == 32

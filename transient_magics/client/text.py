@@ -516,7 +516,13 @@ def _why_slow(event: events.TrainSlow) -> str:
         case "worker":
             return f"{event.worker} is slow"
         case "parameter server":
-            return f"{event.server or 'the parameter server'} has no CPU to spare; more of them (--ps) would help"
+            named = f"{event.server or 'the parameter server'} has no CPU to spare"
+            if event.with_servers and event.speed:
+                faster = event.with_servers / event.speed
+                return f"{named}; --ps {event.servers} would make it about {faster:.1f} times as fast"
+            return f"{named}; more of them (--ps) would help"
+        case "input pipeline":
+            return "workers wait for their examples; a faster input pipeline (cache, parallel map) would help"
         case "network":
             return "the network is likely at its limit; --wire bf16 halves what crosses it"
     return event.bottleneck

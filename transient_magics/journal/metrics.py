@@ -2,31 +2,38 @@
 
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
 uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
-steps), `staleness`, `learning_rate_divisor` (of the last step). Now and then it has what GRADIENTS names: the mean
-squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of all data and the variance
-of one example's (both without bias, so the first is below zero at times). A worker writes some 17 MB of them a day:
-when the run is over `compact` merges all but its last hour into a line per worker and minute.
+steps), `staleness`, `learning_rate_divisor` (of the last step), `split` (where the seconds of its steps went:
+protocol/step_parts.py), `server_share` (how much of its cores the busiest parameter server took, 0 to 1). Now and then
+it has what GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the
+gradient of all data and the variance of one example's (both without bias, so the first is below zero at times). A
+worker writes some 25 MB of them a day: when the run is over `compact` merges all but its last hour into a line per
+worker and minute.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
 from ..files import replacing
 from ..protocol.names import LONGEST_NAME
+from ..protocol.step_parts import StepParts, step_parts
 from .follow import follow_lines
 
 GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
+SPLIT = tuple(f"{'' if name.startswith('hidden') else 'split_'}{name}" for name in StepParts._fields)
+"""Where the seconds of a row's steps went, each as a column of its own."""
+SERVER_SHARE = "server_share"
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
-_MEANS = ("loss", "staleness", "batch_size", "learning_rate_divisor")
+_MEANS = ("loss", "staleness", "batch_size", "learning_rate_divisor", SERVER_SHARE)
 _NUMBERS = frozenset((*_SUMS, *_MEANS, *GRADIENTS, "step", "gap_seconds"))
 _LARGEST = 2.0**63
 _LARGE = 32 * 2**20
@@ -116,6 +123,12 @@ def _is_sound(row: dict[str, Any]) -> bool:
     return True
 
 
+def split(row: Mapping[str, Any]) -> dict[str, float]:
+    """The columns `SPLIT` of a row; none where it does not tell, or not soundly."""
+    parts = step_parts(row.get("split"))
+    return dict(zip(SPLIT, parts, strict=True)) if parts else {}
+
+
 def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
     """Steps per second of each row: its steps over the time since its worker's row before.
 
@@ -178,6 +191,8 @@ def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
         values = [row[key] for row in group if row.get(key) is not None]
         merged[key] = sum(values) / len(values) if values else None
     merged["gap_seconds"] = max(row.get("gap_seconds") or 0.0 for row in group)
+    if told := [each for row in group if (each := step_parts(row.get("split")))]:
+        merged["split"] = functools.reduce(StepParts.plus, told).told
     for key in GRADIENTS:
         if values := [row[key] for row in group if row.get(key) is not None]:
             merged[key] = sum(values) / len(values)

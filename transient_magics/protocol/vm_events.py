@@ -134,8 +134,9 @@ class TrainUnshipped(Event):
 class TrainSlow(Event):
     """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
 
-    The likely `bottleneck` is `worker` (which one says `worker`), `parameter server` (its CPU; of several, `server`
-    says which) or `network`.
+    The likely `bottleneck` is `worker` (which one says `worker`), `input pipeline`, `parameter server` (its CPU; of
+    several, `server` says which) or `network`. With so many parameter `servers`, one more than there are, it would make
+    `with_servers` examples per second (0: not known).
     """
 
     run: Name
@@ -144,6 +145,8 @@ class TrainSlow(Event):
     bottleneck: str
     worker: NameOrNone = ""
     server: NameOrNone = ""
+    servers: Count = 0
+    with_servers: Amount = 0.0
 
 
 @event("train.recovered")

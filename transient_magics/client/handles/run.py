@@ -162,7 +162,12 @@ class Run:
         Columns: time (UTC), worker, step (global, after the row's last one), loss, steps_per_second, batch_size
         (examples; of uneven mini-batches of text tokens), staleness (other workers' steps while one was computed);
         since the worker's row before: steps, samples (examples), compute_seconds and wait_seconds (of all those steps);
-        learning_rate_divisor, by which --lr-policy divided the rate of the row's last step. Rows in which gradients
+        learning_rate_divisor, by which --lr-policy divided the rate of the row's last step; where those seconds went,
+        split_input (waiting for examples), split_pull (for variables), split_compute, split_push (until the gradients
+        were applied), split_barrier (for other workers), split_rest (between steps), which add up to compute_seconds
+        and wait_seconds; hidden_pull and hidden_push, which went on beneath input and compute; split_own, the backward
+        pass, part of compute, by which --batching dynamic goes; server_share, the part of its cores that the busiest
+        parameter server took (0 to 1). Rows in which gradients
         were measured have their squared norms too (journal.metrics.GRADIENTS), others NaN.
 
         When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is kept by the minute:
@@ -173,8 +178,10 @@ class Run:
         rows = metrics.read(self.directory / layout.METRICS)
         columns = [
             "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
-            "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.GRADIENTS,
+            "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.SPLIT, metrics.SERVER_SHARE,
+            *metrics.GRADIENTS,
         ]  # fmt: skip
+        rows = [{**row, **metrics.split(row)} for row in rows]
         frame = pandas.DataFrame(rows, columns=[name for name in columns if name != "steps_per_second"])
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         frame["steps_per_second"] = pandas.array(metrics.speeds(rows), dtype="float64")

@@ -40,6 +40,24 @@ class Load:
         return taken / seconds / max(self.cores, 1) if seconds > 0 and taken > 0 else 0.0
 
 
+class Shares:
+    """What parts of their cores the parameter servers took lately."""
+
+    def __init__(self) -> None:
+        self._since, self._shares = dict[str, Load](), dict[str, float]()
+
+    def heard(self, name: str, load: Load) -> None:
+        """What a parameter server has taken so far."""
+        since = self._since.setdefault(name, load)
+        if not 0 <= load.clock - since.clock < EVERY:
+            self._shares[name], self._since[name] = load.share_since(since), load
+
+    @property
+    def largest(self) -> float | None:
+        """That of the busiest, over about a second; None before it is known."""
+        return max(self._shares.values(), default=None)
+
+
 def own_load(threads: int) -> Load:
     """Of this process; `threads` is what it was told to take at most, 0 for all cores."""
     return Load(time.process_time(), time.monotonic(), min(len(os.sched_getaffinity(0)), threads or sys.maxsize))

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from ...protocol.step_parts import StepParts
 from .gradient_noise import Gradients
 
 
@@ -36,9 +37,10 @@ class Meter:
         wait: float,
         staleness: int,
         divisor: float,
+        parts: StepParts,
     ) -> None:
-        """One step: the global step after it, its loss, examples, mini-batch, seconds of computing and of waiting, and
-        what its learning rate was divided by."""
+        """One step: the global step after it, its loss, examples, mini-batch, seconds of computing and of waiting, what
+        its learning rate was divided by, and where its seconds went."""
         with self._lock:
             now = time.monotonic()
             if self.steps:
@@ -53,6 +55,7 @@ class Meter:
             self._compute += compute
             self._wait += wait
             self._staleness += staleness
+            self._parts = self._parts.plus(parts)
 
     def measured(self, gradients: Gradients) -> None:
         """What was measured of the gradients since the last line, which seldom has more than one such estimate."""
@@ -78,6 +81,7 @@ class Meter:
                 "gap_seconds": round(self._gap, 6),
                 "staleness": round(self._staleness / self._steps, 2),
                 "learning_rate_divisor": round(self._divisor, 6),
+                "split": self._parts.told,
             }
             for name in ("squared", "signal", "noise") if self._gradients else ():
                 mean = sum(getattr(each, name) for each in self._gradients) / len(self._gradients)
@@ -89,3 +93,4 @@ class Meter:
         self._steps = self._step = self._samples = self._batch = self._staleness = 0
         self._loss = self._compute = self._wait = self._gap = self._divisor = 0.0
         self._gradients: list[Gradients] = []
+        self._parts = StepParts()

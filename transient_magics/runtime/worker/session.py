@@ -33,6 +33,7 @@ from .gradient_noise import NoiseProbe
 from .graph import GraphMaker, Made
 from .meter import Meter
 from .pace import Pace
+from .split import moments, parts, whole
 from .turn import Turn
 
 _LOOK_AGAIN = 0.1
@@ -86,7 +87,9 @@ class Training:
         built = made.built
         self._graph, self._built, self._examples = made.graph, built, Examples(made.examples)
         self._batch = MiniBatch(made.examples.batch)
-        self._fetches = [built.loss, built.before, built.after, built.examples, built.weight, built.step]
+        self._fetches = [
+            built.loss, built.before, built.after, built.examples, built.weight, moments(built), built.step
+        ]  # fmt: skip
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._moved()
@@ -173,12 +176,14 @@ class Training:
             pace, waited, counted, weight = self._pace.of(size / self._batch.declared), 0.0, True, 0.0
             try:
                 feeds = self._feeds(size, share)
-                rate_divisor = feeds[self._built.divisor]
+                rate_divisor, fed = feeds[self._built.divisor], time.monotonic()
                 if self._turn is None:
-                    loss, before, after, examples, weight, _ = session.run(self._fetches, feeds)
+                    clock = time.time()
+                    loss, before, after, examples, weight, seen, _ = session.run(self._fetches, feeds)
+                    split = parts(clock, seen, time.time())
                 else:
                     made = self._turn.take(session, feeds, pace)
-                    loss, before, after, examples = made.loss, made.before, made.after, made.examples
+                    loss, before, after, examples, split = made.loss, made.before, made.after, made.examples, made.parts
                     waited, counted = made.waited, made.counted
             except exhausted:
                 if spec.batching == "uniform" or not self._batch.shrink(size):
@@ -200,7 +205,8 @@ class Training:
             waited += started - finished
             batch = int(examples) if spec.batching == "uniform" else size
             computed = now - finished - waited
-            meter.add(int(after), float(loss), int(examples), batch, computed, waited, staleness, rate_divisor)
+            split = whole(split, now - finished, fed - started, waited - (started - finished), started - finished, pace)
+            meter.add(int(after), float(loss), int(examples), batch, computed, waited, staleness, rate_divisor, split)
             finished = now
             if first:
                 self._noise.begin(meter.usual)

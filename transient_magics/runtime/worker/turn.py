@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...protocol.step_parts import StepParts
 from ..training.barrier import Looks
 from ..training.graph.worker import WorkerGraph
+from .split import moments, parts
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a step came to. `waited` are the seconds at the barrier; `counted`: the gradient is part of the step."""
+    """What a step came to, and what its computing and pushing took. `waited` are the seconds at the barrier; `counted`:
+    the gradient is part of the step."""
 
     loss: float
     before: int
@@ -25,6 +28,7 @@ class Made:
     examples: int
     waited: float
     counted: bool
+    parts: StepParts
 
 
 class Turn:
@@ -49,11 +53,11 @@ class Turn:
             self._session, self._look = session, session.make_callable([built.current_round, built.current_step])
             self._position = self._look()
         number, before = self._position
-        fetches = [built.loss, built.examples, built.seen, built.step]
+        fetches = [built.loss, built.examples, built.seen, moments(built), built.step]
         self._stop.wait(max(0.0, pace - self._computing))
-        began = time.monotonic()
-        loss, examples, seen, _ = session.run(fetches, {**feeds, built.round: number})
-        pushed = time.monotonic()
+        began, clock = time.monotonic(), time.time()
+        loss, examples, seen, moved, _ = session.run(fetches, {**feeds, built.round: number})
+        pushed, split = time.monotonic(), parts(clock, moved, time.time())
         self._computing, waited = pushed - began, 0.0
         while self._position[0] == number and not self._stop.wait(self._looks.pause(waited)):
             self._position = self._look()
@@ -62,4 +66,4 @@ class Turn:
         self._looks.happened(waited)
         after = self._position[1]
         # A round that ended without a step was lost with a parameter server.
-        return Made(loss, before, after, examples, waited, seen == number and after > before)
+        return Made(loss, before, after, examples, waited, seen == number and after > before, split)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....protocol import chief_messages as messages
+from ....protocol.step_parts import step_parts
 from ....protocol.vm_events import WorkerBatchResized
 from ...training.batching import BatchController, Rule, accelerator_speed
 from .events import Emit, Instruction, Persist, Tell
@@ -65,7 +66,7 @@ class Batches:
         if self._controller is None or member is None or line is None:
             return []
         steps, size = int(line.get("steps") or 0), int(line.get("batch_size") or 0)
-        self._controller.observe(member.number, size, float(line.get("compute_seconds") or 0.0), steps)
+        self._controller.observe(member.number, size, _own_seconds(line), steps)
         if now - self._decided < DECIDE_EVERY:
             return []
         self._decided = now
@@ -96,6 +97,15 @@ class Batches:
         assert self._controller is not None
         size, share = self._controller.sizes[member.number], self._controller.share(member.number)
         return Tell(member.connection or 0, messages.Batch(size=size, share=share))
+
+
+def _own_seconds(line: Mapping[str, Any]) -> float:
+    """How long the worker itself computed: what it waited for says nothing of how many examples it can bear.
+
+    A slow link, a busy parameter server or a slow disk would be paid for with fewer examples, which mend none of them.
+    """
+    parts = step_parts(line.get("split"))
+    return parts.own if parts and parts.own else float(line.get("compute_seconds") or 0.0)
 
 
 def _known_speed(member: Member) -> float:

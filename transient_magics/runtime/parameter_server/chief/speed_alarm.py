@@ -4,7 +4,10 @@ A worker's speed does not depend on the others until something that they share i
 to be as fast as the sum of what each worker was seen to do at best, and a gap tells of a bottleneck (S. Li, R. Walls,
 T. Guo, "Characterizing and modeling distributed training with transient cloud GPU servers", ICDCS 2020, which warms up
 for 30 s and takes 6.7 % for a gap; both are settings here). Speeds are examples per second, because mini-batches may
-change. Seconds of waiting for others are no part of what a worker can do, but they are part of what it does.
+change. Seconds of waiting, for others or for examples, are no part of what a worker can do, but they are part of what
+it does: a run whose input pipeline is too slow from its first step on is slow. So is one whose parameter server has no
+CPU to spare from its first step on, if another would help much: of n servers each does n / (n + 1) of its work then,
+and so long a step would wait for variables, and for gradients to be applied.
 
 What goes in are the workers' lines of metrics and the CPU seconds of the parameter servers. What comes out is a `Slow`
 when the cluster falls behind, or when another reason for it has become likely, and a `Recovered` when it is as fast as
@@ -17,6 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ....protocol.step_parts import StepParts, step_parts
 from ..server_load import Load
 
 LONGEST_WINDOW = 10.0
@@ -29,13 +33,16 @@ _SILENT = 3.0
 BUSY = 0.85
 """The share of its cores from which on a parameter server counts as the bottleneck."""
 
+_NOTHING = StepParts()
+
 
 @dataclass(frozen=True)
 class Slow:
     """The cluster makes `speed` examples per second where `expected` could be.
 
-    `bottleneck` is `worker` (named), `parameter server` (its CPU; `server` is its name, where there are several) or
-    `network`, which is what is left.
+    `bottleneck` is `worker` (named), `input pipeline`, `parameter server` (its CPU; `server` is its name, where there
+    are several) or `network`, which is what is left. With so many `servers`, which is one more, it would make
+    `with_servers` examples per second; 0: nothing says so.
     """
 
     speed: float
@@ -43,6 +50,8 @@ class Slow:
     bottleneck: str
     worker: str = ""
     server: str = ""
+    servers: int = 0
+    with_servers: float = 0.0
 
     @property
     def cause(self) -> str:
@@ -75,17 +84,19 @@ class _Worker:
     samples: int = 0
     computing: float = 0.0
     waiting: float = 0.0
+    parts: StepParts = _NOTHING
 
     def begin(self, now: float) -> None:
         """A window begins: with the last line, because the next one tells of all that came after that."""
         self.began = self._until(now)
         self.steps = self.samples = 0
         self.computing = self.waiting = 0.0
+        self.parts = _NOTHING
 
     def measure(self) -> None:
         """See what it did in the window."""
-        if self.computing:
-            self.best = max(self.best, self.samples / self.computing)
+        if (busy := self.computing - self.parts.input) > 0:
+            self.best = max(self.best, self.samples / busy)
             self.usual = (self.computing + self.waiting) / self.steps
 
     def speed(self, now: float, saving: float) -> float:
@@ -125,6 +136,7 @@ class SpeedAlarm:
         worker.samples += int(line.get("samples") or 0)
         worker.computing += float(line.get("compute_seconds") or 0.0)
         worker.waiting += float(line.get("wait_seconds") or 0.0)
+        worker.parts = worker.parts.plus(step_parts(line.get("split")) or _NOTHING)
 
     def served(self, name: str, load: Load) -> None:
         """What a parameter server has taken so far."""
@@ -169,13 +181,37 @@ class SpeedAlarm:
         speed, expected = sum(speeds.values()), sum(workers[name].best for name in speeds)
         if not expected:
             return None
+        server, more = self._busiest(), 0.0
+        if server:
+            more = speed * self._with_one_more(workers)
+        many = len(self._servers)
+        of_server = Slow(
+            speed, max(expected, more), "parameter server", server=server if many > 1 else "",
+            servers=many + 1 if more else 0, with_servers=more,
+        )  # fmt: skip
         if speed >= self._below * expected:
+            if speed < self._below * more:
+                return of_server
             return Recovered(speed, expected)
         if name := self._waited_for(workers) or self._fallen_behind(speeds):
             return Slow(speed, expected, "worker", name)
-        if server := self._busiest():
-            return Slow(speed, expected, "parameter server", server=server if len(self._servers) > 1 else "")
+        if speed >= self._below * expected * (1 - self._starved(workers)):
+            return Slow(speed, expected, "input pipeline")
+        if server:
+            return of_server
         return Slow(speed, expected, "network")
+
+    def _starved(self, workers: Mapping[str, _Worker]) -> float:
+        """The part of their time in which workers waited for examples."""
+        seconds = sum(worker.computing + worker.waiting for worker in workers.values())
+        return min(sum(worker.parts.input for worker in workers.values()) / seconds, 1.0) if seconds else 0.0
+
+    def _with_one_more(self, workers: Mapping[str, _Worker]) -> float:
+        """How many times as fast workers would be if the parameter servers were one more."""
+        seconds = sum(worker.parts.step for worker in workers.values())
+        served = sum(worker.parts.pull + worker.parts.push for worker in workers.values())
+        spared = served / (len(self._servers) + 1)
+        return seconds / (seconds - spared) if seconds > spared else 0.0
 
     def _busiest(self) -> str:
         """The parameter server that took the most of its cores in the window, if that was too much; else nothing."""

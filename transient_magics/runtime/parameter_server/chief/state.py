@@ -32,6 +32,7 @@ from ....protocol.vm_events import (
 )
 from ...protocol import DONE, FAILED
 from ...training.batching import Rule
+from ..server_load import Shares
 from .batches import Batches
 from .events import (
     Disconnected,
@@ -116,6 +117,7 @@ class ChiefState:
         self.step = 0
         self._batches = Batches(spec.name, spec.batching, spec.workers, Rule.of(spec), kept.get("batches"))
         self._alarm = SpeedAlarm(spec.alarm_below, spec.alarm_after, spec.mode == "sync")
+        self._shares = Shares()
         self._progress = Progress(spec.name)
         self._saving = Saving(spec, now)
         self._judge, self._ended_early = judge or Judge(spec), ""
@@ -222,6 +224,7 @@ class ChiefState:
                 return self._fail(reason)
             case ServerLoad(name, load):
                 self._alarm.served(name, load)
+                self._shares.heard(name, load)
                 return []
             case Tick():
                 return [*self._tick(now), *self._look_at_speed(now)]
@@ -331,6 +334,8 @@ class ChiefState:
     def _metrics(self, line: Mapping[str, Any] | None) -> list[Instruction]:
         if line is None:
             return []
+        if (share := self._shares.largest) is not None:
+            line = {**line, "server_share": round(share, 3)}
         if self._progress.measured(line):
             return [Record(line)]
         step, worker = self._progress.diverged
@@ -367,7 +372,7 @@ class ChiefState:
         verdict = self._alarm.look(active, now, disturbed, saving=bool(self._saving.why))
         if verdict is None:
             return []
-        speeds = {"speed": round(verdict.speed, 1), "expected": round(verdict.expected, 1)}
+        speeds = {name: round(value, 1) for name, value in asdict(verdict).items() if isinstance(value, float)}
         kind = TrainSlow if isinstance(verdict, Slow) else TrainRecovered
         return [Emit(kind(run=self.spec.name, **{**asdict(verdict), **speeds}))]
 

@@ -16,13 +16,14 @@ from ...tf.graph_mode import tensorflow
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
-def cross_once(graph: Any, worker_device: str, wire: str) -> None:
+def cross_once(graph: Any, worker_device: str, wire: str) -> list[Any]:
     """Let each variable cross once per step to `worker_device`, in the width that `wire` (fp32, bf16) says.
 
     Every use of a variable makes a read of its own, and each would be sent: weight decay alone doubles the bytes. Reads
     that wait for something else keep to themselves. Call it when the graph is complete: it sees nothing added later.
+    Returns the values as the worker has them.
     """
-    tf = tensorflow()
+    tf, arrived = tensorflow(), []
 
     for reads in _alike(graph):
         # A read has no device of its own: TensorFlow places it beside its variable.
@@ -37,11 +38,17 @@ def cross_once(graph: Any, worker_device: str, wire: str) -> None:
         if not uses or "/job:ps" not in server:
             continue
         value = tensors[0]
-        if wire == "bf16" and value.dtype == tf.float32:
-            with graph.as_default(), tf.control_dependencies(None):
+        with graph.as_default(), tf.control_dependencies(None), tf.device(None):
+            if wire == "bf16" and value.dtype == tf.float32:
                 value = _cast(tf, _cast(tf, value, tf.bfloat16, server, "narrow"), tf.float32, worker_device, "widen")
+            else:
+                with tf.device(worker_device):
+                    value = tf.identity(value, name="arrived")
         for reader, index in dict.fromkeys(uses):
             reader._update_input(index, value)  # the only way to move an edge of a built graph
+        if not reads[0].control_inputs:
+            arrived.append(value)
+    return arrived
 
 
 def _alike(graph: Any) -> list[list[Any]]:

@@ -10,6 +10,7 @@ from ....protocol.run import RunSpec
 from ...tf import placement
 from ...tf.graph_mode import tensorflow
 from ..trainable import Trainable
+from .moments import observe
 from .noise import gradient_sum
 from .training import training_graph
 from .wire import cross_once
@@ -21,7 +22,8 @@ class WorkerGraph:
 
     `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet;
     `weight`, `share` and `expected` are those of training.py. Three measure gradients that no step applies (noise.py):
-    the squared norm of one and of their sum, and what begins a sum. The next four are of synchronous training
+    the squared norm of one and of their sum, and what begins a sum. The next four tell when the step's mini-batch, its
+    variables, its loss and its gradients were there (moments.py). Four more are of synchronous training
     (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
     With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     """
@@ -39,6 +41,10 @@ class WorkerGraph:
     squared: Any
     summed: Any
     cleared: Any
+    fed: Any
+    pulled: Any
+    forward: Any
+    backward: Any
     round: Any = None
     seen: Any = None
     current_round: Any = None
@@ -62,10 +68,13 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
         with tf.device(f"{device}/cpu:0"):
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
         saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
-    cross_once(graph, device, spec.wire)
+    arrived = cross_once(graph, device, spec.wire)
+    with tf.device(f"{device}/cpu:0"):
+        loss = tf.identity(built.objective.loss)
+    moments = vars(observe(features, arrived, loss, built.step, device)).values()
     sync = built.accumulators
     position = (sync.round, sync.seen, *sync.position) if sync else (None,) * 4
     return WorkerGraph(
-        built.objective.loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
-        built.expected, built.objective.weight, missing, *measured, *position, *saving,
+        loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
+        built.expected, built.objective.weight, missing, *measured, *moments, *position, *saving,
     )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Where the seconds of a step go: pure arithmetic on moments, and what mini-batches go by."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.journal import metrics
+from transient_magics.protocol.step_parts import EXPOSED, StepParts, step_parts
+from transient_magics.runtime.parameter_server.chief.batches import Batches
+from transient_magics.runtime.parameter_server.chief.members import Member
+from transient_magics.runtime.parameter_server.server_load import Load, Shares
+from transient_magics.runtime.training.batching import Rule
+from transient_magics.runtime.worker.split import parts, whole
+
+MOMENT = st.floats(0, 20)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ((1, 2, 3, 5), {"input": 1, "pull": 1, "compute": 3, "push": 5, "hidden_pull": 1, "hidden_push": 2, "own": 2}),
+        ((2, 1, 3, 5), {"input": 2, "compute": 3, "push": 5, "hidden_pull": 1, "hidden_push": 2, "own": 2}),
+        ((0, 9, 8, 9.5), {"pull": 9, "compute": 0.5, "push": 0.5, "hidden_push": 0.5, "own": 0.5}),
+    ],
+)
+def test_each_part_begins_where_the_one_before_it_ended(seen: tuple[float, ...], expected: dict[str, float]):
+    found = parts(100.0, [100.0 + moment for moment in seen], 110.0)
+    assert {name: seconds for name, seconds in found._asdict().items() if seconds} == pytest.approx(expected)
+
+
+@given(st.lists(MOMENT, min_size=4, max_size=4), MOMENT, MOMENT, MOMENT, MOMENT, st.sampled_from([0.0, 30.0]))
+def test_exposed_parts_add_up_to_the_step_whatever_was_seen(
+    seen: list[float], ended: float, taking: float, barrier: float, between: float, pace: float
+):
+    made = parts(0.0, seen, ended)
+    assert made.step == pytest.approx(ended)
+    seconds = max(ended + taking, pace) + barrier + between
+    every = whole(made, seconds, taking, barrier, between, pace)
+    assert every.step == pytest.approx(seconds)
+    assert min(every) >= 0
+    assert (every.barrier, every.rest) == pytest.approx((barrier, between))
+    if pace:
+        assert every.own >= pace, "an emulated accelerator is as fast as it is said to be"
+        assert every.input + every.pull + every.push <= max(0.0, ended + taking - pace) + 1e-9, "what it waited beyond"
+
+
+def test_a_step_in_which_the_clock_was_set_is_not_split():
+    assert whole(parts(100.0, [101.0] * 4, 3700.0), 2.0, 0.0, 0.0, 0.0) == StepParts(rest=2.0)
+
+
+def test_foreign_parts_are_counted_only_where_they_can_be(tmp_path):
+    good = StepParts(0.1, 0.2, 0.3, 0.4, hidden_pull=0.1, own=0.2)
+    assert step_parts([*good.told, 7.0]) == good, "of a newer worker, which tells more"
+    for bad in (
+        None,
+        {},
+        "split",
+        [1.0],
+        [*good[:-1], -1.0],
+        [*good[:-1], True],
+        [*good[:-1], 1e300],
+        [*good[:-1], "1"],
+    ):
+        assert step_parts(bad) is None
+        assert metrics.split({"split": bad}) == {}
+    assert set(metrics.split({"split": good.told})) == {*(f"split_{name}" for name in (*EXPOSED, "own")),
+                                                        "hidden_pull", "hidden_push"}  # fmt: skip
+    row = {"time": 10**18, "worker": "w", "steps": 1, "split": good.told, "server_share": 0.5}
+    (minute,) = metrics.thin([row, {**row, "split": [1]}, {**row, "server_share": 1.0}], 2 * 10**18)
+    assert step_parts(minute["split"]) == pytest.approx(good.plus(good))
+    assert minute["server_share"] == pytest.approx(2 / 3)
+
+
+def test_the_share_of_the_busiest_parameter_server_is_told_of_about_a_second():
+    shares = Shares()
+    shares.heard("ps-0", Load(5.0, 100.0, 2))
+    assert shares.largest is None
+    for name, taken in (("ps-0", 0.5), ("ps-1", 1.5)):
+        for clock in (0.0, 0.5, 1.0):
+            shares.heard(name, Load(5.0 + taken * clock, 100.0 + clock, 2))
+    assert shares.largest == pytest.approx(0.75)
+    shares.heard("ps-1", Load(0.1, 3.0, 2))  # another process
+    assert shares.largest == pytest.approx(0.25)
+
+
+def sizes(slow_link: float, slow_gpu: float = 1.0) -> list[int]:
+    """The mini-batches of two workers, the second behind a slower link or with a slower GPU, after a minute."""
+    batches = Batches("run-1", "dynamic", 2, Rule())
+    members = [Member(f"worker-{number}", number, number, 0.0, active=True) for number in range(2)]
+    batches.prepared(32, members)
+    for second in range(60):
+        for member in members:
+            second_one = bool(member.number)
+            size = batches._controller.sizes[member.number]  # type: ignore[union-attr]
+            own = 0.01 * size * (slow_gpu if second_one else 1.0)
+            pull = slow_link if second_one else 0.01
+            told = StepParts(pull=pull, compute=1.5 * own, own=own)
+            line = {"steps": 10, "batch_size": size, "compute_seconds": 10 * told.step,
+                    "split": [10 * part for part in told]}  # fmt: skip
+            batches.measured(member, line, members, float(second))
+    return list(batches._controller.sizes.values())  # type: ignore[union-attr]
+
+
+def test_a_slow_link_takes_no_examples_from_a_worker_and_a_slow_gpu_does():
+    assert sizes(slow_link=2.0) == [32, 32]
+    fast, slow = sizes(slow_link=0.01, slow_gpu=2.0)
+    assert fast + slow == 64
+    assert slow < 0.6 * fast

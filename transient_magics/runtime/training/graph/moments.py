@@ -1,0 +1,100 @@
+"""Moments of a step, seen by its worker: when its mini-batch was there, its variables, its loss, its gradients.
+
+Each is the time at which an operation ran that is behind the event by control edges. No other operation waits for any
+of them, so what overlaps (pulling and computing, computing and pushing) overlaps as without them, and what nobody
+fetches is no part of a step at all. Each is taken on the worker's CPU, of a value that has reached the worker: an edge
+from an operation of a parameter server would tell when that had begun to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ...tf.graph_mode import has_gpu, tensorflow
+
+_PS, _UPDATES = "/job:ps", ("ResourceGather", "ResourceGatherNd")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Scalars of float64, seconds since 1970 by the worker's clock."""
+
+    fed: Any
+    pulled: Any
+    forward: Any
+    backward: Any
+
+
+def observe(features: Any, arrived: Collection[Any], loss: Any, step: Any, device: str) -> Moments:
+    """Add the moments of `step` to its finished graph, for the worker at `device`.
+
+    `arrived`: the variables' values as the worker has them; only those that the step needs are waited for. `loss` is in
+    the memory of the CPU.
+    """
+    tf = tensorflow()
+
+    needed = _needed([step, loss.op])
+    pulled = [value for value in arrived if any(reader in needed for reader in value.consumers())]
+    cpu = f"{device}/cpu:0"
+    sent = _on_cpu(tf, _sent(needed, device), cpu) if has_gpu() else [tensor for tensor, _ in _sent(needed, device)]
+    batch = next(iter(features.values()))
+
+    def behind(name: str, values: Iterable[Any]) -> Any:
+        with tf.control_dependencies(None), tf.device(None), tf.device(cpu), tf.control_dependencies(list(values)):
+            return tf.timestamp(name=f"transient_{name}")
+
+    with tf.device(cpu):
+        held = tf.identity(batch)  # features that were put in place of a placeholder take data edges along only
+    return Moments(behind("fed", [held]), behind("pulled", pulled), behind("forward", [loss]), behind("backward", sent))
+
+
+def _needed(ends: Iterable[Any]) -> set[Any]:
+    """The operations that these need, themselves among them."""
+    waiting = list(ends)
+    found = set(waiting)
+    while waiting:
+        operation = waiting.pop()
+        for before in (*(given.op for given in operation.inputs), *operation.control_inputs):
+            if before not in found:
+                found.add(before)
+                waiting.append(before)
+    return found
+
+
+def _sent(needed: Collection[Any], device: str) -> list[tuple[Any, list[tuple[Any, int]]]]:
+    """The tensors that the step sends from the worker to parameter servers, and who takes each as which input."""
+    taken: dict[Any, list[tuple[Any, int]]] = {}
+    for operation in needed:
+        if operation.type in _UPDATES or not _place(operation).startswith(_PS):
+            continue
+        for index, given in enumerate(operation.inputs):
+            if given.dtype.is_floating and given.op.device.startswith(device) and _outside(given.op):
+                taken.setdefault(given.ref(), []).append((operation, index))
+    return [(reference.deref(), takers) for reference, takers in taken.items()]
+
+
+def _on_cpu(tf: Any, sent: Iterable[tuple[Any, list[tuple[Any, int]]]], cpu: str) -> list[Any]:
+    """The same tensors in the memory of the CPU, from where they are sent: only there it is seen when a GPU is done."""
+    here = []
+    for tensor, takers in sent:
+        with tf.control_dependencies(None), tf.device(None), tf.device(cpu):
+            held = tf.identity(tensor)
+        for operation, index in takers:
+            operation._update_input(index, held)  # the only way to move an edge of a built graph
+        here.append(held)
+    return here
+
+
+def _place(operation: Any) -> str:
+    """Its device; one that has none is placed beside its variable."""
+    if operation.device:
+        return operation.device
+    resource = tensorflow().resource
+    return next((given.op.device for given in operation.inputs if given.dtype == resource), "")
+
+
+def _outside(operation: Any) -> bool:
+    """No part of a branch that may not be taken, or of a loop."""
+    return operation._get_control_flow_context() is None
