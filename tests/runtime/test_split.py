@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runtime import programs
+from tests.runtime.machine_room import free_ports
+from tests.runtime.test_training import DECLARATION
 from transient_magics.journal import metrics
 from transient_magics.protocol.step_parts import EXPOSED, StepParts, step_parts
 from transient_magics.runtime.parameter_server.chief.batches import Batches
@@ -108,3 +114,90 @@ def test_a_slow_link_takes_no_examples_from_a_worker_and_a_slow_gpu_does():
     fast, slow = sizes(slow_link=0.01, slow_gpu=2.0)
     assert fast + slow == 64
     assert slow < 0.6 * fast
+
+
+CELL = """
+import time
+import numpy, tensorflow.compat.v1 as tf
+
+STALL = {stall!r}
+
+def stalled(tensor, part):
+    if part != STALL:
+        return tensor
+    slept = tf.py_func(lambda: (time.sleep(0.3), numpy.float32(0))[1], [], tf.float32)
+    with tf.control_dependencies([slept]):
+        return tf.identity(tensor)
+
+class Optimizer(tf.train.AdamOptimizer):
+    def apply_gradients(self, pairs, *given, **named):
+        pairs = list(pairs)
+        with tf.device(pairs[0][1].device):
+            gradient = stalled(pairs[0][0], "push")
+        return super().apply_gradients([(gradient, pairs[0][1]), *pairs[1:]], *given, **named)
+
+def input_fn(mode):
+    return numpy.ones([8, 300], "float32"), numpy.zeros([8, 1], "float32")
+
+def model_fn(features, labels, mode):
+    hidden = tf.nn.relu(stalled(features @ tf.get_variable("weights", [300, 300]), "compute"))
+    loss = tf.reduce_mean(tf.square(hidden @ tf.get_variable("last", [300, 1]) - labels))
+    return {{"loss": loss, "optimizer": Optimizer, "learning_rate": 0.1}}
+"""
+STEPS = """
+import json, sys, time
+from pathlib import Path
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.tf import placement
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.graph.worker import build
+from transient_magics.runtime.worker.split import moments, parts
+
+folder = RunFolder(Path(sys.argv[1]))
+spec, tf = folder.spec(), tensorflow()
+trainable = define(folder, spec, str(folder.data))
+servers, worker = ["127.0.0.1:" + port for port in sys.argv[2:4]], "127.0.0.1:" + sys.argv[4]
+served = [tf.train.Server({"ps": servers}, job_name="ps", task_index=index) for index in range(2)]
+own = tf.train.Server({"boot": [worker]}, job_name="boot", task_index=0)
+device = placement.worker_device(3)
+with tf.Graph().as_default() as graph:
+    trainable.prepare()
+    features = trainable.placeholders()
+    if sys.argv[5] == "input":
+        with tf.device(device + "/cpu:0"):
+            slept = tf.py_func(lambda: (time.sleep(0.3), 0)[1], [], tf.int64)
+            with tf.control_dependencies([slept]):
+                taken = {name: tf.ones([8, *each.shape.as_list()[1:]]) for name, each in features.items()}
+            features = taken
+    built = build(trainable, features, spec, device, 2)
+    start = tf.global_variables_initializer()
+feeds = {} if sys.argv[5] == "input" else {
+    each: [[1.0] * each.shape.as_list()[1]] * 8 for each in features.values()
+}
+config = placement.worker_config(servers, 3, worker, 1)
+with tf.Session(own.target, graph=graph, config=config) as session:
+    session.run(start)
+    found = []
+    for _ in range(4):
+        began = time.time()
+        _, seen, _ = session.run([built.loss, moments(built), built.step], feeds)
+        found.append(parts(began, seen, time.time()))
+shortest = min(found, key=lambda each: each.step)
+print(json.dumps(shortest._asdict()))
+"""
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(("stall", "wire"), [("input", "fp32"), ("compute", "bf16"), ("push", "fp32")])
+def test_a_stall_is_found_in_its_part_of_a_step_and_what_overlaps_stays_hidden(tmp_path: Path, stall: str, wire: str):
+    declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "wire": wire}
+    (tmp_path / "run.json").write_text(json.dumps(declared))
+    (tmp_path / "cell.py").write_text(CELL.format(stall=stall))
+    found = json.loads(programs.run(STEPS, tmp_path, *free_ports(3), stall, own=True).splitlines()[-1])
+    exposed = {part: found[part] for part in EXPOSED}
+    assert max(exposed, key=exposed.__getitem__) == stall
+    assert exposed[stall] == pytest.approx(0.3, abs=0.15)
+    assert 0 < found["pull"] + found["hidden_pull"] < 0.2
+    if stall == "input":
+        assert found["pull"] < 0.01 < 0.3 - found["hidden_pull"], "the variables came while examples were waited for"
