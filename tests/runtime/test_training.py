@@ -23,6 +23,7 @@ import pytest
 
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from transient_magics import client
+from transient_magics.protocol.step_parts import step_parts
 
 pytestmark = pytest.mark.training
 
@@ -330,6 +331,11 @@ def test_progress_is_sparse_and_metrics_are_per_second(story: Story):
         "server_share",
     }
     assert 0 < line["gap_seconds"] < 60
+    for each in story.metrics():
+        parts = step_parts(each["split"])
+        assert parts is not None
+        assert parts.step == pytest.approx(each["compute_seconds"] + each["wait_seconds"], abs=0.002)
+    assert 0 <= line["server_share"] <= 1.2
     assert line["batch_size"] == 32
     assert line["samples"] == 32 * line["steps"]
 
