@@ -35,6 +35,7 @@ COLUMNS = [
     "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
     "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.SPLIT, "server_share", *GRADIENTS,
 ]  # fmt: skip
+SPLIT = [0.1, 0.05, 0.2, 0.05, 0.0, 0.6, 0.05, 0.1, 0.1]
 MEASURED = dict(zip(GRADIENTS, (5.0, 1.0, 128.0), strict=True))
 READER = """
 import json, sys
@@ -55,7 +56,7 @@ def row(worker: str, second: float, step: int, **values: Any) -> dict[str, Any]:
     return {
         "time": START + int(second * 1e9), "worker": worker, "step": step, "steps": 5, "samples": 160, "loss": 1 / step,
         "batch_size": 32, "compute_seconds": 0.4, "wait_seconds": 0.6, "gap_seconds": 0.3, "staleness": 1.5,
-        "learning_rate_divisor": 1.414214, "split": [0.1, 0.05, 0.2, 0.05, 0.0, 0.6, 0.05, 0.1, 0.1], **values,
+        "learning_rate_divisor": 1.414214, "split": SPLIT, **values,
     }  # fmt: skip
 
 
@@ -205,6 +206,7 @@ def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: c
     assert second == {
         "steps_per_second": 2.0, "samples_per_second": 64.0, "compute_seconds_per_step": 0.25, "staleness": 1.5,
         "wait_seconds_per_step": 0.05, "batch_size": 32.0, "learning_rate_divisor": 1.0,
+        **{f"{part}_per_step": pytest.approx(seconds / 4) for part, seconds in zip(metrics.SPLIT, SPLIT, strict=True)},
     }  # fmt: skip
     assert ("worker-1", 11.5, 10, "staleness", 1.5) in found
     assert ("evaluation", 17, 90, "accuracy", 0.75) in found

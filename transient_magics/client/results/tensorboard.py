@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FILE = "events.out.tfevents.{:010d}.transient-magics"
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
-_CURVES = ("loss", "batch_size", "staleness", "learning_rate_divisor", *metrics.GRADIENTS)
+_CURVES = ("loss", "batch_size", "staleness", "learning_rate_divisor", metrics.SERVER_SHARE, *metrics.GRADIENTS)
 
 Records = dict[str, list[bytes]]
 
@@ -98,6 +98,7 @@ def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
     if steps := row.get("steps"):
         samples, computing, waiting = (row.get(name) or 0.0 for name in ("samples", "compute_seconds", "wait_seconds"))
         curves |= {"compute_seconds_per_step": computing / steps, "wait_seconds_per_step": waiting / steps}
+        curves |= {f"{part}_per_step": seconds / steps for part, seconds in metrics.split(row).items()}
         curves["samples_per_second"] = None if speed is None else speed * samples / steps
     return curves
 
