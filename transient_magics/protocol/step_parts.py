@@ -7,7 +7,7 @@ part is hidden: without it the step would have been no shorter.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 EXPOSED = ("input", "pull", "compute", "push", "barrier", "rest")
 _LONGEST = 1e9
@@ -53,9 +53,8 @@ def step_parts(told: Any) -> StepParts | None:
 
     A newer worker may tell more, behind these.
     """
-    if not isinstance(told, list) or len(told) < len(StepParts._fields):
+    if not isinstance(told, list):
         return None
-    seconds = told[: len(StepParts._fields)]
-    if not all(type(each) in (int, float) and math.isfinite(each) and 0 <= each < _LONGEST for each in seconds):
-        return None
-    return StepParts(*map(float, seconds))
+    seconds: list[Any] = list(cast("list[Any]", told))[: len(StepParts._fields)]
+    sound = all(type(each) in (int, float) and math.isfinite(each) and 0 <= each < _LONGEST for each in seconds)
+    return StepParts(*map(float, seconds)) if sound and len(seconds) == len(StepParts._fields) else None
