@@ -156,14 +156,14 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
 
 def write(
     folder: Path,
-    name: str,
+    record: str,
     declaration: Mapping[str, Any],
     source: str,
     include: tuple[str, ...],
     packages: Mapping[str, Path],
     earlier: Run | None = None,
 ) -> None:
-    """Write the folder of a run, whole or not at all; its declaration into the file called `name`.
+    """Write the folder of a run, whole or not at all; its declaration into the file called `record`.
 
     With the checkpoints of `earlier`, which it resumes. Raises ClusterError or CloudError.
     """
@@ -186,7 +186,7 @@ def write(
             shutil.copytree(earlier.directory / layout.CHECKPOINTS, fresh / layout.CHECKPOINTS)
         if earlier and earlier.state.shipped and not declaration.get("resume_store") and (place := earlier.place):
             fetch(*place, fresh, results=False)
-        handle = os.open(fresh / name, os.O_WRONLY | os.O_CREAT, 0o600)
+        handle = os.open(fresh / record, os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(handle, "w") as file:
             json.dump(declaration, file, indent=1)
         fresh.rename(folder)
