@@ -62,9 +62,11 @@ def whole(
         return parts._replace(rest=between + left)
     computed = max(parts.compute, min(pace, parts.step - barrier + left))
     waited = parts.input + parts.pull + parts.push
-    part = max(parts.step - barrier + left - computed, 0.0) / waited if waited else 0.0
+    longer = max(parts.step - barrier + left - computed, 0.0)
+    part = min(longer / waited, 1.0) if waited else 0.0
     exposed = {name: part * getattr(parts, name) for name in ("input", "pull", "push")}
     hidden = {
         f"hidden_{name}": getattr(parts, f"hidden_{name}") + (1 - part) * getattr(parts, name) for name in _TRAVEL
     }
-    return parts._replace(**exposed, **hidden, compute=computed, rest=between, own=max(pace, parts.compute))
+    rest = between + max(longer - waited, 0.0)
+    return parts._replace(**exposed, **hidden, compute=computed, rest=rest, own=max(pace, parts.compute))
