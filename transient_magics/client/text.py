@@ -181,15 +181,10 @@ def params_words(params: Mapping[str, Value]) -> str:
     return ", ".join(f"{name} {value_words(value)}" for name, value in params.items())
 
 
-def trials_wanted(study: StudyState) -> int:
-    """How many trials a study is to have: of a grid no more than it has points."""
-    return min(study.wanted, study.spec.points) if study.spec.sampler == "grid" else study.wanted
-
-
 def study_words(study: StudyState, *, deleted: bool = False) -> str:
     """`12 of 40 trials, 4 training`, and why it ended early; `deleted`: its cluster is."""
     told, running = sum(trial.told for trial in study.trials.values()), len(study.running)
-    said = f"{told} of {count(trials_wanted(study), 'trial')}"
+    said = f"{told} of {count(study.wanted, 'trial')}"
     if deleted and not study.over:
         return f"{said}, ended with its cluster"
     if running:
@@ -198,7 +193,7 @@ def study_words(study: StudyState, *, deleted: bool = False) -> str:
         said += ", waits for its first trial"
     if study.reason:
         return f"{said}, ended: {study.reason}"
-    return f"{said}, stopped" if study.over and told < trials_wanted(study) else said
+    return f"{said}, stopped" if study.over and told < study.wanted else said
 
 
 def best_words(study: StudyState) -> str:
@@ -324,7 +319,7 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     working = [f"{run.name} {run.step:,}/{run.train_steps:,}"] if run else []
     for study in foreground.studies(state):
         working.append(
-            f"{study.name} {sum(trial.told for trial in study.trials.values())}/{trials_wanted(study)} trials"
+            f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials"
         )
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {

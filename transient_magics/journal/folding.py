@@ -454,7 +454,7 @@ def _with_study(state: ClusterState, name: str, /, **changes: object) -> Cluster
 @_rule(e.StudyDeclared)
 def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
     spec = StudySpec.from_dict({**event.spec, "name": event.study})
-    study = StudyState(event.study, spec, spec.trials, declared_at=event.at)
+    study = StudyState(event.study, spec, spec.bounded(spec.trials), declared_at=event.at)
     return _changed(state, studies={**state.studies, event.study: study})
 
 
@@ -479,7 +479,8 @@ def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
 @_rule(e.StudyExtended)
 def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
     study = state.studies[event.study]
-    return _with_study(state, event.study, wanted=study.wanted + event.trials, ended_at=0.0, reason="")
+    wanted = study.spec.bounded(study.wanted + event.trials)
+    return _with_study(state, event.study, wanted=wanted, ended_at=0.0, reason="")
 
 
 @_rule(e.StudyEnded)

@@ -133,6 +133,10 @@ class StudySpec:
         """How many different points there are; 0: more than can be counted."""
         return count_points(self.space)
 
+    def bounded(self, trials: int) -> int:
+        """So many trials, but of a grid no more than it has points."""
+        return min(trials, self.points) if self.sampler == "grid" else trials
+
     def run_name(self, trial: Count, repeat: Count = 0) -> str:
         """What the run of a trial is called, of several its `repeat`-th."""
         return f"{self.name}-{trial}-{repeat}" if self.repeat > 1 else f"{self.name}-{trial}"

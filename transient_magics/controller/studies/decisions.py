@@ -74,11 +74,6 @@ def decide(
     return [*_stops(study, state), *_declarations(study, state), *_next(study, state, places, now)]
 
 
-def wanted(study: StudyState) -> int:
-    """How many trials the study is to have."""
-    return min(study.wanted, study.spec.points) if study.spec.sampler == "grid" else study.wanted
-
-
 def _outcome(
     study: StudyState, trial: TrialState, state: ClusterState, now: float, pruned: Collection[int]
 ) -> Tell | None:
@@ -173,7 +168,7 @@ def _next(study: StudyState, state: ClusterState, places: int, now: float) -> li
         return []
     if reason := _reason_to_end(study, state, now):
         return [End(reason)]
-    if len(study.trials) >= wanted(study):
+    if len(study.trials) >= study.wanted:
         return [] if study.running else [End()]
     if any(name not in state.runs for trial in study.running for name in trial.runs):
         return []

@@ -46,7 +46,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "words": text.study_words(study, deleted=state.over),
         "about": _about(study),
         "told": sum(trial.told for trial in study.trials.values()),
-        "wanted": text.trials_wanted(study),
+        "wanted": study.wanted,
         "metric": study.spec.goal.metric,
         "direction": study.spec.goal.direction,
         "curves_of": "loss of training" if by_loss else study.spec.goal.metric,
@@ -111,7 +111,7 @@ def _phase(study: StudyState, *, over: bool) -> str:
     told = sum(trial.told for trial in study.trials.values())
     if not over:
         return "running" if study.trials else "declared"
-    return "finished" if told >= text.trials_wanted(study) else "stopped"
+    return "finished" if told >= study.wanted else "stopped"
 
 
 def _about(study: StudyState) -> str:
