@@ -196,8 +196,6 @@ def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None
         said = f"90 % intervals that are a guess ({why}), counted from the request."
         assert said in str(planned(spec))
         assert said in panels.plan_html(planned(spec))
-        low, high = planned(spec).interval()
-        assert high - low > 0.3 * (planned(spec).hours - 0.1), "less some minutes in which VMs start"
     unseen = planned(gpus=("k80",), zone=("us-central1-a",))
     for shown in (str(unseen), panels.search_html(unseen)):
         assert "90 % intervals that are a guess (these runs do not tell what other numbers of workers need)" in shown

@@ -13,6 +13,7 @@ from tests.panels import stories
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, fold, replay
+from transient_magics.journal.clock import Clock
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _startup, forecast
@@ -244,6 +245,18 @@ def test_a_gpu_that_has_not_trained_yet_is_a_guess(kind: str, project: str, seco
     low, high = found.interval()
     usual = calm.interval()
     assert (high - low) / found.seconds >= wide * (usual[1] - usual[0]) / calm.seconds
+
+
+@pytest.mark.parametrize("rate", [1.0, 60.0])
+def test_data_between_zones_is_paid_by_the_second_of_work_however_fast_the_clock(rate: float) -> None:
+    history, rows = story(revoked=False)
+    now, seen = BEGAN + 240, record(history, rows, "run-1", {})
+    state = replay(history)
+    state = replace(state, clock=Clock(((BEGAN, BEGAN, rate),)))
+    without = replace(bill(state, now), total=0.0)
+    moved = replace(without, transfer_hourly=36.0, hourly=without.hourly + 36.0)
+    free, paid = (forecast(state, each, now, state.runs["run-1"], seen, immortal) for each in (without, moved))
+    assert paid.dollars - free.dollars == pytest.approx(36.0 * paid.seconds / 3600, rel=0.02)
 
 
 def test_what_is_on_its_way_is_reckoned_with() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.catalog.published import published
 from transient_magics.cli.options import WORKLOADS
 from transient_magics.client import plan
 from transient_magics.errors import PlanError
-from transient_magics.planner.plan import Plan
+from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.speeds.families import families, leave_one_out, line
 from transient_magics.planner.speeds.fitting import Cell, fit
 from transient_magics.planner.speeds.workloads import PUBLISHED
@@ -144,6 +145,16 @@ def test_traffic_between_zones_is_in_the_bill() -> None:
     distant = planned("v100@us-west1-a+v100@us-east1-b")
     assert distant.hours > 1.3 * near.hours
     assert distant.dollars > 2 * near.dollars
+
+
+def test_how_far_off_the_steps_are_is_in_hours_and_dollars() -> None:
+    exact = replace(PUBLISHED["icac19/resnet-32"], speed_error=0.0, limit_error=0.0)
+    choice = planned("k80x4").choice
+    for unsure, width in ((exact, 0.0), (replace(exact, steps_error=0.2), 2 * 1.645 * 0.2)):
+        found = make_plan(choice, unsure, 64_000)
+        for what, mean in (("hours", found.hours), ("dollars", found.dollars)):
+            low, high = found.interval(what)
+            assert (high - low) / mean == pytest.approx(width, abs=0.05)
 
 
 def test_preemptible_vms_end_after_a_day() -> None:
