@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -41,7 +41,7 @@ def written(step: int, **more: Any) -> events.Emit:
     return told(vm_events.TrainCheckpoint, step=step, path=name, seconds=0.1, bytes=10, **more)
 
 
-TO_WORKER = kinds(chief_messages.ToWorker)
+TO_WORKER = kinds(*get_args(chief_messages.ToWorker))
 
 
 def tell(connection: int, do: str, **more: Any) -> events.Tell:

@@ -45,7 +45,8 @@ def test_exposed_parts_add_up_to_the_step_whatever_was_seen(
     seconds = max(ended + taking + unseen, pace) + barrier + between
     every = whole(made, seconds, taking, barrier, between, pace)
     assert every.step == pytest.approx(seconds)
-    assert min(every) >= -1e-9 and step_parts(every.told) is not None, "whoever reads the line takes it"
+    assert min(every) >= -1e-9
+    assert step_parts(every.told) is not None, "whoever reads the line takes it"
     assert every.barrier == pytest.approx(barrier)
     assert between - 1e-9 <= every.rest <= between + unseen + 1e-9
     if pace:

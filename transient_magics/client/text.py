@@ -318,9 +318,7 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     spec, run = state.spec, foreground.run(state)
     working = [f"{run.name} {run.step:,}/{run.train_steps:,}"] if run else []
     for study in foreground.studies(state):
-        working.append(
-            f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials"
-        )
+        working.append(f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials")
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

@@ -52,6 +52,7 @@ def _select(
     chosen = [pair for pair in items if wanted(pair[1])]
     order = query.get("orderBy", "")
     if order == "creationTimestamp desc":
+        chosen.reverse()  # of one millisecond's, too, the latest is the first
         chosen.sort(key=lambda pair: pair[1].get("creationTimestamp", pair[1].get("insertTime", "")), reverse=True)
     elif order in ("", "name", "name asc"):
         chosen.sort(key=lambda pair: (pair[0], pair[1]["name"]))
