@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from .ensure_chromium import find
 
@@ -32,6 +33,21 @@ BROWSER_OPTIONS = [
 PATIENCE = 60_000  # milliseconds, far more than a page takes: a machine with two busy cores is no failure
 expect.set_options(timeout=PATIENCE)
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+
+
+_ATTEMPTS = 3
+_IS_READY = """() => {
+    const book = [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].find(
+        each => each.context?.sessionContext?.session?.kernel?.status == 'idle');
+    if (book && jupyterapp.shell.currentWidget !== book) jupyterapp.shell.activateById(book.id);
+    return book !== undefined && jupyterapp.shell.currentWidget === book;
+}"""
+_SEEN = """() => JSON.stringify({
+    widgets: [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].map(each => [each.id,
+        each.context?.sessionContext?.kernelDisplayStatus, each.context?.sessionContext?.session?.kernel?.status]),
+    current: globalThis.jupyterapp?.shell.currentWidget?.id,
+    dialog: document.querySelector('.jp-Dialog')?.textContent,
+})"""
 
 
 class Lab:
@@ -75,16 +91,18 @@ class Lab:
             f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
             wait_until="commit",
         )
-        page.wait_for_selector(".jp-Notebook .jp-Cell")
-        # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything. On a busy machine
-        # a kernel takes its time, and another widget may be the current one until the notebook is made it.
-        page.wait_for_function(
-            "() => { const book = [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].find("
-            "each => each.context?.sessionContext?.session?.kernel?.status == 'idle');"
-            " if (book) jupyterapp.shell.activateById(book.id);"
-            " return book !== undefined && jupyterapp.shell.currentWidget === book; }",
-            timeout=3 * PATIENCE,
-        )
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                page.wait_for_selector(".jp-Notebook .jp-Cell")
+                # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything. On a busy
+                # machine another widget may be the current one until the notebook is made it.
+                page.wait_for_function(_IS_READY)
+                break
+            except PlaywrightTimeout as error:
+                error.add_note(f"{name}: {page.evaluate(_SEEN)}")
+                if not left:
+                    raise
+                page.reload(wait_until="commit")  # a kernel whose ports somebody else took meanwhile never comes up
         self.command(page, "application:toggle-left-area")
         return page
 
