@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal import ClusterState, Event, KeptState, bill, cost_between, decode, encode, events, replay
+from transient_magics.journal import (
+    ClusterState,
+    Event,
+    KeptState,
+    RunState,
+    bill,
+    cost_between,
+    decode,
+    encode,
+    events,
+    replay,
+)
+from transient_magics.protocol.objective import Objective
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
@@ -328,3 +341,22 @@ def test_a_run_is_known_to_have_had_a_worker_from_its_lease_to_its_end() -> None
     state = replay(numbered(list(leased)))
     assert state.tenures == {"a": ((1, 1.0, 3.0), (0, 1.0, 6.0))}
     assert (state.leases, state.leased_at) == ({1: "b"}, {1: 3.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "goal", "expected"),
+    [
+        ({}, "max accuracy", 0.7),
+        ({"keep_best": "accuracy"}, "max accuracy", 0.9),
+        ({"stop_when": "loss no better in 2 evaluations"}, "min loss", 0.2),
+        ({"keep_best": "accuracy"}, "max bleu", None),
+    ],
+)
+def test_a_run_comes_to_its_best_evaluation_where_that_is_kept_and_else_to_its_latest(
+    options: dict[str, str], goal: str, expected: float | None
+) -> None:
+    measured = [{"accuracy": 0.5, "loss": 0.4}, {"accuracy": 0.9, "loss": 0.2}, {"accuracy": math.nan, "loss": 0.9},
+                {"accuracy": 0.7, "loss": 0.3}]  # fmt: skip
+    evaluations = tuple((float(at), 10 * at, found) for at, found in enumerate(measured))
+    run = RunState("r", RunSpec("r", 100, **options), metrics=measured[-1], evaluations=evaluations)
+    assert run.comes_to(Objective.parse(goal)) == expected

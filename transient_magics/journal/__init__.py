@@ -8,7 +8,7 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a jour
 
 from . import events, metrics
 from .clock import Clock
-from .cost import Bill, at_the_end, bill, cost_between, run_costs
+from .cost import Bill, at_the_end, bill, cost_between, run_costs, study_cost
 from .events import Event, decode, encode
 from .folding import fold, replay
 from .follow import decode_lines, follow, read
@@ -50,5 +50,6 @@ __all__ = [
     "read",
     "replay",
     "run_costs",
+    "study_cost",
     "unknown_run",
 ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ..spec import WORKER, ClusterSpec, price_kind
 from .state import ClusterState, VmState
+from .studies import StudyState
 
 _GIB = 2**30
 _LEAST_SECONDS = 60.0
@@ -118,6 +119,12 @@ def run_costs(state: ClusterState, now: float) -> dict[str, float]:
             own[run] = own.get(run, 0.0) + whole.by_vm[vm.name] * seconds / among
     left, together = whole.total - sum(own.values()), sum(had.values())
     return {run: own[run] + left * seconds / together for run, seconds in had.items()}
+
+
+def study_cost(state: ClusterState, study: StudyState, now: float) -> float:
+    """What the runs of all trials of a study have cost until `now`, in US dollars."""
+    costs = run_costs(state, now)
+    return sum(costs.get(run, 0.0) for trial in study.trials.values() for run in trial.runs)
 
 
 def _tenures(state: ClusterState, now: float) -> dict[int, list[tuple[str, float, float]]]:

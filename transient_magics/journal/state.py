@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from ..protocol.objective import Objective
 from ..protocol.run import RunSpec
 from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
@@ -138,6 +140,17 @@ class RunState:
     def over(self) -> bool:
         """Finished or failed."""
         return self.phase in ("finished", "failed")
+
+    def comes_to(self, goal: Objective) -> float | None:
+        """Its value by `goal` so far: of its best evaluation where that is kept or ends it, else of its latest one.
+
+        None where it was not measured, NaN where the latest one is no number.
+        """
+        values = [found[goal.metric] for _, _, found in self.evaluations if goal.metric in found]
+        known = [value for value in values if math.isfinite(value)]
+        if known and self.spec.objective is not None:
+            return max(known) if goal.direction == "max" else min(known)
+        return self.metrics.get(goal.metric)
 
 
 def unknown_run(name: str, **known: object) -> RunState:

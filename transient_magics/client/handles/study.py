@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, StudyState, TrialState, now, run_costs
+from ...journal import ClusterState, StudyState, TrialState, now, run_costs, study_cost
 from ...protocol import layout
 from ...protocol.cluster_commands import ExtendStudy, StopStudy
 from ...protocol.run import Value
@@ -138,9 +138,7 @@ class Study:
     def cost(self) -> float:
         """What its trials have cost so far, in US dollars: their VMs' time, and their share of all else, as `trials`
         has it."""
-        state = self.cluster.state
-        costs = run_costs(state, now())
-        return sum(costs.get(run, 0.0) for trial in self.state.trials.values() for run in trial.runs)
+        return study_cost(self.cluster.state, self.state, now())
 
     def wait(self, timeout: float | None = None) -> Trial | None:
         """Block until the study is over; its best trial, or None where none was complete.

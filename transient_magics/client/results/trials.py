@@ -12,7 +12,6 @@ from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
 from ...protocol.objective import Objective
 from ...protocol.run import Value
 from .. import text
-from .comparison import evaluated
 
 if TYPE_CHECKING:
     import pandas
@@ -83,15 +82,7 @@ def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float
     """The value of a trial: what was told of it, else the mean of what its runs measured last."""
     if trial.told:
         return trial.value
-    return Spread.of(measured(run, study.spec.goal) for run in runs_of(state, trial)).mean
-
-
-def measured(run: RunState, goal: Objective) -> float | None:
-    """What a run comes to so far: its best evaluation where that is kept or ends it, else its latest one."""
-    values = [value for _, value in evaluated(run, goal)]
-    if values and run.spec.objective is not None:
-        return max(values) if goal.direction == "max" else min(values)
-    return values[-1] if values else None
+    return Spread.of(run.comes_to(study.spec.goal) for run in runs_of(state, trial)).mean
 
 
 def best_so_far(study: StudyState) -> list[tuple[int, float]]:
@@ -236,7 +227,7 @@ def configurations(state: ClusterState, study: StudyState, now: float) -> Config
 
 
 def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:
-    return trial.value if len(trial.runs) == 1 else measured(run, goal)
+    return trial.value if len(trial.runs) == 1 else run.comes_to(goal)
 
 
 def _left_out(study: StudyState) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
+from ...journal import ClusterState, RunState, StudyState, TrialState, study_cost
 from ...spec import WORKER, render_duration, render_money
 
 FIRST = 3
@@ -99,7 +99,7 @@ def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
     """A trial all of whose runs have ended well, if they were measured."""
     values: list[float] = []
     for run in runs:
-        value = _value(study, run)
+        value = run.comes_to(study.spec.goal)
         if value is None or not math.isfinite(value):
             metric = study.spec.goal.metric
             if run.unevaluated and not run.metrics:
@@ -111,16 +111,6 @@ def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
             return Tell(trial, "failed", reason=why.rstrip("."))
         values.append(value)
     return Tell(trial, "complete", math.fsum(values) / len(values))
-
-
-def _value(study: StudyState, run: RunState) -> float | None:
-    """What the run comes to: its best evaluation where that checkpoint is kept or ended it, else its last one."""
-    metric, goal = study.spec.goal.metric, study.spec.goal
-    if study.spec.run.objective is not None:
-        found = [each[metric] for _, _, each in run.evaluations if math.isfinite(each.get(metric, math.nan))]
-        if found:
-            return max(found) if goal.direction == "max" else min(found)
-    return run.metrics.get(metric)
 
 
 def _latest(study: StudyState, run: RunState) -> float | None:
@@ -184,14 +174,9 @@ def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:
     hours = state.clock.between(study.declared_at, now) / 3600
     if spec.max_hours is not None and hours >= spec.max_hours:
         return f"its limit of {render_duration(3600 * spec.max_hours)} has passed"
-    if spec.max_cost is not None and _cost(study, state, now) >= spec.max_cost:
+    if spec.max_cost is not None and study_cost(state, study, now) >= spec.max_cost:
         return f"its limit of {render_money(spec.max_cost)} is spent"
     told = [trial for trial in study.trials.values() if trial.told]
     if len(told) >= FIRST and all(trial.state == "failed" for trial in told):
         return f"its first {len(told)} trials failed: {told[-1].reason}"
     return ""
-
-
-def _cost(study: StudyState, state: ClusterState, now: float) -> float:
-    costs = run_costs(state, now)
-    return sum(costs.get(run, 0.0) for trial in study.trials.values() for run in trial.runs)
