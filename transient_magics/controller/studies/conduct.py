@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import ClusterError
+from ...files import write_atomically
 from ...journal import ClusterState, RunState, StudyState, events, now
 from ...protocol import checks, layout
 from ...protocol.names import is_name
@@ -171,9 +172,7 @@ class Studies:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(folder, fresh, ignore=shutil.ignore_patterns(layout.STUDY))
         fresh.chmod(0o700)
-        handle = os.open(fresh / layout.RUN, os.O_WRONLY | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump(spec.to_dict(), file, indent=1)
+        write_atomically(fresh / layout.RUN, json.dumps(spec.to_dict(), indent=1))
         fresh.rename(target)
 
     def _declared(self, name: str) -> StudySpec:
