@@ -155,6 +155,22 @@ export interface OfWorker {
   staleness?: Figure[];
 }
 
+/** A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say it and its parts. */
+export interface Bar {
+  worker: string;
+  step: string;
+  parts: Figure[];
+  words: string;
+}
+
+/** Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers have no bar. */
+export interface Split {
+  names: string[];
+  words: string;
+  bars: Bar[];
+  more: number;
+}
+
 /** Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers could be. */
 export interface Columns {
   time: number[];
@@ -168,7 +184,7 @@ export interface Columns {
 /** What the charts of `run` are drawn from.
  *
  * `below`: the share of the expected speed below which the run is called slow (0: never); `width`: seconds of a row
- * (0: not told); `unnamed`: there are more workers than are told apart. */
+ * (0: not told); `unnamed`: there are more workers than are told apart; `split`: None before a step was split. */
 export interface Curves {
   time: number[];
   step: number[];
@@ -181,6 +197,7 @@ export interface Curves {
   width: number;
   unnamed: boolean;
   end: End | null;
+  split: Split | null;
   marks: Mark[];
 }
 
@@ -197,13 +214,15 @@ export interface Base {
   width: number;
   unnamed: boolean;
   end: End | null;
+  split: Split | null;
   marks: Mark[];
   number: number;
 }
 
 /** What came behind a base since: rows that take the place of those of the base of that number from row `keep` on.
  *
- * `expected` has all rows and not those alone; `marks` are there if they are others than the base's. */
+ * `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they are others than the
+ * base's. */
 export interface Tail {
   time: number[];
   step: number[];
@@ -215,6 +234,7 @@ export interface Tail {
   keep: number;
   unnamed: boolean;
   end: End | null;
+  split: Split | null;
   marks?: Mark[];
 }
 

@@ -3,6 +3,7 @@
 import { lineChart, sharedAxis } from "./chart.js";
 import { asTable, drawings, uptodate } from "./curves.js";
 import { logged } from "./lanes.js";
+import { splitSection } from "./split.js";
 import { ASKS, TONES, asking, choice, download, element, fact, keyed, onTheme, setAttribute, setText } from "./page.js";
 
 const LOG_SECONDS = 5;
@@ -82,6 +83,7 @@ export function trainingSection(send, focus) {
   const looks = { byStep: false, smoothing: 0, log: false };
   const legend = element("span", { class: "transient-foot transient-legend" });
   const grid = element("div", { class: "transient-charts" }, ...Object.values(charts));
+  const split = splitSection(focus);
   const logs = logSection(send);
   const look = (name, value) => { looks[name] = value; axis.byStep = looks.byStep; if (name === "byStep") axis.zoom = null; redraw(); };
   const smoothing = element("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "Smoothing", oninput: () => look("smoothing", Number(smoothing.value)) });
@@ -108,10 +110,11 @@ export function trainingSection(send, focus) {
   const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
-    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, facts, ...(focus ? [tools] : []), grid, legend, ...(focus ? [logs] : []));
+    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, facts, ...(focus ? [tools] : []), grid, legend, split, ...(focus ? [logs] : []));
   node.actions = [save, evaluate, stop];
 
   function redraw() {
+    split.update(curves?.split);
     if (!curves) return;
     drawnAt = performance.now();
     stale = false;

@@ -49,6 +49,14 @@ def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path,
     expect(run.get_by_role("group", name="mini-batch")).to_be_visible()
     expect(run).to_contain_text("┆ a worker was revoked   ▲ checkpoint   ● evaluation")
     expect(cluster.get_by_role("button", name="Checkpoint now")).to_have_count(0)
+    bars = run.get_by_role("region", name="Where a step's time goes").get_by_role("img")
+    said = re.compile(r"^worker-\d+: \d+ ms a step: input .*, compute \d\d%")
+    expect(bars.first).to_have_attribute("aria-label", said)
+    inside, whole = bars.evaluate_all(
+        "bars => bars.map(bar => [[...bar.children].reduce((sum, part) => sum + part.offsetWidth, 0), bar.offsetWidth])"
+        ".reduce(([most, all], [parts, width]) => [Math.max(most, parts), width], [0, 0])"
+    )
+    assert inside == pytest.approx(whole, abs=6), "the slowest worker's parts fill its bar"
     page.screenshot(path=shots / "training.png")
 
     loss = run.get_by_role("group", name=re.compile("^loss"))

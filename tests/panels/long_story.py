@@ -110,12 +110,14 @@ class LongStory:
             for vm, slot, _, asked, revoked in self._lives:
                 if asked + BOOT_SECONDS <= moment and (not revoked or moment < revoked - 29):
                     batch = 24 + 4 * (slot % 5)
+                    parts = 0.02, 0.1 + 0.05 * (slot % 3), 0.5, 0.1, 0.1, 0.01, 0.0, 0.0, 0.3
                     steps = SPEED * every * (1 + 0.03 * self._random.gauss(0, 1))
                     row = {
                         "time": int((moment + 0.01 * slot) * 1e9), "worker": vm, "step": step, "steps": round(steps, 2),
                         "samples": round(steps * batch), "loss": round(abs(self.loss(step)), 5), "batch_size": batch,
                         "compute_seconds": round(0.9 * every, 3), "wait_seconds": round(0.1 * every, 3),
-                        "gap_seconds": 0.3, "staleness": round(self.workers - 1 + self._random.gauss(0, 0.6), 2),
+                        "split": [part * every for part in parts], "server_share": 0.4, "gap_seconds": 0.3,
+                        "staleness": round(self.workers - 1 + self._random.gauss(0, 0.6), 2),
                     }  # fmt: skip
                     yield json.dumps(row, separators=(",", ":")) + "\n"
             moment += every

@@ -15,6 +15,7 @@ import pytest
 from transient_magics.client import text
 from transient_magics.journal import ClusterState, RunSeries, bill, events, replay
 from transient_magics.panels import html, view
+from transient_magics.panels.snapshot import split
 from transient_magics.panels.snapshot.curves import curves
 
 from . import stories
@@ -220,6 +221,37 @@ def test_where_nothing_was_measured_nothing_is_drawn() -> None:
     path = paths["loss"]
     assert path is not None
     assert (path.get("d") or "").count("M") == 2, "a line before the hole, a line behind it"
+
+
+def test_bars_say_where_a_steps_time_goes_lately_and_behind_the_end_over_the_whole_run() -> None:
+    state = stories.state_at("short", began=0.5)
+    series, evil = RunSeries(), "<img src=x>"
+
+    def measured(worker: str, at: int, *parts: float) -> dict[str, object]:
+        told = {"time": at * 10**9, "worker": worker, "step": at, "steps": 4, "compute_seconds": 1.0}
+        return {**told, "split": [*parts, *[0.0] * (9 - len(parts))], "server_share": 0.5}
+
+    series.add(measured(name, at, 0.8, 0.0, 0.2) for at in range(100) for name in ("worker-0", "worker-10", evil))
+    series.add(measured("worker-9", at, 0.0, 1.5, 0.5) for at in range(100, 140))
+    run = state.runs["run-1"]
+    lately, over = curves(state, run, series)["split"], curves(state, replace(run, phase="finished"), series)["split"]
+    assert lately["words"] == "over the last 30 s · the busiest parameter server took 50% of its cores"
+    assert split.lines(lately)[1:] == ["  worker-9: 500 ms a step: pull 75%, compute 25%"]
+    assert over["words"].startswith("over the whole run")
+    assert [bar["worker"] for bar in over["bars"]] == [evil, "worker-0", "worker-9", "worker-10"]
+    assert over["bars"][1]["parts"] == [0.2, 0.0, 0.05, 0.0, 0.0, 0.0]
+    assert over["bars"][1]["words"] == "input 80%, compute 20%"
+    twin = ElementTree.fromstring(html(view(state, bill(state, 50.0), 50.0, "run-1"), curves(state, run, series)))
+    (drawn,) = [svg for svg in twin.iter("svg") if "worker-9" in (svg.get("aria-label") or "")]
+    assert [float(part.get("width") or 0) for part in drawn] == [180, 60], "three quarters of the slowest's 240"
+    many = RunSeries()
+    many.add(measured(f"worker-{number}", 5, 0.1 * number) for number in range(1, 31))
+    shown = curves(state, run, many)["split"]
+    assert ([bar["worker"] for bar in shown["bars"]][::7], shown["more"]) == (["worker-23", "worker-30"], 22), "slowest"
+    assert split.lines(shown)[-1] == "  and 22 more"
+    many.add([{"worker": "worker-0", "time": 7 * 10**9, "step": 1, "steps": 1, "split": "0.5"}])  # of another version
+    drawn = curves(state, replace(run, phase="finished"), series)
+    assert "<img" not in html(view(state, bill(state, 50.0), 50.0), drawn)
 
 
 def test_behind_its_last_step_a_run_is_being_evaluated() -> None:

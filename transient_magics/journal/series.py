@@ -10,16 +10,20 @@ distributed training with transient cloud GPU servers", ICDCS 2020).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from .metrics import GRADIENTS
+from ..protocol.step_parts import StepParts, step_parts
+from .metrics import GRADIENTS, SERVER_SHARE
 
 POINTS = 360
 WARM_UP_SECONDS = 30.0
 WINDOW_SECONDS = 10.0
+LATELY_SECONDS = 30.0
+"""Over which it is told where the steps of a run that goes on spend their time."""
 _FIRST_WIDTH = 2.0
 _LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
 _NAMED = 64
@@ -54,6 +58,22 @@ class _Sums:
             return 0.0
         present = self.seconds / seen
         return self.steps / self.seconds * (1.0 if present > 0.4 else present)
+
+
+class Spent(NamedTuple):
+    """Where a worker's time went: so many steps, their parts together, and the sum of the shares that the busiest
+    parameter server took of its cores, of so many lines that tell it."""
+
+    steps: float = 0.0
+    parts: StepParts = StepParts()
+    shares: float = 0.0
+    lines: int = 0
+
+    def plus(self, other: Spent) -> Spent:
+        """That of both."""
+        return Spent(
+            self.steps + other.steps, self.parts.plus(other.parts), self.shares + other.shares, self.lines + other.lines
+        )
 
 
 _ADDED = tuple(each.name for each in fields(_Sums) if each.name != "step")
@@ -91,6 +111,8 @@ class RunSeries:
     """How many lines were added."""
     _spans: dict[int, dict[str, _Sums]] = field(default_factory=dict[int, dict[str, _Sums]])
     _paces: dict[str, _Pace] = field(default_factory=dict[str, _Pace])
+    _spent: dict[str, Spent] = field(default_factory=dict[str, Spent])
+    _lately: deque[tuple[float, str, Spent]] = field(default_factory=deque[tuple[float, str, Spent]])
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines of metrics; one that lacks its time, worker or steps is passed over."""
@@ -126,11 +148,33 @@ class RunSeries:
             new.squared, new.signal, new.noise = (float(row[name]) for name in GRADIENTS)
             new.estimates = 1
         self.rows += 1
+        self._spend(at, worker, steps, row)
         span = self._spans.setdefault(int(at // self.width), {})
         if worker in span:
             span[worker].add(new)
         else:
             span[worker] = new
+
+    def _spend(self, at: float, worker: str, steps: float, row: Mapping[str, Any]) -> None:
+        if (parts := step_parts(row.get("split"))) is None or not worker:
+            return
+        share = row.get(SERVER_SHARE)
+        spent = Spent(steps, parts, float(share or 0.0), int(share is not None))
+        self._spent[worker] = self._spent.get(worker, Spent()).plus(spent)
+        if len(self._spent) > _NAMED:
+            del self._spent[next(iter(self._spent))]
+        self._lately.append((at, worker, spent))
+        while self._lately[0][0] < at - LATELY_SECONDS:
+            self._lately.popleft()
+
+    def spent(self, *, whole: bool = False) -> dict[str, Spent]:
+        """Where the time of each worker went that stepped lately; `whole`: of each, since the run began."""
+        if whole:
+            return dict(self._spent)
+        found: dict[str, Spent] = {}
+        for _, worker, each in self._lately:
+            found[worker] = found.get(worker, Spent()).plus(each)
+        return found
 
     def _named(self, worker: str) -> str:
         """The worker itself, or "" for all those beyond the number that are told apart."""

@@ -27,11 +27,12 @@ from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
-from .snapshot.contract import Study
+from .snapshot.contract import Split, Study
 from .snapshot.curves import curves
 from .snapshot.markup import picture
 from .snapshot.measured import Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
+from .snapshot.split import lines
 from .snapshot.studies import pace, studies
 from .snapshot.twin import html
 from .snapshot.view import shown_run, view
@@ -149,10 +150,14 @@ class Display:
     def _text(self, costs: Bill, now: float) -> str:
         if self._run and (run := self._state.runs.get(self._run)):
             ends = f", {self._forecast}" if self._forecast else ""
-            return f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{ends}"
+            said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{ends}"
+            return "\n".join([said, *lines(self._split())])
         run = shown_run(self._state, None)
         ends = f"{run.name}  {self._forecast}" if run and self._forecast else ""
-        return text.status(self._state, costs, now, ends)
+        return "\n".join([text.status(self._state, costs, now, ends), *lines(self._split())])
+
+    def _split(self) -> Split | None:
+        return self._curves().get("split")
 
     @property
     def _forecast(self) -> str:

@@ -168,6 +168,24 @@ class OfWorker(TypedDict):
     staleness: NotRequired[list[Figure]]
 
 
+class Bar(TypedDict):
+    """A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say it and its parts."""
+
+    worker: str
+    step: str
+    parts: list[Figure]
+    words: str
+
+
+class Split(TypedDict):
+    """Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers have no bar."""
+
+    names: list[str]
+    words: str
+    bars: list[Bar]
+    more: int
+
+
 class Columns(TypedDict):
     """Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers could be."""
 
@@ -183,7 +201,7 @@ class Curves(Columns):
     """What the charts of `run` are drawn from.
 
     `below`: the share of the expected speed below which the run is called slow (0: never); `width`: seconds of a row
-    (0: not told); `unnamed`: there are more workers than are told apart.
+    (0: not told); `unnamed`: there are more workers than are told apart; `split`: None before a step was split.
     """
 
     run: str
@@ -191,6 +209,7 @@ class Curves(Columns):
     width: float
     unnamed: bool
     end: End | None
+    split: Split | None
     marks: list[Mark]
 
 
@@ -203,13 +222,15 @@ class Base(Curves):
 class Tail(Columns):
     """What came behind a base since: rows that take the place of those of the base of that number from row `keep` on.
 
-    `expected` has all rows and not those alone; `marks` are there if they are others than the base's.
+    `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they are others than the
+    base's.
     """
 
     base: int
     keep: int
     unnamed: bool
     end: End | None
+    split: Split | None
     marks: NotRequired[list[Mark]]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
 from .contract import Curves, End, Mark, OfWorker, finite, sound
+from .split import split
 
 _MOST_MARKS = 200
 _HOLE = 2.5  # times as long as between others: more than one span is missing
@@ -29,7 +30,8 @@ def curves(state: ClusterState, run: RunState, series: RunSeries | None = None, 
         "run": run.name, "below": run.spec.alarm_below, "width": found["width"], "unnamed": found["unnamed"],
         "time": found["time"], "step": found["step"], "loss": found["loss"], "speed": found["speed"],
         "expected": found["expected"], "workers": workers,
-        "end": sound(end_of(run)), "marks": _marks(state, run, set() if found["unnamed"] else workers.keys()),
+        "end": sound(end_of(run)), "split": sound(split(series, whole=run.over)) if series else None,
+        "marks": _marks(state, run, set() if found["unnamed"] else workers.keys()),
     }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def tail(base: Base, now: Curves) -> Tail | None:
         return None
     workers = {name: _of_worker(each, keep) for name, each in now["workers"].items()}
     found: Tail = {
-        "base": base["number"], "keep": keep, "unnamed": now["unnamed"], "end": now["end"],
+        "base": base["number"], "keep": keep, "unnamed": now["unnamed"], "end": now["end"], "split": now["split"],
         "time": now["time"][keep:], "step": now["step"][keep:], "loss": now["loss"][keep:],
         "speed": now["speed"][keep:], "workers": workers,
         "expected": now["expected"],  # is judged anew of old rows too, when a worker is faster than it ever was

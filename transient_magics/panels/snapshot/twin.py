@@ -10,6 +10,7 @@ from typing import Any
 
 from .chart import HEIGHT, WIDTH, chart
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
+from .split_twin import split_html
 from .study_twin import study_html
 
 TONES = {
@@ -97,7 +98,7 @@ def _curves(curves: Mapping[str, Any]) -> str:
     for title, name, from_zero in both:
         pairs = zip(curves["time"], curves[name], strict=True)
         drawn.append(_chart(chart(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero)))
-    return "".join(drawn)
+    return "".join(drawn) + split_html(curves.get("split"))
 
 
 def _end(curves: Mapping[str, Any], name: str) -> list[tuple[float, Any]]:
