@@ -9,7 +9,7 @@ from ...client import text
 from ...journal import RunSeries
 from ...journal.series import LATELY_SECONDS, Spent
 from ...protocol.step_parts import EXPOSED
-from .contract import Bar, Split
+from .contract import Bar, Figure, Split
 
 _MOST_BARS = 8
 _WORTH_WORDS = 0.005
@@ -55,7 +55,7 @@ def _bar(worker: str, spent: Spent) -> Bar:
     shares = [
         f"{name} {part / step:.0%}" for name, part in zip(EXPOSED, parts, strict=True) if part >= _WORTH_WORDS * step
     ]
-    told = [float(f"{part:.4g}") for part in parts]
+    told: list[Figure] = [float(f"{part:.4g}") for part in parts]
     return {"worker": worker, "step": milliseconds(step), "parts": told, "words": ", ".join(shares)}
 
 
