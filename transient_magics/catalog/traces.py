@@ -1,0 +1,114 @@
+"""Measured availability: how many Spot VMs of a kind a zone would have given at each moment.
+
+A CSV file holds one or more traces, a row each time a number changes:
+
+    zone,gpu,gpus_per_vm,seconds,available
+
+`seconds` count from a trace's start, which is 0; its last row has no number and says where it ends. Rows of one trace
+(zone, gpu, gpus_per_vm) stand together, in the order of time. Whoever measured saw one zone of one cloud in one year:
+a trace tells what such a market looks like, and forecasts none.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from ..errors import DeclarationError
+
+COLUMNS = ("zone", "gpu", "gpus_per_vm", "seconds", "available")
+_MOST = 1_000_000  # VMs at a time, and rows of a file
+_Row = tuple[int, dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one zone had of one kind of VM: `numbers[i]` of them from `seconds[i]` on, until `end`."""
+
+    zone: str
+    gpu: str
+    gpus_per_vm: int
+    seconds: tuple[float, ...]
+    numbers: tuple[int, ...]
+    end: float
+
+    @property
+    def name(self) -> str:
+        """`us-west-2a:k80x8`: distinct within a file."""
+        return f"{self.zone}:{self.gpu}x{self.gpus_per_vm}"
+
+    def at(self, second: float) -> int:
+        """How many there are at that second; after its end a trace begins again."""
+        return self.numbers[bisect_right(self.seconds, second % self.end) - 1]
+
+
+def read_traces(text: str, name: str) -> tuple[Trace, ...]:
+    """The traces of a file in their order. Raises DeclarationError, which names the file, the row and what is wrong."""
+    table = csv.DictReader(text.splitlines())
+    columns = tuple(table.fieldnames or ())
+    if wrong := [column for column in columns if column not in COLUMNS]:
+        raise _wrong(name, f"unknown column '{wrong[0]}'")
+    if missing := [column for column in COLUMNS if column not in columns]:
+        raise _wrong(name, f"no column '{missing[0]}'")
+    rows: list[_Row] = []
+    for number, row in enumerate(table, 2):
+        if any(key is None or value is None for key, value in row.items()):  # pyright: ignore[reportUnnecessaryComparison]
+            raise _wrong(name, f"row {number} does not have {len(COLUMNS)} values")
+        rows.append((number, {key: value.strip() for key, value in row.items()}))
+        if len(rows) > _MOST:
+            raise _wrong(name, f"more than {_MOST:,} rows")
+    found = tuple(_trace(name, list(part)) for _, part in groupby(rows, key=lambda row: _kind(row[1])))
+    if not found:
+        raise _wrong(name, "no rows")
+    names = [trace.name for trace in found]
+    if twice := [each for each in names if names.count(each) > 1]:
+        raise _wrong(name, f"the rows of {twice[0]} do not stand together")
+    return found
+
+
+def _kind(row: dict[str, str]) -> tuple[str, ...]:
+    return row["zone"], row["gpu"].lower(), row["gpus_per_vm"]
+
+
+def _trace(name: str, rows: list[_Row]) -> Trace:
+    zone, gpu, gpus = _kind(rows[0][1])
+    at = list(_seconds(name, rows))
+    if not zone or not gpu:
+        raise _wrong(name, f"row {rows[0][0]} names no zone or no GPU")
+    per_vm = _count(name, rows[0][0], "gpus_per_vm", gpus)
+    if at[0] != 0:
+        raise _wrong(name, f"row {rows[0][0]}: the trace of {zone} begins at {at[0]:g} s, not at 0")
+    for (number, _), (before, after) in zip(rows[1:], pairwise(at), strict=True):
+        if after <= before:
+            raise _wrong(name, f"row {number}: {after:g} s does not come after {before:g} s")
+    if rows[-1][1]["available"] or len(rows) < 2:
+        raise _wrong(name, f"the trace of {zone} has no end", "Its last row has an empty number.")
+    if gaps := [number for number, row in rows[:-1] if not row["available"]]:
+        raise _wrong(name, f"row {gaps[0]}: a gap in the trace of {zone}", "Only its last row has an empty number.")
+    numbers = tuple(_count(name, number, "available", row["available"]) for number, row in rows[:-1])
+    return Trace(zone, gpu, per_vm, tuple(at[:-1]), numbers, at[-1])
+
+
+def _seconds(name: str, rows: list[_Row]) -> Iterator[float]:
+    for number, row in rows:
+        try:
+            seconds = float(row["seconds"])
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            raise _wrong(name, f"row {number}: seconds must be a number from 0 on, not '{row['seconds']}'")
+        yield seconds
+
+
+def _count(name: str, number: int, column: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text) <= _MOST):
+        raise _wrong(name, f"row {number}: {column} must be a whole number, not '{text}'")
+    return int(text)
+
+
+def _wrong(name: str, what: str, fix: str = "") -> DeclarationError:
+    return DeclarationError(f"{name}: {what}", fix=fix or f"Columns: {', '.join(COLUMNS)}.")
