@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, stand_still, take_away
 from tests.faults.healing import healed
-from transient_magics.journal import ClusterState, events
+from transient_magics.errors import TrainingError
+from transient_magics.journal import ClusterState, events, metrics
 
 pytestmark = pytest.mark.training
 
@@ -260,3 +262,19 @@ def test_the_emulator_killed_and_started_again_changes_nothing_for_the_training(
     time.sleep(5)  # the controller has asked it which VMs there are by now
     patient.settled()
     assert vms <= {vm.name for vm in patient.cluster.state.living if vm.state == "ready"}
+
+
+def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_path: Path) -> None:
+    assert patient.run
+    patient.whole()
+    chosen = patient.workers()[0]
+    found = json.loads(patient.run.profile(tmp_path / "step.json", chosen).read_text())
+    names = [each["args"]["name"] for each in found["traceEvents"] if each["name"] == "process_name"]
+    assert {f"{chosen} CPU:0", "ps-0 CPU:0"} <= set(names)
+    kinds = {each["name"] for each in found["traceEvents"] if each["ph"] == "X"}
+    assert {"RecvTensor", "MatMul"} <= kinds or {"RecvTensor", "Conv2D"} <= kinds, "transfers, and what computes"
+    with pytest.raises(TrainingError, match=rf"{chosen} had one lately: the next in (4 min|5 min)"):
+        patient.run.profile(tmp_path / "another.json", chosen)
+    patient.goes_on()
+    told = [row for row in metrics.read(patient.run.directory / "metrics.jsonl") if row.get("traced_seconds")]
+    assert [row["worker"] for row in told] == [chosen], "its time is told, and counted nowhere"

@@ -546,6 +546,10 @@ def _train_words(event: Event) -> str:
         case events.TrainSlow():
             share = f"{100 * event.speed / event.expected:.0f}%" if event.expected else "a part"
             return f"{event.run} runs at {share} of its workers' best speed: {_why_slow(event)}"
+        case events.TrainTraced():
+            if event.reason:
+                return f"No step of {event.run} was traced: {event.reason}"
+            return f"{event.run} has a trace of a step of {event.worker}"
         case events.TrainRecovered():
             return f"{event.run} is as fast as its workers can be again"
         case events.TrainUnshipped():

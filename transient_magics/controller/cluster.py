@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
+from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError, TransientError
 from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
 from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
 from ..protocol import agent_commands, layout
@@ -27,6 +27,7 @@ from ..protocol.cluster_commands import (
     Logs,
     Move,
     Ping,
+    Profile,
     Resize,
     Revoke,
     Save,
@@ -57,6 +58,7 @@ from .metering import Metering
 from .place import command_socket, here
 from .placement.seat import Seat
 from .record import Recorder
+from .runs.tracing import bring
 from .runs.training import Training, waiting_runs
 from .studies.conduct import Studies
 from .studies.decisions import StopRun
@@ -449,6 +451,8 @@ class Controller:
                 await self._ask_chief(agent_commands.Save(run=command.run))
             case Evaluate():
                 await self._ask_chief(agent_commands.Evaluate(run=command.run))
+            case Profile():
+                self._trace(command.run, command.worker)
             case Delete():
                 self._delete(command.reason)
             case Revoke():
@@ -480,6 +484,26 @@ class Controller:
         if run not in self._state.runs:
             declared = declared_run(self._directory, unknown_run(run))
             self._recorder.record(events.TrainDeclared(run=run, spec=declared.spec.without_token()))
+
+    def _trace(self, name: str, worker: str) -> None:
+        """Have a step of a worker traced; what became of it is an event."""
+        run = self._known_run(name)
+        chosen = worker or next(iter(sorted(run.workers)), "")
+        link = self._fleet.link(chosen) if self._fleet and chosen in run.workers else None
+        if link is None:
+            what = f"{worker} does not train in {name} now" if worker else f"{name} has no worker that trains now"
+            fix = f"There are: {', '.join(sorted(run.workers))}." if run.workers else ""
+            raise ClusterError(what, fix=fix)
+
+        async def trace() -> None:
+            why = ""
+            try:
+                await bring(await link.connection(name), name, chosen, run_folder(self._directory, name))
+            except (TransientError, OSError) as error:
+                why = str(error).rstrip(".")
+            self._recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
+
+        self._tasks.do(f"trace of {chosen}", trace)
 
     def _known_run(self, name: str) -> RunState:
         if run := self._state.runs.get(name):

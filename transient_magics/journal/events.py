@@ -285,6 +285,15 @@ class TrainChecked(Event):
     variable_bytes: Count = 0
 
 
+@_event("train.traced")
+class TrainTraced(Event):
+    """A step of the worker was traced, and the trace is here; with a `reason`, why not."""
+
+    run: Name
+    worker: Name
+    reason: str = ""
+
+
 @_event("train.moved")
 class TrainMoved(Event):
     """The user wants this run, which waits, to begin before that one; `before` is empty: before all that wait."""

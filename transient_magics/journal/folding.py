@@ -404,6 +404,11 @@ def _(state: ClusterState, event: e.TrainUnevaluated) -> ClusterState:
     return _with_run(state, event.run, unevaluated=(event.at, event.step, event.reason))
 
 
+@_rule(e.TrainTraced)
+def _(state: ClusterState, event: e.TrainTraced) -> ClusterState:
+    return _with_run(state, event.run, traced=event)
+
+
 @_rule(e.TrainSlow)
 def _(state: ClusterState, event: e.TrainSlow) -> ClusterState:
     return _with_run(state, event.run, slow=event)

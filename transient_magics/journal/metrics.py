@@ -3,7 +3,8 @@
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
 uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
 steps), `staleness`, `learning_rate_divisor` (of the last step), `split` (where the seconds of its steps went:
-protocol/step_parts.py), `server_share` (how much of its cores the busiest parameter server took, 0 to 1). Now and then
+protocol/step_parts.py), `server_share` (how much of its cores the busiest parameter server took, 0 to 1), and, where
+a step was traced, its `traced_seconds`, which are in none of the others. Now and then
 it has what GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the
 gradient of all data and the variance of one example's (both without bias, so the first is below zero at times). A
 worker writes some 25 MB of them a day: when the run is over `compact` merges all but its last hour into a line per
@@ -33,8 +34,9 @@ SERVER_SHARE = "server_share"
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
 _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
+_TRACED = "traced_seconds"
 _MEANS = ("loss", "staleness", "batch_size", "learning_rate_divisor", SERVER_SHARE)
-_NUMBERS = frozenset((*_SUMS, *_MEANS, *GRADIENTS, "step", "gap_seconds"))
+_NUMBERS = frozenset((*_SUMS, *_MEANS, *GRADIENTS, _TRACED, "step", "gap_seconds"))
 _LARGEST = 2.0**63
 _LARGE = 32 * 2**20
 _TAIL_BYTES = 2**16
@@ -142,7 +144,7 @@ def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
         if since is None:
             seconds = (row.get("compute_seconds") or 0.0) + (row.get("wait_seconds") or 0.0)
         else:
-            seconds = (row["time"] - since) / 1e9
+            seconds = (row["time"] - since) / 1e9 - (row.get(_TRACED) or 0.0)
         found.append(row.get("steps", 0) / seconds if seconds > 0 else None)
     return found
 
@@ -191,6 +193,8 @@ def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
         values = [row[key] for row in group if row.get(key) is not None]
         merged[key] = sum(values) / len(values) if values else None
     merged["gap_seconds"] = max(row.get("gap_seconds") or 0.0 for row in group)
+    if traced := sum(row.get(_TRACED) or 0.0 for row in group):
+        merged[_TRACED] = traced
     if told := [each for row in group if (each := step_parts(row.get("split")))]:
         merged["split"] = functools.reduce(StepParts.plus, told).told
     for key in GRADIENTS:

@@ -134,7 +134,7 @@ class RunSeries:
         computing, waiting = float(row.get("compute_seconds") or 0.0), float(row.get("wait_seconds") or 0.0)
         batch, loss = float(row.get("batch_size") or 0.0), row.get("loss")
         pace = self._paces.get(worker)
-        since = at - pace.seen if pace else 0.0
+        since = at - pace.seen - float(row.get("traced_seconds") or 0.0) if pace else 0.0
         if pace is None:
             worker = self._named(worker)
             pace = self._paces.setdefault(worker, _Pace(at))

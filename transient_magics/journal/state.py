@@ -122,6 +122,8 @@ class RunState:
     """Time, step and reason, while checkpoints cannot be written."""
     slow: e.TrainSlow | None = None
     """What holds up the run, while something does."""
+    traced: e.TrainTraced | None = None
+    """The latest trace that was asked for."""
     stopped: bool = False
     reason: str = ""
     """Why it failed, or ended before its steps were made."""

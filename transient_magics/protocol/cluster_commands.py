@@ -77,6 +77,14 @@ class Evaluate(Message):
     run: Name
 
 
+@message("profile")
+class Profile(Message):
+    """Have a step of a worker of the run traced; `worker` is empty: of any. The journal says when the trace is here."""
+
+    run: Name
+    worker: NameOrNone = ""
+
+
 @message("delete")
 class Delete(Message):
     """End every VM of the cluster. `reason` is a clause for its journal."""
@@ -109,7 +117,20 @@ class Logs(Message):
 
 
 Command = (
-    Ping | Train | Stop | Study | StopStudy | ExtendStudy | Move | Save | Evaluate | Delete | Revoke | Resize | Logs
+    Ping
+    | Train
+    | Stop
+    | Study
+    | StopStudy
+    | ExtendStudy
+    | Move
+    | Save
+    | Evaluate
+    | Profile
+    | Delete
+    | Revoke
+    | Resize
+    | Logs
 )
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 

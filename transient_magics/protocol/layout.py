@@ -31,6 +31,9 @@ EVENTS = "events.jsonl"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
+TRACES = "traces"
+TRACE_WANTED, TRACE, TRACE_REFUSED = "trace.wanted", "trace.json.gz", "trace.refused"
+"""On a worker's VM: asks for a trace of a step, is the trace, or says in how many seconds there may be one."""
 
 # In the folder of a study, which has the cell and what goes with it as that of a run has them.
 STUDY = "study.json"
@@ -50,6 +53,11 @@ AGENT_PID = "agent.pid"
 def run_on_vm(run: str) -> str:
     """The folder of a run on a VM, from the home of its user."""
     return f"{ON_VM}/{RUNS}/{run}"
+
+
+def trace_of(worker: str) -> str:
+    """The latest trace of that worker, from the run's folder on this machine."""
+    return f"{TRACES}/{worker}.json.gz"
 
 
 def log_on_vm(run: str, vm: str) -> str:

@@ -212,6 +212,20 @@ class Run:
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
+    def profile(self, file: str | Path, worker: str = "") -> Path:
+        """Have one step of a worker traced, all its operations and those of the parameter servers, and write it.
+
+        `file`: Chrome's trace format, for Perfetto and chrome://tracing (gzipped where it ends with `.gz`), or, where
+        it ends with `.xplane.pb`, what TensorBoard's profiler reads; `run.tensorboard()` takes it along, too.
+        `worker`: by default the first that trains. A traced step is several times slower than others, and is counted in
+        no speed and by no mini-batch. So there is one at most every five minutes, and more seldom where it was
+        expensive. Raises TrainingError where it is too early for another, or none came, ClusterError where nobody
+        trains.
+        """
+        from ..results.profile import profile
+
+        return profile(self, Path(file).expanduser(), worker)
+
     def evaluate(self, now: bool = False) -> dict[str, float]:
         """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
 

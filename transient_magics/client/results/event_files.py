@@ -20,14 +20,14 @@ _POLYNOMIAL = 0x82F63B78
 
 def scalar(at: float, step: int, tag: str, value: float) -> bytes:
     """The record of a value at a global step, `at` seconds since 1970."""
-    return _event(at, step, _message(1, tag.encode()) + _key(2, _FIXED32) + struct.pack("<f", value))
+    return _event(at, step, message(1, tag.encode()) + _key(2, _FIXED32) + struct.pack("<f", value))
 
 
 def text(at: float, step: int, tag: str, words: str) -> bytes:
     """The record of a text (Markdown) at a global step."""
-    tensor = _key(1, _VARINT) + _varint(_STRING_TENSOR) + _message(2, b"") + _message(8, words.encode())
-    plugin = _message(1, _message(1, b"text"))
-    return _event(at, step, _message(1, tag.encode()) + _message(8, tensor) + _message(9, plugin))
+    tensor = _key(1, _VARINT) + _varint(_STRING_TENSOR) + message(2, b"") + message(8, words.encode())
+    plugin = message(1, message(1, b"text"))
+    return _event(at, step, message(1, tag.encode()) + message(8, tensor) + message(9, plugin))
 
 
 def append(folder: Path, name: str, records: list[bytes], size: int) -> int:
@@ -49,12 +49,12 @@ def append(folder: Path, name: str, records: list[bytes], size: int) -> int:
 
 
 def _version() -> bytes:
-    return _record(_key(1, _FIXED64) + struct.pack("<d", time.time()) + _message(3, b"brain.Event:2"))
+    return _record(_key(1, _FIXED64) + struct.pack("<d", time.time()) + message(3, b"brain.Event:2"))
 
 
 def _event(at: float, step: int, value: bytes) -> bytes:
     moment = _key(1, _FIXED64) + struct.pack("<d", at)
-    return _record(moment + _key(2, _VARINT) + _varint(step) + _message(5, _message(1, value)))
+    return _record(moment + _key(2, _VARINT) + _varint(step) + message(5, message(1, value)))
 
 
 def _record(data: bytes) -> bytes:
@@ -62,12 +62,18 @@ def _record(data: bytes) -> bytes:
     return b"".join((length, _masked_checksum(length), data, _masked_checksum(data)))
 
 
-def _message(field: int, content: bytes) -> bytes:
+def message(field: int, content: bytes) -> bytes:
+    """A field whose content is a message, a text or bytes."""
     return _key(field, _BYTES) + _varint(len(content)) + content
 
 
 def _key(field: int, wire: int) -> bytes:
     return _varint(field << 3 | wire)
+
+
+def integer(field: int, value: int) -> bytes:
+    """A field that is a whole number, not below zero."""
+    return _key(field, _VARINT) + _varint(value)
 
 
 def _varint(value: int) -> bytes:

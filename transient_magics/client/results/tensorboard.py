@@ -24,7 +24,7 @@ from ...files import write_atomically
 from ...journal import Event, events, metrics, read
 from ...protocol import layout
 from ..text import QUIET, event_words
-from . import event_files
+from . import event_files, profile
 
 if TYPE_CHECKING:
     from ..handles import Run
@@ -61,9 +61,18 @@ def write(run: Run, folder: Path) -> Path:
             size = written.sizes.get(owner, 0)
             written.sizes[owner] = event_files.append(folder / owner, name, lines, size)
         _save(folder / "written.json", written)
+        _profiles(run, folder / "plugins" / "profile" / run.name)
     except OSError as error:
         raise TrainingError(f"The event files cannot be written: {error.strerror}", where=str(folder)) from error
     return folder
+
+
+def _profiles(run: Run, folder: Path) -> None:
+    """The traces of steps that were asked for (`run.profile`), where TensorBoard's profiler looks for them."""
+    for path in sorted((run.directory / layout.TRACES).glob("*.json.gz")):
+        if _SAFE.fullmatch(worker := path.name.removesuffix(".json.gz")):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{worker}{profile.XPLANE}").write_bytes(profile.xplane(profile.read(path)))
 
 
 def _read(path: Path, identity: str) -> _Written:

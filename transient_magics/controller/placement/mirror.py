@@ -35,6 +35,7 @@ from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, 
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
 from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Train
+from ...protocol.trace import MOST_BYTES
 from ...remote import Connection, follow_across
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
@@ -365,6 +366,8 @@ class Mirror:
                 self._have_run(event.run)
             case events.TrainStarted():
                 self._follow_metrics(event.run)
+            case events.TrainTraced() if not event.reason:
+                self._do(f"trace of {event.run}", lambda: self._bring_trace(event.run, event.worker))
             case events.TrainFinished() | events.TrainFailed():
                 self._tasks.cancel(f"progress of {event.run}")
                 self._do(f"result of {event.run}", lambda: self._bring_results(event.run))
@@ -397,6 +400,10 @@ class Mirror:
                     size = offset
 
         self._do(what, follow)
+
+    async def _bring_trace(self, run: str, worker: str) -> None:
+        there, path = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", layout.trace_of(worker)
+        await (await self._live()).get(f"{there}/{path}", run_folder(self._directory, run) / path, most=MOST_BYTES)
 
     async def _bring_results(self, run: str) -> None:
         """The run's own files as they are at its end; its checkpoints are in the bucket."""

@@ -27,6 +27,7 @@ _NAMES = {
     "ConfigProto": "tensorflow.core.protobuf.config_pb2:ConfigProto",
     "Graph": "tensorflow.python.framework.ops:Graph",
     "GraphDef": "tensorflow.core.framework.graph_pb2:GraphDef",
+    "RunMetadata": "tensorflow.core.protobuf.config_pb2:RunMetadata",
     "RunOptions": "tensorflow.core.protobuf.config_pb2:RunOptions",
     "Session": "tensorflow.python.client.session:Session",
 }

@@ -57,6 +57,13 @@ class Meter:
             self._staleness += staleness
             self._parts = self._parts.plus(parts)
 
+    def traced(self, seconds: float) -> None:
+        """A step was made that took so many seconds because it was traced: it is counted nowhere, and its time is
+        told."""
+        with self._lock:
+            self._traced += seconds
+            self._stepped += seconds
+
     def measured(self, gradients: Gradients) -> None:
         """What was measured of the gradients since the last line, which seldom has more than one such estimate."""
         with self._lock:
@@ -83,6 +90,8 @@ class Meter:
                 "learning_rate_divisor": round(self._divisor, 6),
                 "split": self._parts.told,
             }
+            if self._traced:
+                line["traced_seconds"] = round(self._traced, 6)
             for name in ("squared", "signal", "noise") if self._gradients else ():
                 mean = sum(getattr(each, name) for each in self._gradients) / len(self._gradients)
                 line[f"gradient_{name}"] = float(f"{mean:.6g}")
@@ -94,3 +103,4 @@ class Meter:
         self._loss = self._compute = self._wait = self._gap = self._divisor = 0.0
         self._gradients: list[Gradients] = []
         self._parts = StepParts()
+        self._traced = 0.0

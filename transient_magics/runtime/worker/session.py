@@ -34,6 +34,7 @@ from .graph import GraphMaker, Made
 from .meter import Meter
 from .pace import Pace
 from .split import moments, parts, whole
+from .tracer import Tracer
 from .turn import Turn
 
 _LOOK_AGAIN = 0.1
@@ -60,6 +61,7 @@ class Training:
         self._fruitless = 0
         """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
+        self._tracer = Tracer(folder, assignment.name)
         self._maker = GraphMaker(folder, spec, len(assignment.ps), watch)
 
     def define(self) -> None:
@@ -174,15 +176,16 @@ class Training:
                 self._link.report()
                 last = size
             pace, waited, counted, weight = self._pace.of(size / self._batch.declared), 0.0, True, 0.0
+            tracing = {} if begins else self._tracer.options(meter.steps)
             try:
                 feeds = self._feeds(size, share)
                 rate_divisor, fed = feeds[self._built.divisor], time.monotonic()
+                clock = time.time()
                 if self._turn is None:
-                    clock = time.time()
-                    loss, before, after, examples, weight, seen, _ = session.run(self._fetches, feeds)
+                    loss, before, after, examples, weight, seen, _ = session.run(self._fetches, feeds, **tracing)
                     split = parts(clock, seen, time.time())
                 else:
-                    made = self._turn.take(session, feeds, pace)
+                    made = self._turn.take(session, feeds, pace, **tracing)
                     loss, before, after, examples, split = made.loss, made.before, made.after, made.examples, made.parts
                     waited, counted = made.waited, made.counted
             except exhausted:
@@ -206,7 +209,13 @@ class Training:
             batch = int(examples) if spec.batching == "uniform" else size
             computed = now - finished - waited
             split = whole(split, now - finished, fed - started, waited - (started - finished), started - finished, pace)
-            meter.add(int(after), float(loss), int(examples), batch, computed, waited, staleness, rate_divisor, split)
+            if tracing:  # no step like the others
+                self._tracer.took(tracing, int(after), clock, now - started, meter.usual)
+                meter.traced(now - finished)
+            else:
+                meter.add(
+                    int(after), float(loss), int(examples), batch, computed, waited, staleness, rate_divisor, split
+                )
             finished = now
             if first:
                 self._noise.begin(meter.usual)

@@ -42,11 +42,11 @@ class Turn:
         self._looks = Looks()
         self._computing = 0.0
 
-    def take(self, session: Any, feeds: Mapping[Any, Any], pace: float = 0.0) -> Made:
+    def take(self, session: Any, feeds: Mapping[Any, Any], pace: float = 0.0, **tracing: Any) -> Made:
         """Compute and push one gradient in `pace` seconds at least, and wait until its round is over or `stop` is set.
 
         An emulated accelerator pushes at the end of its step, so what its step takes longer than ours comes first;
-        otherwise nobody would ever be seen waiting for the slow ones.
+        otherwise nobody would ever be seen waiting for the slow ones. `tracing`: with what TensorFlow runs the step.
         """
         built = self._built
         if session is not self._session:
@@ -56,9 +56,9 @@ class Turn:
         fetches = [built.loss, built.examples, built.seen, moments(built), built.step]
         self._stop.wait(max(0.0, pace - self._computing))
         began, clock = time.monotonic(), time.time()
-        loss, examples, seen, moved, _ = session.run(fetches, {**feeds, built.round: number})
+        loss, examples, seen, moved, _ = session.run(fetches, {**feeds, built.round: number}, **tracing)
         pushed, split = time.monotonic(), parts(clock, moved, time.time())
-        self._computing, waited = pushed - began, 0.0
+        self._computing, waited = self._computing if tracing else pushed - began, 0.0
         while self._position[0] == number and not self._stop.wait(self._looks.pause(waited)):
             self._position = self._look()
             self._alive()

@@ -85,12 +85,14 @@ class _Worker:
     computing: float = 0.0
     waiting: float = 0.0
     parts: StepParts = _NOTHING
+    traced: float = 0.0
+    """Seconds of a traced step, which is counted nowhere."""
 
     def begin(self, now: float) -> None:
         """A window begins: with the last line, because the next one tells of all that came after that."""
         self.began = self._until(now)
         self.steps = self.samples = 0
-        self.computing = self.waiting = 0.0
+        self.computing = self.waiting = self.traced = 0.0
         self.parts = _NOTHING
 
     def measure(self) -> None:
@@ -101,7 +103,7 @@ class _Worker:
 
     def speed(self, now: float, saving: float) -> float:
         """Examples per second in the window, of which so many seconds do not count."""
-        return self.samples / max(self._until(now) - self.began - saving, 1.0)
+        return self.samples / max(self._until(now) - self.began - saving - self.traced, 1.0)
 
     def stands_still(self, now: float) -> bool:
         """It made no step for so long that one would have been due some times over."""
@@ -129,10 +131,12 @@ class SpeedAlarm:
     def heard(self, name: str, line: Mapping[str, Any], now: float) -> None:
         """A line of metrics of a worker, of about a second."""
         worker, steps = self._workers.get(name), int(line.get("steps") or 0)
+        traced = float(line.get("traced_seconds") or 0.0)
         if worker is None or not steps:
             return
         worker.reported = now
         worker.steps += steps
+        worker.traced += traced
         worker.samples += int(line.get("samples") or 0)
         worker.computing += float(line.get("compute_seconds") or 0.0)
         worker.waiting += float(line.get("wait_seconds") or 0.0)

@@ -1,0 +1,111 @@
+"""A traced step: what a VM may send of one, and what other programs read of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transient_magics.client.results.profile import chrome, shifts, written, xplane
+from transient_magics.protocol import trace as form
+from transient_magics.protocol.trace import Operation, Trace, packed, unpacked
+from transient_magics.runtime.parameter_server.chief.speed_alarm import Slow, SpeedAlarm
+
+WORKER, SERVER = "/job:worker/replica:0/task:3/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"
+PULL = f"edge_7_w/read from {SERVER} to {WORKER}"
+PUSH = f"edge_9_gradient from {WORKER} to {SERVER}"
+
+
+def step(ahead: float = 0.0) -> Trace:
+    """A step whose parameter server's clock is so many microseconds ahead."""
+    return Trace(
+        "worker-3", 40, 1.7e9, 0.001, (WORKER, SERVER),
+        (
+            Operation(1, "w/read", "Identity", 10 + ahead, 5), Operation(0, "RecvTensor", "RecvTensor", 5, 25, PULL),
+            Operation(0, "gradient", "MatMul", 30, 400), Operation(0, "loss", "Mean", 40, 10),
+            Operation(1, "RecvTensor", "RecvTensor", 420 + ahead, 30, PUSH),
+            Operation(1, "apply<b>", "AssignSub", 455 + ahead, 20),
+        ),
+    )  # fmt: skip
+
+
+def test_a_trace_is_what_perfetto_and_tensorboard_read() -> None:
+    found = chrome(unpacked(packed(step())))
+    assert (
+        json.loads(written(step(), "step.json")) == json.loads(gzip.decompress(written(step(), "a.json.gz"))) == found
+    )
+    names = {each["pid"]: each["args"]["name"] for each in found["traceEvents"] if each["name"] == "process_name"}
+    assert names == {0: "worker-3 CPU:0", 1: "ps-0 CPU:0"}
+    drawn = {each["args"]["name"]: each for each in found["traceEvents"] if each["ph"] == "X"}
+    assert (drawn["gradient"]["ts"], drawn["gradient"]["dur"]) == (30, 400)
+    assert drawn["gradient"]["tid"] != drawn["loss"]["tid"], "what overlaps is in lanes of its own"
+    assert drawn["RecvTensor"]["cat"] == "transfer"
+    assert found["otherData"]["clocks"] == {}
+
+    pytest.importorskip("tensorflow")
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace.FromString(xplane(step()))
+    assert [plane.name for plane in space.planes] == ["/host:CPU", "/device:CUSTOM:ps-0 CPU:0"]
+    events = [
+        (space.planes[1].event_metadata[each.metadata_id].name, each.offset_ps, each.duration_ps)
+        for line in space.planes[1].lines
+        for each in line.events
+    ]
+    assert ("AssignSub:apply<b>", 455_000_000, 20_000_000) in events
+    assert space.planes[0].lines[0].timestamp_ns == pytest.approx(1.7e18)
+
+
+def test_another_vms_clock_is_moved_only_as_far_as_transfers_say() -> None:
+    assert shifts(step()) == [0, 0]
+    for ahead in (250_000.0, -3_600e6):
+        moved = shifts(step(ahead))
+        assert moved[0] == 0, "the worker's clock counts"
+        assert -ahead - 20 <= moved[1] <= -ahead + 20
+    assert chrome(step(250_000.0))["otherData"]["clocks"].keys() == {"ps-0 CPU:0"}
+
+
+def changed(**values: object) -> bytes:
+    told = json.loads(gzip.decompress(packed(step())))
+    return gzip.compress(json.dumps({**told, **values}).encode())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{}", gzip.compress(b"[]"), gzip.compress(b"[" * 100_000), gzip.compress(b"{}"),
+        changed(operations=[[0, "a", "b", 1.0, 1.0]]), changed(operations=[[2, "a", "b", 1.0, 1.0, ""]]),
+        changed(operations=[[True, "a", "b", 1.0, 1.0, ""]]), changed(operations=[[0, "a" * 401, "b", 1.0, 1.0, ""]]),
+        changed(operations=[[0, "a", "b", 1e300, 1.0, ""]]), changed(operations=[[0, "a", "b", 1.0, -1.0, ""]]),
+        changed(operations={"0": 1}), changed(devices=["x"] * 257), changed(step="40"), changed(worker=None),
+        gzip.compress(b" " * (form.MOST_PLAIN + 2)), b"x" * (form.MOST_BYTES + 1),
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        unpacked(content)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=50)
+def test_no_bytes_raise_anything_else(content: bytes) -> None:
+    for each in (content, gzip.compress(content)):
+        with pytest.raises(ValueError, match=r"\w"):
+            unpacked(each)
+
+
+def test_a_traced_step_makes_no_run_slow() -> None:
+    def told(*, traced: bool) -> list[Slow]:
+        alarm, said = SpeedAlarm(0.8, 3.0), []
+        for second in range(60):
+            late = 7 if second > 20 else 0  # so many tenths of a second went into traced steps
+            line = {"steps": 10 - late, "samples": 10 - late, "compute_seconds": (10 - late) / 10}
+            alarm.heard("worker-0", {**line, "traced_seconds": late / 10 if traced else 0.0}, float(second))
+            said.append(alarm.look(["worker-0"], float(second)))
+        return [each for each in said if isinstance(each, Slow)]
+
+    assert told(traced=False), "as slow as that it would be told"
+    assert not told(traced=True)

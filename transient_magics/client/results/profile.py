@@ -1,0 +1,184 @@
+"""A traced step as other programs read it: Chrome's trace format (Perfetto, chrome://tracing) and XPlane (TensorBoard).
+
+Two VMs have two clocks. What a device of another VM did is moved onto the worker's clock only where transfers say that
+it must be: a tensor never arrives before it was made. How far it was moved is told.
+
+Chrome's form is that of its Trace Event Format; the numbers of fields of an XSpace are those of TensorFlow's
+xplane.proto.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import TrainingError
+from ...journal import ClusterState
+from ...protocol import layout
+from ...protocol.cluster_commands import Profile
+from ...protocol.trace import MOST_BYTES, Operation, Trace, unpacked
+from .. import commands
+from ..text import plain
+from .event_files import integer, message
+
+if TYPE_CHECKING:
+    from ..handles import Run
+
+_SECONDS = 150.0
+XPLANE = ".xplane.pb"
+_TRANSFER = re.compile(r"edge_\d+_(.+) from (\S+) to (\S+)")
+_DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/device:(\w+:\d+)(.*)")
+
+
+def profile(run: Run, file: Path, worker: str) -> Path:
+    """Have a step of the worker traced and write it. Raises TrainingError or ClusterError."""
+    before = run.state.traced
+    commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
+
+    def told(state: ClusterState) -> bool:
+        now = state.runs.get(run.name)
+        return state.over or now is None or now.over or now.traced != before
+
+    run.cluster.follow(told, _SECONDS)
+    found = run.state.traced
+    if found is None or found == before:
+        raise TrainingError(f"{run.name} ended, or made no step, before one could be traced", where=run.cluster.name)
+    if found.reason:
+        raise TrainingError(f"No step of {run.name} was traced: {found.reason}", where=run.cluster.name)
+    trace = read(run.directory / layout.trace_of(found.worker))
+    try:
+        file.write_bytes(written(trace, file.name))
+    except OSError as error:
+        raise TrainingError(f"The trace cannot be written: {error.strerror}", where=str(file)) from error
+    return file
+
+
+def read(path: Path) -> Trace:
+    """The trace that came from a VM. Raises TrainingError where it is none."""
+    try:
+        with path.open("rb") as file:
+            return unpacked(file.read(MOST_BYTES + 1))
+    except OSError as error:
+        raise TrainingError(f"The trace is not here yet: {error.strerror}", where=str(path)) from error
+    except ValueError as error:
+        raise TrainingError(f"What the VM sent is no trace: {error}", where=str(path)) from error
+
+
+def written(trace: Trace, name: str) -> bytes:
+    """The bytes of a file of that name: `.xplane.pb` for TensorBoard, else Chrome's JSON, gzipped with `.gz`."""
+    if name.endswith(XPLANE):
+        return xplane(trace)
+    content = json.dumps(chrome(trace), separators=(",", ":")).encode()
+    return gzip.compress(content) if name.endswith(".gz") else content
+
+
+def chrome(trace: Trace) -> dict[str, Any]:
+    """The trace in Chrome's Trace Event Format."""
+    events: list[dict[str, Any]] = []
+    moved = shifts(trace)
+    for device, name, operations in _devices(trace):
+        events.append({"ph": "M", "pid": device, "name": "process_name", "args": {"name": name}})
+        events.append({"ph": "M", "pid": device, "name": "process_sort_index", "args": {"sort_index": device}})
+        for lane, each in _lanes(operations):
+            events.append({
+                "ph": "X", "pid": device, "tid": lane, "ts": round(each.begin + moved[device], 3),
+                "dur": round(each.lasted, 3), "name": plain(each.kind), "cat": "transfer" if each.label else "op",
+                "args": {"name": plain(each.name), **({"transfer": plain(each.label)} if each.label else {})},
+            })  # fmt: skip
+    told = {
+        "worker": plain(trace.worker), "step": trace.step, "seconds": trace.seconds, "began": trace.began,
+        "left_out": trace.left_out,
+        "clocks": {_named(trace, at): f"moved by {by / 1e3:.3f} ms" for at, by in enumerate(moved) if by},
+    }  # fmt: skip
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
+
+
+def xplane(trace: Trace) -> bytes:
+    """The trace as an XSpace: a plane for each device, a line for each lane."""
+    moved, planes = shifts(trace), list[bytes]()
+    for device, name, operations in _devices(trace):
+        kinds: dict[str, int] = {}
+        lines: dict[int, list[bytes]] = {}
+        for lane, each in _lanes(operations):
+            kind = kinds.setdefault(f"{plain(each.kind)}:{plain(each.name)}", len(kinds) + 1)
+            offset = max(0, round(1e6 * (each.begin + moved[device])))
+            event = integer(1, kind) + integer(2, offset) + integer(3, round(1e6 * each.lasted))
+            lines.setdefault(lane, []).append(message(4, event))
+        content = integer(1, device) + message(2, (b"/host:CPU" if not device else f"/device:CUSTOM:{name}".encode()))
+        for lane, events in lines.items():
+            line = integer(1, lane + 1) + message(2, f"{name} {lane + 1}".encode())
+            content += message(3, line + integer(3, round(1e9 * trace.began)) + b"".join(events))
+        for kind, number in kinds.items():
+            content += message(4, integer(1, number) + message(2, integer(1, number) + message(2, kind.encode())))
+        planes.append(message(1, content))
+    return b"".join([*planes, message(4, plain(trace.worker).encode())])
+
+
+def shifts(trace: Trace) -> list[float]:
+    """For each device, by how many microseconds its clock is moved onto that of the worker.
+
+    Each transfer between them bounds it from one side: the operation that made a tensor was over when that arrived.
+    """
+    places = {name: at for at, name in enumerate(trace.devices)}
+    ends = {(each.device, each.name): each.end for each in trace.operations if not each.label}
+    home = _home(trace)
+    least, most = dict[int, float](), dict[int, float]()
+    for each in trace.operations:
+        if not (found := _TRANSFER.search(each.label)):
+            continue
+        made = places.get(found[2])
+        end = ends.get((made, found[1])) if made is not None else None
+        if made is None or end is None or made == each.device:
+            continue
+        if _job(trace, each.device) == home:
+            most[made] = min(most.get(made, math.inf), each.end - end)
+        elif _job(trace, made) == home:
+            least[each.device] = max(least.get(each.device, -math.inf), end - each.end)
+    return [_between(least.get(at, -math.inf), most.get(at, math.inf)) for at in range(len(trace.devices))]
+
+
+def _between(least: float, most: float) -> float:
+    """No move where none is needed; else the middle of what is allowed, or its near end."""
+    if least <= 0 <= most:
+        return 0.0
+    if math.isfinite(least) and math.isfinite(most):
+        return (least + most) / 2
+    return most if math.isfinite(most) else least
+
+
+def _job(trace: Trace, device: int) -> str:
+    return trace.devices[device].partition("/device:")[0]
+
+
+def _home(trace: Trace) -> str:
+    """The worker's own job and task."""
+    return next((name.partition("/device:")[0] for name in trace.devices if name.startswith("/job:worker")), "")
+
+
+def _devices(trace: Trace) -> Iterator[tuple[int, str, list[Operation]]]:
+    for at in range(len(trace.devices)):
+        yield at, _named(trace, at), [each for each in trace.operations if each.device == at]
+
+
+def _named(trace: Trace, at: int) -> str:
+    """`worker-0 CPU:0`, `ps-0 CPU:0`."""
+    name = trace.devices[at]
+    found = _DEVICE.fullmatch(name)
+    if not found:
+        return plain(name)
+    vm = plain(trace.worker) if found[1] == "worker" else f"{found[1]}-{found[2]}"
+    return f"{vm} {found[3]}{plain(found[4])}"
+
+
+def _lanes(operations: Sequence[Operation]) -> Iterable[tuple[int, Operation]]:
+    """Each operation in the first lane that is free when it begins."""
+    free: list[float] = []
+    for each in sorted(operations, key=lambda each: each.begin):
+        lane = next((at for at, until in enumerate(free) if until <= each.begin), len(free))
+        free[lane : lane + 1] = [each.end]
+        yield lane, each
