@@ -156,7 +156,7 @@ class Firewall:
         except GoneError:
             return
 
-    async def _finish(self, where: str, operation: Any) -> None:
+    async def _finish(self, where: str, operation: compute_v1.Operation) -> None:
         done = await self._calls.finished(None, where, operation)
         if error := self._calls.failure(done, where):
             raise error

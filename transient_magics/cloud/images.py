@@ -7,11 +7,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import AccessError, CloudError, GoneError
 from ..spec.image import FAMILY
 from .calling.calls import PLAIN, Calls, limit
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
 
 LOCK_LABEL, GPU_LABEL, BASE_LABEL = "transient-magics-lock", "transient-magics-gpu", "transient-magics-base"
 _ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."
@@ -30,7 +33,7 @@ class Image:
     ready: bool
     disk_gb: int
     stored_gb: float
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     id: str = ""
 
     @property
@@ -120,7 +123,7 @@ class Images:
             except AccessError as error:
                 raise _refused(error) from error
 
-    async def _finish(self, where: str, operation: Any) -> Any:
+    async def _finish(self, where: str, operation: compute_v1.Operation) -> compute_v1.Operation:
         done = await self._calls.finished(None, where, operation)
         if error := self._calls.failure(done, where):
             raise error
@@ -138,7 +141,7 @@ def _refused(error: AccessError) -> CloudError:
     return AccessError(error.what, where=error.where, fix=_ROLE) if "do not allow this" in error.what else error
 
 
-def _image(found: Any) -> Image:
+def _image(found: compute_v1.Image) -> Image:
     created = datetime.fromisoformat(found.creation_timestamp) if found.creation_timestamp else None
     return Image(
         name=found.name,

@@ -49,9 +49,9 @@ class VmRequest:
     accelerator: str = ""
     accelerator_count: int = 0
     provisioning_model: ProvisioningModel = "spot"
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str = "transient"
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     tags: tuple[str, ...] = ()
     termination_time: datetime | None = None
     image: str = ""

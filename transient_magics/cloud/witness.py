@@ -6,9 +6,12 @@ For reading back what was declared, and for looking for leftovers; nothing is ch
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .calling.calls import PLAIN, Calls
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
 
 _LATEST = 200
 
@@ -30,7 +33,7 @@ class Witness:
         message = compute_v1.AggregatedListInstancesRequest(project=self._project, filter=_labelled(labels))
         client = self._calls.clients.instances
 
-        def all_pages() -> list[Any]:
+        def all_pages() -> list[compute_v1.Instance]:
             return [each for _, scope in client.aggregated_list(message, **PLAIN) for each in scope.instances]
 
         found = await self._calls.call(self._whole, all_pages)
@@ -45,7 +48,7 @@ class Witness:
         )
         client = self._calls.clients.operations
 
-        def latest() -> list[Any]:
+        def latest() -> list[compute_v1.Operation]:
             return list(next(iter(client.list(message, **PLAIN).pages)).items)
 
         found = await self._calls.call(f"zone {zone}", latest)
@@ -59,7 +62,7 @@ class Witness:
         message = compute_v1.AggregatedListDisksRequest(project=self._project, filter=_labelled(labels))
         client = self._calls.clients.disks
 
-        def all_pages() -> list[Any]:
+        def all_pages() -> list[compute_v1.Disk]:
             return [each for _, scope in client.aggregated_list(message, **PLAIN) for each in scope.disks]
 
         found = await self._calls.call(self._whole, all_pages)
@@ -78,7 +81,7 @@ def _labelled(labels: Mapping[str, str]) -> str:
     return " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
 
 
-def _instance(found: Any) -> dict[str, Any]:
+def _instance(found: compute_v1.Instance) -> dict[str, Any]:
     scheduling = found.scheduling
     return {
         "name": found.name,
@@ -92,7 +95,7 @@ def _instance(found: Any) -> dict[str, Any]:
     }
 
 
-def _operation(found: Any) -> dict[str, Any]:
+def _operation(found: compute_v1.Operation) -> dict[str, Any]:
     return {
         "type": found.operation_type,
         "target": found.target_link.rpartition("/")[2],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,7 +63,7 @@ class Attempts:
         raise AssertionError("stamina ends with a result or an error")
 
     @asynccontextmanager
-    async def explaining(self, where: str) -> AsyncIterator[None]:
+    async def explaining(self, where: str) -> AsyncGenerator[None]:
         """Errors of Google's client, its credentials and the network become ours."""
         try:
             yield
@@ -165,7 +165,7 @@ async def until(check: Callable[[], Awaitable[T | None]]) -> T:
 
 
 @asynccontextmanager
-async def limit(seconds: float, what: str, where: str) -> AsyncIterator[None]:
+async def limit(seconds: float, what: str, where: str) -> AsyncGenerator[None]:
     """CloudError (`what` within so many seconds) if the block takes longer."""
     limited = asyncio.timeout(seconds)
     try:

@@ -5,6 +5,7 @@ Heavy: importing this module's needs takes seconds, so they are imported where a
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from . import lean
@@ -21,8 +22,7 @@ _SERVICES = (
 
 def preload() -> None:
     """Import what `Clients` is built from."""
-    import google.auth  # noqa: F401
-
+    importlib.import_module("google.auth")
     lean.prepare(_SERVICES)
 
 

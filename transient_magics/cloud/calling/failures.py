@@ -9,7 +9,7 @@ known here.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ...errors import (
     AccessError,
@@ -211,9 +211,10 @@ def forbidden_by_policy(policy: str, said: str, where: str, project: str) -> Clo
 
 def _reason(error: Exception) -> str:
     """Google's one-word reason for a refusal: newer services put it into `details`, Compute Engine into `errors`."""
-    for entry in getattr(error, "errors", None) or []:
-        if isinstance(entry, dict) and entry.get("reason"):
-            return str(entry["reason"])
+    entries: list[object] = getattr(error, "errors", None) or []
+    for entry in entries:
+        if isinstance(entry, dict) and (reason := cast(dict[str, object], entry).get("reason")):
+            return str(reason)
     return str(getattr(error, "reason", None) or "")
 
 

@@ -13,7 +13,7 @@ import importlib.util
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 _PACKAGE = "google.cloud.compute_v1"
@@ -60,7 +60,7 @@ def _service(name: str) -> types.ModuleType | None:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def _uncollected() -> Generator[None]:
     """Nothing of what is imported is ever thrown away."""
     collecting = gc.isenabled()
     gc.disable()

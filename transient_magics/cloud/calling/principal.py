@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
 
 USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email"]
@@ -21,11 +24,11 @@ def principal() -> str:
     account = getattr(credentials, "service_account_email", None)
     if account == "default":  # a VM's own, whose address its metadata server knows
         credentials.refresh(Request())
-        account = credentials.service_account_email
+        account = getattr(credentials, "service_account_email", None)
     return account or getattr(credentials, "account", "") or _told(credentials)
 
 
-def _told(credentials: Any) -> str:
+def _told(credentials: Credentials) -> str:
     """What Google itself says whose credentials these are; a login with gcloud allows to ask that."""
     from google.api_core import exceptions
     from google.auth.transport.requests import AuthorizedSession

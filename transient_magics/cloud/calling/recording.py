@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ... import places
@@ -31,7 +31,8 @@ TELLING = frozenset(
 """The fields whose values are kept."""
 _NAMING = {"compute#operation": ("name", "targetId"), "compute#instance": ("id",)}
 """By kind, the fields whose values later requests name."""
-Value = Any
+Value: TypeAlias = "Mapping[str, Value] | list[Value] | str | float | bool | None"
+"""A JSON value."""
 
 
 def watched(session: Any) -> Any:
@@ -83,13 +84,14 @@ def _field(key: str, value: Value, *, naming: bool) -> Value:
 
 def _merged(shapes: list[Value]) -> Value:
     """One shape with the fields of all."""
-    if not all(isinstance(each, dict) for each in shapes):
-        return shapes[0] if shapes else "<nothing>"
+    objects = [each for each in shapes if isinstance(each, Mapping)]
+    if len(objects) < len(shapes):
+        return shapes[0]
     merged: dict[str, Value] = {}
-    for each in shapes:
+    for each in objects:
         for key, value in each.items():
             known = merged.setdefault(key, value)
-            if isinstance(known, dict) and isinstance(value, dict):
+            if isinstance(known, Mapping) and isinstance(value, Mapping):
                 merged[key] = _merged([known, value])
     return merged
 
@@ -97,14 +99,14 @@ def _merged(shapes: list[Value]) -> Value:
 def _type(value: Value) -> str:
     if value is None:
         return "<null>"
-    names = {bool: "<boolean>", int: "<number>", float: "<number>", str: "<string>"}
+    names: dict[type[object], str] = {bool: "<boolean>", int: "<number>", float: "<number>", str: "<string>"}
     return names.get(type(value), "<unknown>")
 
 
 def _note(place: Path, response: Any, *, whole: bool) -> None:
     """Append one exchange as a line. `whole`: the answer is here, and not read piece by piece by somebody else."""
-    request, url = response.request, urlsplit(response.request.url)
-    line = {
+    request, url = response.request, urlsplit(str(response.request.url))
+    line: dict[str, Value] = {
         "at": time.time(),
         "host": url.hostname or "",
         "method": request.method,

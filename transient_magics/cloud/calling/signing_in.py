@@ -9,7 +9,6 @@ import os
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from typing import Any
 
 from .principal import principal
 
@@ -43,7 +42,7 @@ def signed_in() -> SignedIn:
     import google.auth
     from google.auth.transport.requests import Request
 
-    credentials: Any = google.auth.default(scopes=_SCOPES)[0]
+    credentials, _ = google.auth.default(scopes=_SCOPES)
     credentials.refresh(Request())
     module = type(credentials).__module__
     kind = next((words for name, words in _KINDS.items() if module.startswith(name)), "an identity of another provider")

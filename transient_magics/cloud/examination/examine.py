@@ -186,7 +186,7 @@ class Examination:
         fix = "Name one that `gcloud compute images list` shows."
         try:
             if "family" in text.split("/"):
-                found: Any = await self._calls.call(
+                found = await self._calls.call(
                     text, lambda: images.get_from_family(project=project, family=name, **PLAIN)
                 )
             else:

@@ -8,10 +8,11 @@ which v1 does not tell; one of those shows when it refuses (`failures`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from ...errors import CloudError
+from ...protocol import checks
 from ..calling.asking import RESOURCE_MANAGER, ask
 from ..calling.calls import Calls
 from ..calling.mending import lift
@@ -43,32 +44,58 @@ class Wanted:
     bucket: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Boolean:
+    enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    allValues: str = ""
+    allowedValues: tuple[str, ...] = ()
+    deniedValues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What Cloud Resource Manager answers about one constraint, by the names that it gives to the fields."""
+
+    booleanPolicy: _Boolean = field(default_factory=_Boolean)
+    listPolicy: _List = field(default_factory=_List)
+
+
+_Check = Callable[[Policy], Forbidden | None]
+
+
 async def forbidden(calls: Calls, wanted: Wanted) -> list[Forbidden]:
     """The effective policies that forbid some of it. Raises CloudError where they are not told."""
-    checks = _checks(wanted)
+    questions = _questions(wanted)
     path = f"/v1/projects/{wanted.project}:getEffectiveOrgPolicy"
 
-    async def effective(name: str) -> dict[str, Any]:
-        return await ask(calls, wanted.project, RESOURCE_MANAGER, path, {"constraint": f"constraints/{name}"})
+    async def effective(name: str) -> Policy:
+        answer = await ask(calls, wanted.project, RESOURCE_MANAGER, path, {"constraint": f"constraints/{name}"})
+        try:
+            return checks.built(Policy, answer)
+        except ValueError as error:
+            raise CloudError(f"The policy {name} has a form that is not known: {error}", where=path) from error
 
     # The first alone: where nothing is told, that costs one request.
-    first, *others = checks
+    first, *others = questions
     told = [await effective(first), *await asyncio.gather(*map(effective, others))]
-    return [found for policy, check in zip(told, checks.values(), strict=True) if (found := check(policy))]
+    return [found for policy, check in zip(told, questions.values(), strict=True) if (found := check(policy))]
 
 
-def _checks(wanted: Wanted) -> dict[str, Callable[[Mapping[str, Any]], Forbidden | None]]:
+def _questions(wanted: Wanted) -> dict[str, _Check]:
     project, requests = wanted.project, wanted.requests
 
-    def enforced(name: str, why: str, fix: str = "") -> Callable[[Mapping[str, Any]], Forbidden | None]:
-        def check(policy: Mapping[str, Any]) -> Forbidden | None:
-            on = (policy.get("booleanPolicy") or {}).get("enforced")
-            return Forbidden(name, why, f"{fix}{lift(name, project)}") if on else None
+    def enforced(name: str, why: str, fix: str = "") -> _Check:
+        def check(policy: Policy) -> Forbidden | None:
+            return Forbidden(name, why, f"{fix}{lift(name, project)}") if policy.booleanPolicy.enforced else None
 
         return check
 
     zones = dict.fromkeys(each.zone for each in requests)
-    found = {
+    found: dict[str, _Check] = {
         OS_LOGIN: enforced(OS_LOGIN, "VMs take the cluster's SSH key from their metadata, which OS Login would ignore"),
         GUEST_ATTRIBUTES: enforced(
             GUEST_ATTRIBUTES, "VMs tell their SSH host keys and how their boot goes in guest attributes"
@@ -91,14 +118,16 @@ _SECURE_BOOT_GPU = (
 )
 
 
-def _listed(policy: Mapping[str, Any]) -> tuple[bool, list[str], list[str]]:
+def _listed(policy: Policy) -> tuple[bool, list[str], list[str]]:
     """Whether everything is denied, what alone is allowed (nothing: all that is not denied), and what is denied."""
-    rules = policy.get("listPolicy") or {}
-    plain = [[each.removeprefix("is:") for each in rules.get(key) or ()] for key in ("allowedValues", "deniedValues")]
-    return rules.get("allValues") == "DENY", plain[0], plain[1]
+    rules = policy.listPolicy
+    allowed, denied = (
+        [each.removeprefix("is:") for each in values] for values in (rules.allowedValues, rules.deniedValues)
+    )
+    return rules.allValues == "DENY", allowed, denied
 
 
-def _external(policy: Mapping[str, Any], project: str) -> Forbidden | None:
+def _external(policy: Policy, project: str) -> Forbidden | None:
     denied, allowed, _ = _listed(policy)
     if not denied and (not allowed or any(each.startswith("under:") for each in allowed)):
         return None
@@ -107,7 +136,7 @@ def _external(policy: Mapping[str, Any], project: str) -> Forbidden | None:
     return Forbidden(EXTERNAL_IP, why, fix)
 
 
-def _images(policy: Mapping[str, Any], wanted: Wanted) -> Forbidden | None:
+def _images(policy: Policy, wanted: Wanted) -> Forbidden | None:
     denied, allowed, refused = _listed(policy)
     for image in dict.fromkeys(each.image or IMAGE for each in wanted.requests):
         parts = image.split("/")
@@ -120,7 +149,7 @@ def _images(policy: Mapping[str, Any], wanted: Wanted) -> Forbidden | None:
     return None
 
 
-def _locations(policy: Mapping[str, Any], zones: Sequence[str], project: str) -> Forbidden | None:
+def _locations(policy: Policy, zones: Sequence[str], project: str) -> Forbidden | None:
     denied, allowed, refused = _listed(policy)
     for zone in zones:
         if not (denied or covers(refused, zone) or (allowed and covers(allowed, zone) is False)):
@@ -149,7 +178,7 @@ def covers(values: Sequence[str], zone: str) -> bool | None:
 _CONTINENTS = ("us", "europe", "asia", "northamerica", "southamerica", "australia", "africa", "me")
 
 
-def _own_keys(policy: Mapping[str, Any], wanted: Wanted) -> Forbidden | None:
+def _own_keys(policy: Policy, wanted: Wanted) -> Forbidden | None:
     denied, _, refused = _listed(policy)
     services = ["compute.googleapis.com", *(["storage.googleapis.com"] if wanted.bucket else [])]
     hit = [each for each in services if denied or each in refused]
@@ -159,7 +188,7 @@ def _own_keys(policy: Mapping[str, Any], wanted: Wanted) -> Forbidden | None:
     return Forbidden(OWN_KEYS, why, "Use another project, or ask the organization's administrator to except this one.")
 
 
-def _retention(policy: Mapping[str, Any], project: str) -> Forbidden | None:
+def _retention(policy: Policy, project: str) -> Forbidden | None:
     denied, allowed, refused = _listed(policy)
     if not (denied or (allowed and "0" not in allowed) or "0" in refused):
         return None

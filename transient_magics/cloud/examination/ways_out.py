@@ -7,11 +7,14 @@ bucket). Compute Engine gives such a VM neither by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...errors import CloudError, GoneError
 from ..calling.calls import PLAIN, Calls
 from ..values import VmRequest
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
 
 _ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
 
@@ -47,7 +50,7 @@ async def way_out(calls: Calls, project: str, region: str, requests: Sequence[Vm
     return "to Google's services by Private Google Access" if subnet is not None else "not known: no subnetwork is told"
 
 
-async def _subnetwork(calls: Calls, owner: str, region: str, network: str, asked: str) -> Any:
+async def _subnetwork(calls: Calls, owner: str, region: str, network: str, asked: str) -> compute_v1.Subnetwork | None:
     """The subnetwork that VMs of a region get; None where the network has none there, or it cannot be told which."""
     if asked:
         owner, name = place_of(asked, owner)
@@ -66,12 +69,12 @@ async def _subnetwork(calls: Calls, owner: str, region: str, network: str, asked
         raise CloudError(f"Network {network} has no subnetwork {name} in {region}", fix=fix) from error
 
 
-async def _nat(calls: Calls, owner: str, region: str, network: str, subnet: Any) -> bool:
+async def _nat(calls: Calls, owner: str, region: str, network: str, subnet: compute_v1.Subnetwork | None) -> bool:
     routers = calls.clients.routers
     found = await calls.call(f"routers of {region}", lambda: list(routers.list(project=owner, region=region, **PLAIN)))
     nats = [nat for router in found if router.network.rpartition("/")[2] == network for nat in router.nats]
     return any(nat.source_subnetwork_ip_ranges_to_nat in _ALL or _lists(nat, subnet) for nat in nats)
 
 
-def _lists(nat: Any, subnet: Any) -> bool:
+def _lists(nat: compute_v1.RouterNat, subnet: compute_v1.Subnetwork | None) -> bool:
     return subnet is not None and any(each.name.rpartition("/")[2] == subnet.name for each in nat.subnetworks)

@@ -109,9 +109,10 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
     with session:
         request = Request(session)
         if not endpoint:  # a fresh one, so that what it is exchanged for lives long
-            credentials: Any = google.auth.default(scopes=[_SCOPE])[0]
+            credentials, _ = google.auth.default(scopes=[_SCOPE])
             credentials.refresh(request)
-            own, ends = credentials.token, credentials.expiry.replace(tzinfo=UTC).timestamp()
+            own = credentials.token or ""
+            ends = credentials.expiry.replace(tzinfo=UTC).timestamp() if credentials.expiry else 0.0
         begun = now()
         answer = sts.Client(f"{endpoint or _GOOGLE}/v1/token").exchange_token(
             request, _GRANT, own, _ACCESS_TOKEN, requested_token_type=_ACCESS_TOKEN, additional_options=options

@@ -15,13 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ...errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
 from ..calling.calls import Attempts
 from ..calling.failures import policy_in
 from ..calling.recording import watched
 from . import failures
+
+if TYPE_CHECKING:
+    from google.cloud import storage
 
 _THREADS = 8
 _PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
@@ -79,7 +82,7 @@ class CloudStorage:
         """
         where = f"gs://{name}"
 
-        def make(soft_delete: bool) -> Any:
+        def make(soft_delete: bool) -> storage.Bucket:
             fresh = self._client.bucket(name)
             fresh.iam_configuration.uniform_bucket_level_access_enabled = True
             fresh.iam_configuration.public_access_prevention = "enforced"
@@ -113,10 +116,10 @@ class CloudStorage:
         """
         where = f"gs://{name}"
 
-        def is_there() -> Any:
+        def is_there() -> storage.Bucket:
             return self._client.get_bucket(name, **_PLAIN)
 
-        def listed() -> Any:
+        def listed() -> storage.Bucket | None:
             found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
             return next((each for each in found if each.name == name), None)
 
@@ -205,7 +208,7 @@ class CloudStorage:
             for each in await self.list(bucket, prefix):
                 tasks.create_task(self.delete(bucket, each.name))
 
-    async def _write(self, blob: Any, put: Callable[[], None], expected: str) -> Stored:
+    async def _write(self, blob: storage.Blob, put: Callable[[], None], expected: str) -> Stored:
         """`expected` is the sum by which our own content is known again."""
         where = f"gs://{blob.bucket.name}/{blob.name}"
         try:
@@ -235,7 +238,7 @@ def _sum(content: bytes) -> str:
     return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
 
 
-def _client(project: str, endpoint: str | None) -> Any:
+def _client(project: str, endpoint: str | None) -> storage.Client:
     from google.cloud import storage
 
     if endpoint is None:
@@ -243,17 +246,22 @@ def _client(project: str, endpoint: str | None) -> Any:
 
         credentials, _ = google.auth.default(scopes=[_SCOPE])
         client = storage.Client(project=project, credentials=credentials)
-        watched(client._http)
+        watched(_session(client))
         return client
     from google.auth.credentials import AnonymousCredentials
 
     options = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
     client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
-    watched(client._http).trust_env = False  # no proxy stands between us and the emulator
+    watched(_session(client)).trust_env = False  # no proxy stands between us and the emulator
     return client
 
 
-def _looked_at(bucket: Any) -> str:
+def _session(client: Any) -> Any:
+    """Private, but the only way to the session through which a client asks."""
+    return client._http
+
+
+def _looked_at(bucket: storage.Bucket) -> str:
     access, change = bucket.iam_configuration, f"gcloud storage buckets update gs://{bucket.name}"
     if not access.uniform_bucket_level_access_enabled:
         what = f"Objects of the bucket {bucket.name} may have rights of their own: no VM can be kept to its place"
@@ -273,5 +281,5 @@ def _looked_at(bucket: Any) -> str:
     return ". ".join(said)
 
 
-def _stored(blob: Any) -> Stored:
+def _stored(blob: storage.Blob) -> Stored:
     return Stored(blob.name, int(blob.size or 0), str(blob.crc32c), int(blob.generation or 0))

@@ -127,7 +127,12 @@ class Bucket:
         with self._explaining(prefix):
             found = list(self._client.list_blobs(self._bucket, prefix=self._path + prefix, **self._how))
         objects = [
-            Listed(each.name.removeprefix(self._path), int(each.size), str(each.crc32c), each.time_created.timestamp())
+            Listed(
+                each.name.removeprefix(self._path),
+                each.size or 0,
+                str(each.crc32c),
+                each.time_created.timestamp() if each.time_created else 0.0,
+            )
             for each in found
         ]
         return sorted(objects, key=lambda each: each.made)
@@ -136,7 +141,7 @@ class Bucket:
         """What lies in the place itself, not in folders below it."""
         with self._explaining(""):
             found = list(self._client.list_blobs(self._bucket, prefix=self._path, delimiter="/", **self._how))
-        files = [File(each.name.removeprefix(self._path), int(each.size), str(each.crc32c)) for each in found]
+        files = [File(each.name.removeprefix(self._path), each.size or 0, str(each.crc32c)) for each in found]
         return [file for file in files if file.name]
 
     def delete(self, name: str) -> None:
