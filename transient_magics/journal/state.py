@@ -1,4 +1,4 @@
-"""ClusterState: what the events of a journal add up to, of VMs, runs and the cluster. How they do is in folding.py."""
+"""ClusterState: what the events of a journal add up to, of VMs, runs and the cluster. How they do is in folding/."""
 
 from __future__ import annotations
 

@@ -1,0 +1,91 @@
+"""What events of the cluster and of its controller do: its declaration, phases and leases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...spec import ClusterSpec
+from .. import events as e
+from ..clock import Clock
+from ..state import ClusterState
+from .rules import Rules, changed
+
+rules = Rules()
+
+
+@rules.of(e.ClusterDeclared)
+def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
+    spec = ClusterSpec.from_dict(event.spec)
+    return changed(state, name=spec.name, spec=spec, phase="provisioning", declared_at=event.at)
+
+
+@rules.of(e.ClusterResized)
+def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
+    return changed(state, spec=ClusterSpec.from_dict(event.spec), failed_boots={}, unfit={})
+
+
+@rules.of(e.ClusterZonesFound, e.ClusterPriced)
+def _(state: ClusterState, event: e.ClusterZonesFound | e.ClusterPriced) -> ClusterState:
+    return changed(state, spec=ClusterSpec.from_dict(event.spec))
+
+
+@rules.of(e.ClusterClock)
+def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
+    if not event.anchors or (state.spec and not state.spec.emulated):
+        raise ValueError("Google's clock is that of this machine")
+    return changed(state, clock=Clock(event.anchors))
+
+
+@rules.of(e.ClusterImageChosen)
+def _(state: ClusterState, event: e.ClusterImageChosen) -> ClusterState:
+    if state.spec is None:
+        return state
+    return changed(state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu))
+
+
+@rules.of(e.ClusterReady)
+def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
+    return changed(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
+
+
+@rules.of(e.ClusterAdvised)
+def _(state: ClusterState, event: e.ClusterAdvised) -> ClusterState:
+    return changed(state, advice={**state.advice, event.accelerator: event})
+
+
+@rules.of(e.ClusterDeleting)
+def _(state: ClusterState, event: e.ClusterDeleting) -> ClusterState:
+    return changed(state, phase="deleting", reason=event.reason)
+
+
+@rules.of(e.ClusterDeleted)
+def _(state: ClusterState, event: e.ClusterDeleted) -> ClusterState:
+    return changed(state, phase="deleted", ended_at=event.at, trouble="")
+
+
+@rules.of(e.ClusterLeased)
+def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
+    workers = {int(slot): run for slot, run in event.workers.items()}
+    since: dict[int, float] = {}
+    tenures = dict(state.tenures)
+    for slot, run in state.leases.items():
+        if workers.get(slot) == run:
+            since[slot] = state.leased_at.get(slot, event.at)
+        elif begin := state.leased_at.get(slot):
+            tenures[run] = (*tenures.get(run, ()), (slot, begin, event.at))
+    since = {slot: since.get(slot, event.at) for slot in workers}
+    return changed(
+        state, ports=dict(event.ports), leases=workers, leased_at=since, tenures=tenures, held=dict(event.held)
+    )
+
+
+@rules.of(e.ControllerMoved)
+def _(state: ClusterState, event: e.ControllerMoved) -> ClusterState:
+    if event.vm and event.vm not in state.vms:
+        raise ValueError(f"there is no VM {event.vm}")
+    return changed(state, seat=event.vm, trouble="")
+
+
+@rules.of(e.ControllerTrouble)
+def _(state: ClusterState, event: e.ControllerTrouble) -> ClusterState:
+    return changed(state, trouble=event.what)

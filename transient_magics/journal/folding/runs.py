@@ -1,0 +1,203 @@
+"""What events of runs and of their workers do: steps, checkpoints, evaluations, ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TypeVar
+
+from ...protocol import checks
+from ...protocol.run import RunSpec
+from .. import events as e
+from ..state import ClusterState, WorkerState, unknown_run
+from .rules import Rules, changed
+
+rules = Rules()
+SERIES = 720
+
+
+MARKS = 120
+
+
+@rules.of(e.WorkerJoined)
+def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
+    run, vm = state.runs.get(event.run), state.vms.get(event.worker)
+    if vm and vm.boots_as in state.unfit:
+        state = changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
+    worker = WorkerState(event.worker, event.number, event.at)
+    return with_run(state, event.run, workers={**(run.workers if run else {}), event.worker: worker})
+
+
+@rules.of(e.WorkerLeft)
+def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
+    run = state.runs.get(event.run)
+    workers = dict(run.workers) if run else {}
+    if (worker := workers.get(event.worker)) and worker.number == event.number:
+        del workers[event.worker]
+    return with_run(state, event.run, workers=workers)
+
+
+@rules.of(e.TrainDeclared)
+def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
+    known = checks.known(RunSpec, event.spec)
+    known.pop("name", None)
+    run = replace(unknown_run(event.run, **known), declared_at=event.at)
+    return changed(state, runs={**state.runs, event.run: run})
+
+
+@rules.of(e.TrainChecked)
+def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
+    counted = {"parameters": event.parameters, "variable_bytes": event.variable_bytes}
+    return with_run(state, event.run, checked=True, **counted)
+
+
+@rules.of(e.TrainMoved)
+def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
+    queue = [run.name for run in state.queue]
+    if event.run not in queue:
+        raise ValueError(f"{event.run} does not wait")
+    order = [run.name for run in state.turns if run.name != event.run]
+    queue.remove(event.run)
+    if event.before and event.before not in queue:
+        raise ValueError(f"{event.before} does not wait")
+    before = event.before or next(iter(queue), "")
+    order.insert(order.index(before) if before else len(order), event.run)
+    return changed(state, order=tuple(order))
+
+
+@rules.of(e.TrainStarted)
+def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
+    run = state.runs.get(event.run)
+    started = (run.started_at if run else 0.0) or event.at
+    parameters = event.parameters or (run.parameters if run else 0)
+    return with_run(
+        state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters
+    )
+
+
+@rules.of(e.TrainProgress)
+def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
+    run = state.runs.get(event.run)
+    point = (event.at, event.step, event.loss, event.steps_per_second)
+    series = _longer(run.series if run else (), point, SERIES)
+    known = {"steps_per_second": event.steps_per_second, "series": series}
+    if run and event.server_bytes > run.server_bytes:
+        known["server_bytes"] = event.server_bytes
+    return with_run(state, event.run, step=event.step, loss=event.loss, **known)
+
+
+@rules.of(e.TrainCheckpoint)
+def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
+    run = state.runs.get(event.run)
+    checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
+    known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints, "unsaved": None}
+    # Progress is told every few seconds only: what was saved since is no less than that.
+    return with_run(state, event.run, step=max(run.step if run else 0, event.step), **known)
+
+
+@rules.of(e.TrainUnsaved)
+def _(state: ClusterState, event: e.TrainUnsaved) -> ClusterState:
+    return with_run(state, event.run, unsaved=(event.at, event.step, event.reason))
+
+
+@rules.of(e.TrainShipped)
+def _(state: ClusterState, event: e.TrainShipped) -> ClusterState:
+    return with_run(state, event.run, shipped_step=event.step, shipped=event.path)
+
+
+@rules.of(e.TrainEvaluated)
+def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
+    run = state.runs.get(event.run)
+    if run is None:
+        return state
+    # A run may be evaluated again after it is over.
+    metrics = {**event.metrics, **dict.fromkeys(event.undefined, math.nan)}
+    evaluations = _longer(run.evaluations, (event.at, event.step, metrics), MARKS)
+    of = event.examples, event.complete
+    run = changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
+    return changed(state, runs={**state.runs, event.run: run})
+
+
+@rules.of(e.TrainBest)
+def _(state: ClusterState, event: e.TrainBest) -> ClusterState:
+    run = state.runs.get(event.run)
+    known = run.best if run else None
+    if known and not event.shipped and (known.step, known.value) == (event.step, event.value):
+        event = replace(event, shipped=known.shipped)
+    return with_run(state, event.run, best=event)
+
+
+@rules.of(e.TrainUnevaluated)
+def _(state: ClusterState, event: e.TrainUnevaluated) -> ClusterState:
+    return with_run(state, event.run, unevaluated=(event.at, event.step, event.reason))
+
+
+@rules.of(e.TrainTraced)
+def _(state: ClusterState, event: e.TrainTraced) -> ClusterState:
+    return with_run(state, event.run, traced=event)
+
+
+@rules.of(e.TrainSlow)
+def _(state: ClusterState, event: e.TrainSlow) -> ClusterState:
+    return with_run(state, event.run, slow=event)
+
+
+@rules.of(e.TrainRecovered)
+def _(state: ClusterState, event: e.TrainRecovered) -> ClusterState:
+    return with_run(state, event.run, slow=None)
+
+
+@rules.of(e.TrainFinished)
+def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
+    run = state.runs.get(event.run)
+    return with_run(
+        state,
+        event.run,
+        phase="finished",
+        finished_at=event.at,
+        step=event.step,
+        loss=event.loss if event.loss is not None or run is None else run.loss,
+        steps_per_second=0.0,
+        slow=None,
+        workers={},
+        checkpoint=event.checkpoint or (run.checkpoint if run else ""),
+        stopped=event.stopped,
+        reason=event.reason,
+    )
+
+
+@rules.of(e.TrainFailed)
+def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
+    return with_run(
+        state,
+        event.run,
+        phase="failed",
+        finished_at=event.at,
+        reason=event.reason,
+        steps_per_second=0.0,
+        slow=None,
+        workers={},
+    )
+
+
+def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    run = state.runs.get(name)
+    if run is None or run.over:
+        return state
+    return changed(state, runs={**state.runs, name: changed(run, **changes)})
+
+
+_Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])
+
+
+def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
+    """With one more at the end. Points begin with their time; where there would be too many, half of them stay, at
+    about equal distances."""
+    if len(points) >= most:
+        apart = (new[0] - points[0][0]) * 2 / most
+        kept = [points[0]]
+        for point in points:
+            if point[0] - kept[-1][0] >= apart > 0:
+                kept.append(point)
+        points = tuple(kept)
+    return (*points, new)

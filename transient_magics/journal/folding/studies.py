@@ -1,0 +1,52 @@
+"""What events of studies do: trials asked for, told and added."""
+
+from __future__ import annotations
+
+from ...protocol.study import StudySpec
+from .. import events as e
+from ..state import ClusterState
+from ..studies import StudyState, TrialState
+from .rules import Rules, changed
+
+rules = Rules()
+
+
+@rules.of(e.StudyDeclared)
+def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
+    spec = StudySpec.from_dict({**event.spec, "name": event.study})
+    study = StudyState(event.study, spec, spec.bounded(spec.trials), declared_at=event.at)
+    return changed(state, studies={**state.studies, event.study: study})
+
+
+@rules.of(e.StudyAsked)
+def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
+    study = state.studies[event.study]
+    if event.trial != len(study.trials):
+        raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
+    trial = TrialState(event.trial, dict(event.params), event.runs, asked_at=event.at)
+    return _with_study(state, event.study, trials={**study.trials, event.trial: trial})
+
+
+@rules.of(e.StudyTold)
+def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
+    trials = state.studies[event.study].trials
+    if trials[event.trial].told:
+        raise ValueError(f"trial {event.trial} was told before")
+    told = changed(trials[event.trial], state=event.state, value=event.value, reason=event.reason, told_at=event.at)
+    return _with_study(state, event.study, trials={**trials, event.trial: told})
+
+
+@rules.of(e.StudyExtended)
+def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
+    study = state.studies[event.study]
+    wanted = study.spec.bounded(study.wanted + event.trials)
+    return _with_study(state, event.study, wanted=wanted, ended_at=0.0, reason="")
+
+
+@rules.of(e.StudyEnded)
+def _(state: ClusterState, event: e.StudyEnded) -> ClusterState:
+    return _with_study(state, event.study, ended_at=event.at, reason=event.reason)
+
+
+def _with_study(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    return changed(state, studies={**state.studies, name: changed(state.studies[name], **changes)})

@@ -1,0 +1,143 @@
+"""What events of VMs do: requested, booting, ready, leaving, gone."""
+
+from __future__ import annotations
+
+from .. import events as e
+from ..state import ClusterState, VmState
+from .rules import Rules, changed
+
+rules = Rules()
+UNEXPECTED = "it came after it was given up"
+"""Why a VM is of no use that runs though it had been called refused or gone."""
+
+
+@rules.of(e.VmRequested)
+def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
+    vm = VmState(
+        name=event.vm,
+        role=event.role,
+        slot=event.slot,
+        zone=event.zone,
+        accelerator=event.accelerator,
+        machine_type=event.machine_type,
+        provisioning_model=event.provisioning_model,
+        hourly=event.hourly,
+        on_demand_hourly=event.on_demand_hourly,
+        replaces=event.replaces,
+        requested_at=event.at,
+    )
+    return changed(state, vms={**state.vms, event.vm: vm})
+
+
+@rules.of(e.VmRefused)
+def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
+    return with_vm(
+        state,
+        event.vm,
+        state="refused",
+        reason=event.reason,
+        cause=event.cause,
+        hints=tuple(event.hints),
+        ended_at=event.at,
+    )
+
+
+@rules.of(e.VmRunning)
+def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm and not vm.living and not vm.running_at:  # it costs money, whoever said that it cannot be had
+        vm = changed(vm, state="requested", failure=vm.failure or UNEXPECTED, reason="", cause="", ended_at=0.0)
+        state = changed(state, vms={**state.vms, event.vm: vm})
+    return with_vm(
+        state,
+        event.vm,
+        state="booting" if vm and vm.state == "requested" else vm.state if vm else "booting",
+        address=event.address,
+        external_address=event.external_address,
+        vm_id=event.vm_id,
+        running_at=(vm.running_at if vm else 0.0) or event.at,
+        started_at=(vm.started_at or _between(vm.requested_at, event.started, event.at)) if vm else 0.0,
+    )
+
+
+@rules.of(e.VmBootStep)
+def _(state: ClusterState, event: e.VmBootStep) -> ClusterState:
+    return with_vm(state, event.vm, step=event.what)
+
+
+@rules.of(e.VmBootFailed)
+def _(state: ClusterState, event: e.VmBootFailed) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or not vm.living or vm.failure:
+        return state
+    failed = {
+        **state.failed_boots,
+        vm.boots_as: state.failed_boots.get(vm.boots_as, 0) + 1,
+    }
+    return changed(with_vm(state, event.vm, failure=event.reason), failed_boots=failed)
+
+
+@rules.of(e.VmUnfit)
+def _(state: ClusterState, event: e.VmUnfit) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or not vm.living or vm.failure:
+        return state
+    unfit = {**state.unfit, vm.boots_as: state.unfit.get(vm.boots_as, 0) + 1}
+    return changed(with_vm(state, event.vm, failure=event.reason), unfit=unfit)
+
+
+@rules.of(e.VmReady)
+def _(state: ClusterState, event: e.VmReady) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or not vm.living or vm.state == "leaving":
+        return state
+    if vm.boots_as in state.failed_boots:
+        failed = {key: times for key, times in state.failed_boots.items() if key != vm.boots_as}
+        state = changed(state, failed_boots=failed)
+    return with_vm(state, event.vm, state="ready", step="", ready_at=vm.ready_at or event.at)
+
+
+@rules.of(e.VmPreemptionNotice)
+def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
+    return with_vm(state, event.vm, state="leaving", noticed_at=event.at)
+
+
+@rules.of(e.VmTraffic)
+def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None:
+        return state
+    total, since = event.sent + event.received, vm.traffic_at or vm.running_at
+    rate = (total - vm.traffic_bytes) / (event.at - since) if event.at > since > 0 else 0.0
+    return with_vm(state, event.vm, traffic_bytes=total, traffic_rate=max(0.0, rate), traffic_at=event.at)
+
+
+@rules.of(e.VmRevoked)
+def _(state: ClusterState, event: e.VmRevoked) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    counted = state.revocations + (1 if vm and vm.living else 0)
+    ended = with_vm(state, event.vm, state="revoked", ended_at=event.at, stopping_at=_stopping(vm, event))
+    return changed(ended, revocations=counted)
+
+
+@rules.of(e.VmDeleted)
+def _(state: ClusterState, event: e.VmDeleted) -> ClusterState:
+    stopping = _stopping(state.vms.get(event.vm), event)
+    return with_vm(state, event.vm, state="deleted", reason=event.reason, ended_at=event.at, stopping_at=stopping)
+
+
+def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    vm = state.vms.get(name)
+    if vm is None or not vm.living:
+        return state
+    return changed(state, vms={**state.vms, name: changed(vm, **changes)})
+
+
+def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
+    return _between(vm.started_at or vm.running_at, event.stopping, event.at) if vm else 0.0
+
+
+def _between(earliest: float, told: int, latest: float) -> float:
+    """A moment that another machine told (ns), in seconds; 0 where it does not lie between these."""
+    moment = told / 1e9
+    return moment if earliest <= moment <= latest else 0.0
