@@ -1,0 +1,54 @@
+"""Every option that a cell or a terminal can say, declared once: its sub-command, help, and what excludes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from ..option import Option, word
+from . import clusters, planning, project, runs, weather
+from .planning import WORKLOADS
+from .words import CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
+
+__all__ = [
+    "CHECKS", "CLUSTER_VERBS", "DESCRIPTIONS", "EPILOGS", "EXAMPLES", "IMAGE_VERBS", "PROGRAM_VERBS", "WORKLOADS",
+    "declared",
+]  # fmt: skip
+
+
+def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
+    """The options of a sub-command, of `declare`, `train` or `catalog`, in the order of their help."""
+    options = _table()[verb]
+    return (word("source", "FILE", "the code, a Python file", completes="path"), *options) if file else options
+
+
+@cache
+def _table() -> Mapping[str, tuple[Option, ...]]:
+    # A function, so that importing this module costs nothing before the first cell uses it.
+    return {
+        "declare": clusters.declare(),
+        "train": runs.train(),
+        "study": runs.study(),
+        **clusters.verbs(),
+        "catalog": planning.catalog(),
+        **runs.results(),
+        "plan": planning.plan(),
+        "doctor": project.doctor(),
+        "weather": weather.weather(),
+        "lifetimes": planning.lifetimes(),
+        **project.images(),
+    }
+
+
+CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
+    "declare": clusters.check_declare,
+    "resize": clusters.check_declare,
+    "train": runs.check_train,
+    "study": runs.check_study,
+    "delete": clusters.check_delete,
+    "doctor": project.check_doctor,
+    "plan": planning.check_plan,
+    "catalog": planning.check_catalog,
+    "lifetimes": planning.check_lifetimes,
+}

@@ -1,0 +1,137 @@
+"""What may be said before anything is rented: plans, lifetimes, the catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import DeclarationError
+from ...spec.grammar import nearest
+from ..option import (
+    Option,
+    duration,
+    flag,
+    gpu,
+    gpus,
+    hours,
+    known_region,
+    one_of,
+    positive,
+    whole,
+    word,
+    zones,
+)
+from .shared import OUTPUT
+from .words import EXAMPLES
+
+WORKLOADS = (
+    "icac19/resnet-32", "cmdare/resnet-15", "cmdare/resnet-32", "cmdare/shake-shake-small", "cmdare/shake-shake-big",
+)  # fmt: skip
+"""The published workloads of the planner, which is not loaded to complete their names."""
+
+
+def plan() -> tuple[Option, ...]:
+    """Of a plan."""
+    return (
+        word("spec", "[SPEC]", "a cluster, as k80x4; without one the catalog is searched", many="*", completes="gpu"),
+        flag("--workload", "what is trained: a run by its name, or a published one, as icac19/resnet-32", str,
+              choices=WORKLOADS, completes="workload", metavar="NAME"),
+        flag("--model", "or all runs of this Tensor2Tensor model ...", str),
+        flag("--hparams-set", "... with this hyper-parameter set ...", str),
+        flag("--problem", "... on this problem", str),
+        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),
+        flag("--target", 'instead of steps: "accuracy>=0.9", as runs of the workload got there', str,
+              metavar="METRIC>=VALUE"),
+        flag("--revocations", "published: lifetimes as measured in 2019 (default); own: those of your VMs; FILE.csv; "
+              "none; or how many workers are lost",
+              str, choices=("published", "own", "none", "1"), metavar="HOW|N"),
+        flag("--replace", "replace revoked workers (on; off where their number is given, as the papers count)",
+              negated=True),
+        flag("--mode", "async; sync: steps are taken together, each with a mini-batch of every worker (async)",
+              **one_of("--mode", ("async", "sync"))),
+        flag("--backup-workers", "the slowest that a synchronous step does not wait for (0)",
+              whole("--backup-workers", 0), metavar="N"),
+        flag("--ps", "number of parameter servers; 0: one worker without any (1; searched without a SPEC)",
+              whole("--ps", 0), metavar="N"),
+        flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
+        flag("--zone", "for groups without one; of a search: all that it may look at", zones, completes="zone"),
+        flag("--gpus", "of a search: these, each alone and two together: k80,p100 (all whose speed is known)", gpus,
+              completes="gpu", metavar="GPU,GPU"),
+        flag("--provisioning-model", "how workers are rented (spot; searched without a SPEC)",
+              **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
+        flag("--batch-size", "examples of a worker's step (as the workload was measured)", whole("--batch-size"),
+              metavar="N"),
+        flag("--max-hours", "only what takes no longer: 3h", hours("--max-hours"), metavar="TIME"),
+        flag("--max-cost", "only what costs no more, in US dollars", positive("--max-cost"), metavar="DOLLARS"),
+        flag("--objective", "which of the best clusters is marked (knee)",
+              **one_of("--objective", ("knee", "time", "cost"))),
+        OUTPUT,
+    )  # fmt: skip
+
+
+def lifetimes() -> tuple[Option, ...]:
+    """Of lifetimes."""
+    formulas = ("exponential", "weibull", "early", "bathtub4", "bathtub5")
+    return (
+        flag("--gpu", "VMs with this GPU, or cpu (all GPUs)", gpu, completes="gpu"),
+        flag("--region", "VMs in this region (all)", known_region, completes="region"),
+        flag("--source", "own: your VMs on Compute Engine; emulated: those on the emulator; published: preemptible "
+              "VMs of 2018 and 2019; or a CSV file with lifetime_hours, and perhaps revoked (1 or 0), gpu, zone (own "
+              "where they are enough, else published)", str, choices=("own", "emulated", "published"),
+              metavar="SOURCE|FILE.csv"),
+        flag("--provisioning-model", "spot: without a time limit; preemptible: 24 h at most (spot)",
+              **one_of("--provisioning-model", ("spot", "preemptible"))),
+        flag("--fit", f"which formulas to fit: {', '.join(formulas)}; bathtubs to preemptible VMs only (all)",
+              many="extend", **{**one_of("--fit", formulas), "metavar": "FORMULA"}),
+        flag("--job", "plan work of that length that is lost with its VM: when to save, which VM to trust",
+              duration("--job", "h"), metavar="TIME"),
+        flag("--age", "of the VM on which the job would begin (0: a fresh one)", duration("--age", "h"),
+              metavar="TIME"),
+        flag("--checkpoint-cost", "what a checkpoint of the job takes (1m)", duration("--checkpoint-cost", "m"),
+              metavar="TIME"),
+        flag("--restart", "what passes until a lost job goes on from its last checkpoint (5m)",
+              duration("--restart", "m"), metavar="TIME"),
+    )  # fmt: skip
+
+
+def catalog() -> tuple[Option, ...]:
+    """Of the catalog."""
+    return (
+            word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),
+            flag("--project", "ask Google for today's prices first, with this project's right to", str),
+        )  # fmt: skip
+
+
+def check_plan(values: dict[str, Any], called: str) -> None:
+    """What is planned, and how far."""
+    from ...catalog import ACCELERATORS, ZONES
+    from ...spec import parse_groups
+
+    values["spec"] = " ".join(values.get("spec", ()))
+    if values["spec"]:
+        parse_groups(values["spec"], ACCELERATORS, ZONES)
+    if bool(values.get("workload")) == bool(values.get("model")):
+        raise DeclarationError(
+            f"{called} needs a --workload, or --model and --problem", fix=f"For example: {called} {EXAMPLES['plan']}"
+        )
+    if ("train_steps" in values) == ("target" in values):
+        raise DeclarationError(
+            f"{called} needs --train-steps or --target", fix=f"For example: {called} {EXAMPLES['plan']}"
+        )
+
+
+def check_lifetimes(values: dict[str, Any], called: str) -> None:
+    """Options of a job, with a job."""
+    if "job" not in values and (
+        lonely := next((key for key in ("age", "checkpoint_cost", "restart") if key in values), "")
+    ):
+        raise DeclarationError(f"--{lonely.replace('_', '-')} is about a job", fix=f"For example: {called} --job 4h")
+
+
+def check_catalog(values: dict[str, Any], called: str) -> None:
+    """A GPU that the catalog has."""
+    from ...catalog import ACCELERATORS
+
+    if gpu := values.get("gpu"):
+        values["gpu"] = gpu.lower()
+        if values["gpu"] not in ACCELERATORS:
+            raise DeclarationError(f"Unknown GPU '{gpu}'", fix=nearest(values["gpu"], ACCELERATORS))

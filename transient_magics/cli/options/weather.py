@@ -1,0 +1,54 @@
+"""What may be said of the emulator's weather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..option import (
+    Option,
+    flag,
+)
+from .shared import ANY_CLUSTER
+
+
+def weather() -> tuple[Option, ...]:
+    """Of the emulator's weather."""
+
+    # Texts go to the emulator as they are: it alone knows what can be set.
+    def several(flags: str, help: str, **more: Any) -> Option:
+        return flag(flags, f"{help}; several stand one after the other; none: no more", str, many="extend", **more)
+
+    return (
+        ANY_CLUSTER,
+        flag("--revocations", "none; published: lifetimes by GPU and region, in waves; every=60s: one VM at random "
+              "each minute; or a CSV file with lifetime_hours (a row per VM) or at_hours,count (a row per wave)", str,
+              choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
+        flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
+              metavar="SHARE"),
+        flag("--hours-per-minute", "how fast time passes for lifetimes, boot times, limits and bills, never for "
+              "work; none: as ever", str, choices=("none", "1", "60"), metavar="HOURS"),
+        several("--stockout", "no capacity: ZONE[:GPU][,spot][,for=10m][,delay=7s]", completes="zone",
+                metavar="ZONE"),
+        several("--quota", "at most so many in a region: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),
+        flag("--api-errors", "the share of API requests that fail, before or after they took effect", str,
+              metavar="SHARE"),
+        flag("--api-latency", "how late the API answers: 100ms, or nine of ten within 50ms..400ms", str,
+              choices=("none", "50ms..400ms"), metavar="TIME"),
+        flag("--credentials", "accepted; expired: the API refuses every request (expired,for=60s)", str,
+              choices=("accepted", "expired", "expired,for=60s"), metavar="HOW"),
+        flag("--creation-preemptions", "the share of transient VMs that are preempted before they run", str,
+              metavar="SHARE"),
+        flag("--boot", "how long VMs take to start: 2s; published: as measured in 2019; they never answer: fails (and "
+              "say so), silent", str, choices=("2s", "published", "fails", "silent"), metavar="TIME|HOW"),
+        flag("--notice", "the time from the notice of a preemption to the VM's end, 120s at most (30s); scaled: 30 s "
+              "of the time that --hours-per-minute makes faster", str, choices=("30s", "0s", "scaled"),
+              metavar="TIME|scaled"),
+        flag("--gpu-driver", "works; fails: VMs answer, and TensorFlow does not see their GPUs", str,
+              choices=("works", "fails"), metavar="HOW"),
+        flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU; or how many times as fast "
+              "as a K80: k80=1,p100=2", str, choices=("equal", "published"), metavar="HOW|GPU=TIMES,..."),
+        flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,
+              choices=("none", "100mbit"), metavar="RATE"),
+        flag("--seed", "what all chance follows from: the same seed, the same weather", str),
+        flag("--reset", "fair weather again, before anything else that is given"),
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""What a help says of each sub-command, beside its options."""
+
+from __future__ import annotations
+
+CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "move", "stop", "logs", "events", "delete", "sweep")
+IMAGE_VERBS = ("build", "list", "delete")
+PROGRAM_VERBS = (
+    "cluster", "train", "study", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator",
+    "catalog", "doctor",
+)  # fmt: skip
+
+
+EXAMPLES = {
+    "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
+    "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
+    "study": "--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
+}
+
+
+DESCRIPTIONS = {
+    "declare": "Declare a cluster of transient GPU servers. It is provisioned while you go on.",
+    "train": "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. "
+    "The code runs on the VMs: it must import what it uses.",
+    "study": "Train a model many times with different parameters, to find the best ones. Options of a run hold for all "
+    "of its runs. Each trial begins as soon as workers are free; runs that wait come before.",
+    "list": "The clusters of this machine.",
+    "status": "How a cluster is doing, once.",
+    "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
+    "machine, too), and give its handle.",
+    "resize": "Give a cluster other workers.",
+    "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
+    "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
+    "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "
+    "Of a study, by its name: all of its trials.",
+    "logs": "The last lines that a VM logged.",
+    "events": "What happened to a cluster, line by line.",
+    "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
+    "sweep": "Find VMs and firewall rules of yours that no cluster of this machine knows; with --yes, delete them.",
+    "doctor": "See whether all is here that training on Google Cloud needs, line by line, with the command that mends "
+    "what is not. Nothing is made, unless --spend says so.",
+    "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
+    "image": "Images that VMs boot from ready to train.",
+    "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
+    "image list": "The images of the project that were baked here, and builds under way.",
+    "image delete": "Delete an image. VMs that booted from it are left alone.",
+    "export": "Write the model of a run's last checkpoint as a SavedModel. The cluster may be gone.",
+    "tensorboard": "Write a run's metrics and events for TensorBoard; again: what is new.",
+    "lifetimes": "How long transient VMs live: survival as observed, formulas fitted to it, which to trust how long.",
+    "plan": "What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are "
+    "best. Creates nothing.",
+    "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
+}
+
+
+EPILOGS = {
+    "plan": "A published workload has its own speeds and prices of 2019 and is counted from the first step.\n"
+    "A run's are what it and other runs of its model were measured at; GPUs that it never ran on are estimated.",
+    "train": "Without --model, --hparams-set and --problem the code defines:\n"
+    '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples\n'
+    "                   (of batches for a model that begins with keras.Input); a Keras model takes weights as third;\n"
+    "                   arrays are shuffled, a dataset shuffles itself; every worker begins somewhere else in them\n"
+    "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
+    "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"
+    "  batch_size       examples of a worker's step (32)",
+    "study": "The code is that of a run: see %%train -h. A model of its own reads the values by their names, "
+    "as in keras.optimizers.Adam(lr).",
+    "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),
+    "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",
+}
