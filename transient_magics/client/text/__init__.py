@@ -1,0 +1,83 @@
+"""What a terminal shows: states, events and bills as plain text, and the small words that the panels share.
+
+Everything is a pure function of folded state and of the moment `now` (seconds since 1970); nothing here prints.
+"""
+
+from __future__ import annotations
+
+from ...spec import render_money as money
+from ...spec import render_table as table
+from .bills import bill_words, transfer_words
+from .events import QUIET, event_line, event_words, group_words, grouped
+from .screens import listing, listing_row, status
+from .states import (
+    NOTHING_TO_DELETE,
+    NOTICE_SECONDS,
+    RENTED,
+    best_words,
+    deleted_words,
+    ending_words,
+    is_evaluated,
+    leaves_at,
+    machine,
+    phase_words,
+    replacement,
+    run_words,
+    study_words,
+    vm_words,
+    waits_for,
+    was_stopped,
+)
+from .words import (
+    MOST_CHARACTERS,
+    clock,
+    count,
+    examples_words,
+    number,
+    params_words,
+    plain,
+    scores,
+    scores_words,
+    value_words,
+)
+
+__all__ = [
+    "MOST_CHARACTERS",
+    "NOTHING_TO_DELETE",
+    "NOTICE_SECONDS",
+    "QUIET",
+    "RENTED",
+    "best_words",
+    "bill_words",
+    "clock",
+    "count",
+    "deleted_words",
+    "ending_words",
+    "event_line",
+    "event_words",
+    "examples_words",
+    "group_words",
+    "grouped",
+    "is_evaluated",
+    "leaves_at",
+    "listing",
+    "listing_row",
+    "machine",
+    "money",
+    "number",
+    "params_words",
+    "phase_words",
+    "plain",
+    "replacement",
+    "run_words",
+    "scores",
+    "scores_words",
+    "status",
+    "study_words",
+    "table",
+    "transfer_words",
+    "value_words",
+    "vm_words",
+    "waits_for",
+    "was_stopped",
+]

@@ -1,0 +1,266 @@
+"""What happened, as clauses that a person would say: single events, and several that are alike."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...journal import Event, events
+from ...spec import ClusterSpec, render_duration
+from ...spec import render_money as money
+from .words import clock, count, evaluated_words, number, params_words, scores_words
+
+QUIET = (
+    "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
+    "cluster.leased", "train.checked", "study.asked",
+)  # fmt: skip
+
+
+def event_line(event: Event, *, dated: bool = False) -> str:
+    """An event as one line: the time of day, and what happened."""
+    day = time.strftime("%Y-%m-%d ", time.localtime(event.at)) if dated else ""
+    return f"{day}{clock(event.at)}  {event_words(event)}"
+
+
+def grouped(history: Iterable[Event]) -> list[list[Event]]:
+    """Events that come one behind the other and say the same of several VMs, together."""
+    groups: list[list[Event]] = []
+    for event in history:
+        if groups and (key := _alike(event)) and key == _alike(groups[-1][-1]):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return groups
+
+
+def group_words(alike: Sequence[Event]) -> str:
+    """One clause for a group of events: `4 workers joined run-1`, or what `event_words` says of a single one."""
+    last, many = alike[-1], len(alike)
+    if many == 1:
+        return event_words(last)
+    match last:
+        case events.VmRequested():
+            return f"{many} VMs requested in {last.zone}"
+        case events.VmRunning():
+            return f"{many} VMs boot"
+        case events.VmReady():
+            return f"{many} VMs are ready"
+        case events.VmDeleted():
+            return f"{many} VMs were deleted: {last.reason}"
+        case events.WorkerJoined():
+            return f"{many} workers joined {last.run}: {count(last.active, 'worker')}"
+        case events.WorkerLeft():
+            return f"{many} workers left {last.run}{_why_left(last)}"
+        case events.WorkerBatchResized():
+            sizes = ", ".join(f"{each.new}" for each in alike if isinstance(each, events.WorkerBatchResized))
+            return f"{many} workers of {last.run} now take mini-batches of {sizes}{_why_resized(last.reason)}"
+    return event_words(last)
+
+
+def _alike(event: Event) -> tuple[object, ...] | None:
+    match event:
+        case events.VmRequested(replaces=None):
+            return event.kind, event.zone
+        case events.VmRunning() | events.VmReady():
+            return (event.kind,)
+        case events.VmDeleted():
+            return event.kind, event.reason
+        case events.WorkerJoined():
+            return event.kind, event.run
+        case events.WorkerLeft():
+            return event.kind, event.run, event.reason
+        case events.WorkerBatchResized():
+            return event.kind, event.run, event.reason
+    return None
+
+
+_WHY_RESIZED = {
+    "static": "as fast as its GPU is known to be",
+    "dynamic": "as fast as it was measured to be",
+    "revocation": "another worker left",
+    "join": "a worker joined",
+    "oom": "memory was exhausted",
+}
+
+
+def _why_resized(reason: str) -> str:
+    return f": {_WHY_RESIZED.get(reason, reason)}"
+
+
+def event_words(event: Event) -> str:
+    """What happened, as a clause that a person would say."""
+    match event:
+        case events.ClusterDeclared():
+            return "the cluster was declared"
+        case events.ClusterResized():
+            return f"the cluster is to be {ClusterSpec.from_dict(event.spec).spec} from now on"
+        case events.ClusterClock():
+            return "the emulated time passes at another rate"
+        case events.ClusterAdvised():
+            best = max(event.zones, key=lambda zone: event.zones[zone][0], default="")
+            likely = f", best in {best} ({event.zones[best][0]:.0%} likely)" if best else ""
+            return f"Compute Engine's advice on Spot {event.accelerator.upper()}s{likely}"
+        case events.ClusterLeased():
+            counted = {run: sum(each == run for each in event.workers.values()) for run in event.ports}
+            has = [f"{run} has {count(many, 'worker')}" for run, many in counted.items()] or ["no run goes on"]
+            return "; ".join([*has, *(f"{run} {_held(*held)}" for run, held in event.held.items())])
+        case events.ClusterImageChosen():
+            return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
+        case events.ClusterZonesFound():
+            found = "; ".join(f"{kind.upper()} in {', '.join(zones)}" for kind, zones in event.zones.items())
+            return f"Compute Engine offers other zones than the catalog: {found}"
+        case events.ClusterPriced():
+            rates = f"{money(event.hourly)} per hour, {money(event.on_demand_hourly)} on demand"
+            return f"Google's prices of today count: {rates}"
+        case events.ClusterReady():
+            return f"the cluster is ready: {count(event.workers, 'worker')} after {render_duration(event.seconds)}"
+        case events.ClusterDeleting():
+            return f"deleting the cluster: {event.reason}"
+        case events.ClusterDeleted():
+            return "the cluster is deleted, no VM is left"
+        case events.VmRequested():
+            instead = f" in the place of {event.replaces}" if event.replaces else ""
+            return f"{event.vm} requested in {event.zone}{instead}"
+        case events.VmRefused():
+            return f"{event.vm} refused: {event.reason}"
+        case events.VmRunning():
+            return f"{event.vm} boots"
+        case events.VmBootStep():
+            return f"{event.vm} is {event.what}"
+        case events.VmBootFailed():
+            lines = f"\n{event.lines}" if event.lines else ""
+            return f"{event.vm} did not boot, {event.reason}{lines}"
+        case events.VmUnfit():
+            return f"{event.vm} is of no use: {event.reason}"
+        case events.VmReady():
+            return f"{event.vm} is ready"
+        case events.VmPreemptionAsked():
+            later = f" in {render_duration(event.seconds)}" if event.seconds else ""
+            return f"{event.vm} is to be taken back{later}: asked by the user"
+        case events.VmPreemptionNotice():
+            return f"{event.vm} will be taken back in 30 s"
+        case events.VmRevoked():
+            return f"{event.vm} was revoked"
+        case events.VmDeleted():
+            return f"{event.vm} was deleted: {event.reason}"
+        case events.WorkerJoined():
+            return f"{event.worker} joined {event.run}: {count(event.active, 'worker')}"
+        case events.WorkerLeft():
+            return f"{event.worker} left {event.run}{_why_left(event)}"
+        case events.WorkerBatchResized():
+            return f"{event.worker} takes mini-batches of {event.new}, not of {event.old}{_why_resized(event.reason)}"
+        case events.WorkerReplaced():
+            return f"{event.by} takes the place of {event.worker}"
+        case events.ControllerMoved():
+            return f"the controller moved to {event.vm or 'the machine that declared the cluster'}"
+        case events.ControllerTrouble():
+            return f"trouble: {event.what}" if event.what else "the trouble is over"
+        case events.ControllerStarted():
+            return "the controller started"
+        case events.ControllerRecovered():
+            return f"a new controller took over {count(event.vms, 'VM')}"
+        case events.StudyDeclared():
+            return f"study {event.study} was declared"
+        case events.StudyAsked():
+            params = f": {params_words(event.params)}" if event.params else ""
+            return f"{event.study} has trial {event.trial}{params}"
+        case events.StudyTold():
+            value = f", {number(event.value)}" if event.value is not None else ""
+            why = f": {event.reason}" if event.reason and not event.reason.startswith(event.state) else ""
+            return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
+        case events.StudyExtended():
+            return f"study {event.study} has {count(event.trials, 'trial')} more"
+        case events.StudyEnded():
+            return f"study {event.study} ended{f': {event.reason}' if event.reason else ''}"
+    return _train_words(event)
+
+
+_ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}
+
+
+def _held(kind: str, why: str) -> str:
+    return why if kind == "check" else f"waits: {why}"
+
+
+def _why_left(event: events.WorkerLeft) -> str:
+    if event.reason == "finished":
+        return ", whose steps are made"
+    return f", {event.reason}: {count(event.active, 'worker')}"
+
+
+def why_slow(event: events.TrainSlow) -> str:
+    match event.bottleneck:
+        case "worker":
+            return f"{event.worker} is slow"
+        case "parameter server":
+            named = f"{event.server or 'the parameter server'} has no CPU to spare"
+            if event.with_servers and event.speed:
+                faster = event.with_servers / event.speed
+                return f"{named}; --ps {event.servers} would make it about {faster:.1f} times as fast"
+            return f"{named}; more of them (--ps) would help"
+        case "input pipeline":
+            return "workers wait for their examples; a faster input pipeline (cache, parallel map) would help"
+        case "network":
+            return "the network is likely at its limit; --wire bf16 halves what crosses it"
+    return event.bottleneck
+
+
+def _train_words(event: Event) -> str:
+    match event:
+        case events.TrainDeclared():
+            return f"{event.run} was declared"
+        case events.TrainChecked():
+            counted = f": {count(event.parameters, 'parameter')}" if event.parameters else ""
+            return f"{event.run} passed its check{counted}"
+        case events.TrainMoved():
+            return f"{event.run} is to begin before {event.before}" if event.before else f"{event.run} is to begin next"
+        case events.TrainStarted():
+            return f"{event.run} started" if not event.step else f"{event.run} goes on from step {event.step:,}"
+        case events.TrainProgress():
+            loss = f", loss {number(event.loss)}" if event.loss is not None else ""
+            speed = f"{number(event.steps_per_second)} steps/s"
+            return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
+        case events.TrainCheckpoint():
+            then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
+            return f"{event.run} saved a checkpoint at step {event.step:,}{then}"
+        case events.TrainUnsaved():
+            return f"{event.run} could not save a checkpoint at step {event.step:,}: {event.reason}"
+        case events.TrainShipped():
+            return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
+        case events.TrainSlow():
+            share = f"{100 * event.speed / event.expected:.0f}%" if event.expected else "a part"
+            return f"{event.run} runs at {share} of its workers' best speed: {why_slow(event)}"
+        case events.TrainTraced():
+            if event.reason:
+                return f"No step of {event.run} was traced: {event.reason}"
+            return f"{event.run} has a trace of a step of {event.worker}"
+        case events.TrainRecovered():
+            return f"{event.run} is as fast as its workers can be again"
+        case events.TrainUnshipped():
+            return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
+        case events.TrainEvaluated():
+            scores = scores_words({**event.metrics, **dict.fromkeys(event.undefined, math.nan)})
+            scores += evaluated_words(event.examples, event.complete)
+            return f"{event.run} evaluated at step {event.step:,}: {scores}"
+        case events.TrainUnevaluated():
+            return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
+        case events.TrainFinished():
+            why = f": {event.reason}" if event.reason else ""
+            return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}{why}"
+        case events.TrainBest():
+            where = ", and is in its bucket" if event.shipped else ""
+            return f"{event.run} has its best {event.metric} at step {event.step:,}, {number(event.value)}{where}"
+        case events.TrainUnjudged():
+            has = f" (it has {', '.join(event.metrics)})" if event.metrics else ""
+            return f"{event.run} has no metric {event.metric}{has}: no checkpoint is kept as the best"
+        case events.TrainFailed():
+            return f"{event.run} failed: {event.reason}"
+        case events.Unknown():
+            return _unknown_words(event.values)
+    return event.kind or "something happened"
+
+
+def _unknown_words(values: Mapping[str, object]) -> str:
+    rest = ", ".join(f"{key} {value}" for key, value in values.items() if key not in ("seq", "time", "kind"))
+    return f"{values.get('kind', 'unknown event')}{f': {rest}' if rest else ''}"

@@ -1,0 +1,89 @@
+"""What fills a terminal: all about one cluster, and the list of all clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...journal import Bill, ClusterState, VmState
+from ...spec import render_money as money
+from ...spec import render_table as table
+from .. import foreground
+from .bills import bill_words
+from .events import why_slow
+from .states import best_words, ending_words, machine, phase_words, run_words, study_words, vm_words
+from .words import count, evaluated_words, scores_words
+
+
+def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> str:
+    """All about one cluster on one screen. `forecast`: when its run ends, in words."""
+    spec = state.spec
+    if spec is None:
+        return "Declared a moment ago; its controller is starting."
+    where = ", ".join(spec.zones)
+    lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
+    if state.trouble:
+        lines.append(f"Trouble: {state.trouble}")
+    for study in foreground.studies(state):
+        lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
+        if best := best_words(study):
+            lines.append(f"{' ' * len(study.name)}  best so far: {best}")
+    if run := foreground.run(state):
+        lines.append(f"{run.name}  {run_words(run)}")
+        if forecast:
+            lines.append(forecast)
+        if run.checkpoint_step is not None:
+            lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
+        if run.unsaved:
+            lines.append(f"{' ' * len(run.name)}  not saved since step {run.unsaved[1]:,}: {run.unsaved[2]}")
+        if run.shipped:
+            lines.append(f"{' ' * len(run.name)}  in the bucket: {run.shipped}")
+        if run.metrics:
+            scores = scores_words(run.metrics) + evaluated_words(*run.evaluated)
+            lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
+        if run.unevaluated:
+            _, step, reason = run.unevaluated
+            lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
+        if run.slow:
+            lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
+    lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]
+    shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
+    if shown:
+        lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
+    if state.revocations:
+        lines.append(f"{count(state.revocations, 'revocation')} so far")
+    ending = ending_words(state, now)
+    unknown = forecast or not run  # a forecast says more of the end than the bill; of a study nobody knows it
+    known = replace(bill, projected=None) if unknown else bill
+    return "\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])])
+
+
+def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
+    """One line per cluster: its name, its state, its bill."""
+    rows = [listing_row(name, state, bill) for name, state, bill in clusters]
+    if not rows:
+        return "No cluster."
+    return "\n".join(table(tuple(name.upper() for name in rows[0]), [tuple(row.values()) for row in rows]))
+
+
+def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
+    """A cluster in a list, by column."""
+    spec, run = state.spec, foreground.run(state)
+    working = [f"{run.name} {run.step:,}/{run.train_steps:,}"] if run else []
+    for study in foreground.studies(state):
+        working.append(f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials")
+    ready = sum(vm.state == "ready" for vm in state.vms.values())
+    return {
+        "name": name,
+        "phase": "starting" if state.phase == "unknown" else state.phase,
+        "workers": spec.spec if spec else "",
+        "VMs": f"{ready}/{len(state.living)}",
+        "run": ", ".join(working),
+        "cost": money(bill.total),
+        "per hour": money(bill.hourly),
+        "where": ("emulated" if spec.emulated else str(spec.project)) if spec else "",
+    }
+
+
+def _vm_row(state: ClusterState, vm: VmState, now: float) -> tuple[str, str, str, str]:
+    return vm.name, machine(state, vm), vm.zone, vm_words(state, vm, now)

@@ -1,0 +1,166 @@
+"""Where clusters, VMs, runs and studies stand, in words."""
+
+from __future__ import annotations
+
+from ...journal import Bill, ClusterState, RunState, StudyState, VmState
+from ...spec import render_duration
+from ...spec import render_money as money
+from .words import count, number, params_words
+
+NOTICE_SECONDS = 30.0
+
+
+_NEAR_END_SECONDS = 3600.0
+
+
+RENTED = {"spot": "Spot", "preemptible": "preemptible", "standard": "on demand"}
+"""Words for provisioning models."""
+
+
+_PHASES = {"unknown": "starting", "provisioning": "being provisioned", "deleting": "being deleted"}
+
+
+def machine(state: ClusterState, vm: VmState) -> str:
+    """What the VM is: its GPU, or how many vCPUs it has where it has none."""
+    if vm.role == "controller":
+        return vm.machine_type
+    if vm.role == "ps" and state.spec:
+        return state.spec.parameter_server_machine or f"{state.spec.parameter_server_cores} vCPU"
+    return "4 vCPU" if vm.accelerator == "cpu" else vm.accelerator.upper() or vm.machine_type
+
+
+def leaves_at(vm: VmState) -> float:
+    """When a VM under notice is taken (0: it is not under notice)."""
+    return vm.noticed_at + NOTICE_SECONDS if vm.state == "leaving" and vm.noticed_at else 0.0
+
+
+def replacement(state: ClusterState, vm: VmState) -> VmState | None:
+    """The VM that took, or is to take, the place of this one."""
+    return next((each for each in state.vms.values() if each.replaces == vm.name), None)
+
+
+def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
+    """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `revoked, replaced by worker-4`."""
+    run, going = state.run_of(vm), [run for run in state.runs.values() if run.phase == "running"]
+    training = f"training {run.name}" if run and len(going) > 1 else "training" if run else ""
+    if vm.state == "ready" and training:
+        return training
+    if vm.state == "ready" and vm.role == "ps" and going:
+        return "serving"
+    if vm.name == state.seat and vm.state == "ready" and vm.role == "controller":
+        return "in charge"
+    if vm.state == "leaving":
+        left = leaves_at(vm) - now
+        leaving = f"leaving in {left:.0f} s" if left > 0 else "leaving"
+        return f"{training}, {leaving}" if training else leaving
+    if vm.state == "ready" and vm.failure:
+        return f"of no use: {vm.failure}"
+    if vm.state == "booting" and (vm.failure or vm.step):
+        return f"did not boot, {vm.failure}" if vm.failure else f"booting, {vm.step}"
+    if vm.state in ("revoked", "deleted", "refused"):
+        after = replacement(state, vm)
+        reason = f": {vm.reason}" if vm.state == "refused" and vm.reason else ""
+        return f"{vm.state}, replaced by {after.name}" if after else f"{vm.state}{reason}"
+    return vm.state
+
+
+def phase_words(state: ClusterState) -> str:
+    """The phase of a cluster in words, with the reason where it ends."""
+    words = _PHASES.get(state.phase, state.phase)
+    return f"{words}: {state.reason}" if state.reason and state.phase in ("deleting", "deleted") else words
+
+
+def is_evaluated(run: RunState) -> bool:
+    """Whether all steps are made, and what goes on is its last checkpoint and evaluation."""
+    return run.phase == "running" and 0 < run.train_steps <= run.step
+
+
+def was_stopped(run: RunState) -> bool:
+    """Whether it was ended before its last step, as by deleting its cluster."""
+    return run.phase == "finished" and run.stopped and run.step < run.train_steps
+
+
+def waits_for(run: RunState, state: ClusterState) -> str:
+    """What a run waits for, and why; nothing if it has begun, or is the next to."""
+    if run.over or state.has_begun(run):
+        return ""
+    kind, why = state.held.get(run.name, ("", ""))
+    if kind == "check":
+        return why
+    *before, _ = [each.name for each in state.queue[: state.queue.index(run) + 1]]
+    if before:
+        return f"waits behind {before[-1]}"
+    begun = [each.name for each in state.turns if state.has_begun(each)]
+    end = f"waits for the end of {' or '.join(begun)}" if begun else ""
+    return f"{end}: {why}" if end and why else end
+
+
+def run_words(run: RunState, state: ClusterState | None = None) -> str:
+    """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
+    of = f"step {run.step:,} of {run.train_steps:,}"
+    if run.phase == "declared":
+        return (waits_for(run, state) if state else "") or "waits for its first step"
+    if run.phase == "failed":
+        return f"failed at step {run.step:,}: {run.reason}"
+    loss = f", loss {number(run.loss)}" if run.loss is not None else ""
+    if run.phase == "finished":
+        took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
+        done = "stopped" if run.stopped else "finished"
+        why = f": {run.reason}" if run.reason else ""
+        return f"{done} at {of}{f' after {took}' if took else ''}{loss}{why}"
+    if is_evaluated(run):
+        return f"{of} made{loss}, being evaluated"
+    return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
+
+
+def study_words(study: StudyState, *, deleted: bool = False) -> str:
+    """`12 of 40 trials, 4 training`, and why it ended early; `deleted`: its cluster is."""
+    told, running = sum(trial.told for trial in study.trials.values()), len(study.running)
+    said = f"{told} of {count(study.wanted, 'trial')}"
+    if deleted and not study.over:
+        return f"{said}, ended with its cluster"
+    if running:
+        said += f", {running} training"
+    elif not study.trials and not study.ended:
+        said += ", waits for its first trial"
+    if study.reason:
+        return f"{said}, ended: {study.reason}"
+    return f"{said}, stopped" if study.over and told < study.wanted else said
+
+
+def best_words(study: StudyState) -> str:
+    """`accuracy 0.943 in trial 7: learning_rate 0.02`; nothing before the first complete trial."""
+    best = study.best
+    if best is None:
+        return ""
+    params = f": {params_words(best.params)}" if best.params else ""
+    return f"{study.spec.goal.metric} {number(best.value)} in trial {best.number}{params}"
+
+
+def ending_words(state: ClusterState, now: float) -> str:
+    """When the cluster, or part of it, ends by itself if nothing else happens; nothing if that is far away."""
+    spec = state.spec
+    if spec is None or state.phase in ("deleting", "deleted"):
+        return ""
+    said = []
+    if since := state.unused_since:
+        lacking = "without a parameter server" if state.active_run else "without a run"
+        workers, all_of_it = since + spec.idle_seconds - now, since + spec.idle_end_seconds - now
+        if workers > 0:
+            said.append(f"{lacking}, the workers are deleted in {render_duration(workers)}")
+        elif all_of_it > 0:
+            said.append(f"{lacking}, everything is deleted in {render_duration(all_of_it)}")
+    if (left := state.seconds_left(now)) < _NEAR_END_SECONDS:
+        said.append(f"its limits end it in {render_duration(max(0.0, left))}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+NOTHING_TO_DELETE = "There is no cluster to delete."
+
+
+def deleted_words(state: ClusterState, bill: Bill) -> str:
+    """What is said when a cluster is gone: what it cost, and where its results are."""
+    kept = state.spec.bucket if state.spec and state.runs else None
+    where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
+    return f"{state.name} is deleted, no VM is left. It cost {money(bill.total)}.{where}"

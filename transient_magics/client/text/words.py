@@ -1,0 +1,76 @@
+"""Numbers, counts, times, scores and foreign texts as one reads them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+
+from ...protocol.run import Value
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+MOST_CHARACTERS = 400
+
+
+def plain(said: str, most: int = MOST_CHARACTERS) -> str:
+    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing, and ends.
+
+    Terminal sequences go; other control characters, marks of direction and halves of characters become `\ufffd`; lines
+    and tabs stay; behind `most` characters there is an ellipsis.
+    """
+    said = _UNSEEN.sub("\ufffd", _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n"))
+    return said if len(said) <= most else f"{said[: most - 1]}…"
+
+
+def number(value: float | None) -> str:
+    """A measured value in three significant digits, without an exponent where that reads well."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def scores(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that a reader looks for first: accuracy and loss, else the first three."""
+    chosen = {name: metrics[name] for name in ("accuracy", "loss") if name in metrics}
+    return chosen if "accuracy" in chosen else dict(list(metrics.items())[:3])
+
+
+def scores_words(metrics: Mapping[str, float]) -> str:
+    """`accuracy 0.986, loss 0.085`."""
+    return ", ".join(f"{name} {number(value)}" for name, value in scores(metrics).items())
+
+
+def examples_words(examples: int, complete: bool) -> str:
+    """`all 360 examples`, or `the first 12,800 examples` of the dev split."""
+    return f"{'all' if complete else 'the first'} {count(examples, 'example')}"
+
+
+def evaluated_words(examples: int, complete: bool) -> str:
+    return f" ({examples_words(examples, complete)})" if examples else ""
+
+
+def clock(at: float) -> str:
+    """The local time of day of a moment."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def value_words(value: Value | None) -> str:
+    """A parameter's value as one reads it."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)
+
+
+def params_words(params: Mapping[str, Value]) -> str:
+    """`learning_rate 0.02, batch_size 64`."""
+    return ", ".join(f"{name} {value_words(value)}" for name, value in params.items())
+
+
+def count(many: int, what: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{many:,} {what}{'' if many == 1 else 's'}"
