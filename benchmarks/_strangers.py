@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as some
 
 from transient_magics.journal import metrics
-from transient_magics.protocol import events, vm_events
+from transient_magics.protocol import agent_commands, chief_messages, cluster_commands, events, vm_events
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 NOW = 1_800_000_000 * 10**9
@@ -139,6 +139,41 @@ def manifests(draw: Any) -> Any:
 def declarations(draw: Any) -> Any:
     changed = draw(some.lists(some.sampled_from(sorted(SPEC_FIELDS)), max_size=2))
     return {**SPEC.to_dict(), **{name: draw(value) for name in changed}} if draw(some.booleans()) else draw(value)
+
+
+BORDERS = (
+    cluster_commands._KNOWN,
+    agent_commands._KNOWN,
+    chief_messages._FIRST,
+    chief_messages._FROM_WORKER,
+    chief_messages._TO_WORKER,
+    chief_messages._FETCH,
+)
+"""The tables of messages: client to controller, controller to agent, and what workers and chief say."""
+FITTING: dict[str, list[Any]] = {
+    "str": ["text"], "bool": [True], "int": [1], "float": [0.5], "Count": [1], "Amount": [0.5], "Name": ["run-1"],
+    "None": [None], "NameOrNone": [""],
+}  # fmt: skip
+
+
+@some.composite
+def spoken(draw: Any) -> bytes:
+    """A line of one of the borders, with fields that fit mostly; a refusal; or another JSON value."""
+    way = draw(some.integers(0, 9))
+    if way == 0:
+        return json.dumps(draw(value)).encode()
+    if way == 1:
+        return json.dumps({"ok": draw(some.booleans()), "error": draw(plain)}).encode()
+    known = draw(some.sampled_from(BORDERS))
+    do = draw(some.sampled_from(sorted(known)))
+    told: dict[str, Any] = {"do": draw(some.just(do) | value) if way == 2 else do}
+    for each in fields(known[do]):
+        fitting = FITTING.get(str(each.type).partition(" |")[0])
+        fits = fitting and draw(some.integers(0, 5)) < 5
+        told[each.name] = draw(some.sampled_from(fitting) if fitting and fits else value)
+    if draw(some.integers(0, 9)) == 9:
+        del told[draw(some.sampled_from(sorted(told)))]
+    return json.dumps(told).encode()
 
 
 assignments = some.fixed_dictionaries(

@@ -36,6 +36,7 @@ from _strangers import (
     manifests,
     rows,
     said,
+    spoken,
     value,
 )
 from hypothesis import HealthCheck, Phase, given, settings, target
@@ -46,7 +47,16 @@ from transient_magics.controller.runs import training
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
 from transient_magics.journal.follow import decode_lines
-from transient_magics.protocol import agent_commands, checks, events, messages, names, vm_events
+from transient_magics.protocol import (
+    agent_commands,
+    checks,
+    chief_messages,
+    cluster_commands,
+    events,
+    messages,
+    names,
+    vm_events,
+)
 from transient_magics.remote import lines, transfer
 from transient_magics.runtime.files import manifest
 from transient_magics.spec import ClusterSpec, WorkerGroup
@@ -78,7 +88,12 @@ READERS: tuple[Any, ...] = (
     errors.granted,
     errors.named,
     messages.read,
+    cluster_commands.read,
     agent_commands.read,
+    chief_messages.read_first,
+    chief_messages.read_from_worker,
+    chief_messages.read_to_worker,
+    chief_messages.read_fetch,
     agent_commands.Assignment.from_dict,
     ClusterSpec.from_dict,
 )
@@ -145,6 +160,29 @@ def of_a_declaration(values: Any) -> None:
         _ = spec.home_zone, spec.hourly, spec.on_demand_hourly, spec.all_zones, spec.worker_count
 
 
+BORDERS = (
+    cluster_commands.read,
+    agent_commands.read,
+    chief_messages.read_first,
+    chief_messages.read_from_worker,
+    chief_messages.read_to_worker,
+    chief_messages.read_fetch,
+)
+
+
+def of_a_message(line: bytes) -> None:
+    """What is let in can be said again, and is then the same."""
+    for read in BORDERS:
+        with contextlib.suppress(ValueError):
+            found = read(line)
+            if not isinstance(found, messages.Message):
+                continue  # of a newer version, or a refusal
+            named_well(found)
+            for each in fields(found):
+                known = checks.fields_of(type(found))[each.name]
+                assert known(getattr(found, each.name)) == getattr(found, each.name), f"{found.do}: {each.name}"
+
+
 def of_an_assignment(message: Any) -> None:
     with contextlib.suppress(ValueError):
         agent_commands.read(json.dumps({**message, "do": "assign"} if isinstance(message, dict) else message).encode())
@@ -193,7 +231,7 @@ ANNOTATIONS = [
     tuple[int, str],
     dict[str, float],
     int | None,
-    Any,
+    object,
     bool,
     WorkerGroup,
     typing.Annotated[float, checks.within(0, 1)],
@@ -231,6 +269,7 @@ TARGETS: dict[str, tuple[Any, Callable[[Any], None]]] = {
     "blocks of bytes": (rows() | some.binary(max_size=300), of_lines),
     "manifests": (manifests(), of_a_manifest),
     "declarations": (declarations(), of_a_declaration),
+    "messages": (spoken(), of_a_message),
     "assignments": (assignments | value, of_an_assignment),
     "answers to commands": (answers, of_an_answer),
     "listings": (listings | some.text(max_size=9), of_a_listing),
@@ -274,6 +313,14 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "6: a declaration without what it needs": (
         "declarations",
         without(checks, "built", lambda cls, values: cls(**values)),
+    ),
+    "6: messages of other types": (
+        "messages",
+        without(
+            checks,
+            "known",
+            lambda cls, values: {each.name: values[each.name] for each in fields(cls) if each.name in values},
+        ),
     ),
     "11: lines without an end": (RUN, without(checks, "LONGEST_LINE", 2**40)),
     "16: errors that are none": (
