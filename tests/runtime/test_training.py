@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -248,6 +249,11 @@ def test_the_learning_rate_follows_those_who_train(story: Story):
     # Back again: from a while after it joined until the parameter server died.
     assert divisors(story.marks["both again"]) == both
     assert divisors(story.marks["after the revocation"]) == {("worker-2", 1.0)}
+
+
+def test_gradients_of_slow_workers_come_late_however_fast_this_machine_is(story: Story):
+    late = [line["staleness"] for line in story.marks["both again"] if line["steps"] > 1]
+    assert statistics.fmean(late) > 0.6, "each of two alike makes a step while the other one computes"
 
 
 def test_checkpoints_are_few_and_the_state_file_names_the_last(story: Story):

@@ -31,6 +31,7 @@ from . import gpu
 from .chief_link import ChiefLink, answer
 from .gradient_noise import NoiseProbe
 from .graph import GraphMaker, Made
+from .held import Held
 from .meter import Meter
 from .pace import Pace
 from .split import moments, parts, whole
@@ -92,6 +93,7 @@ class Training:
         self._fetches = [
             built.loss, built.before, built.after, built.examples, built.weight, moments(built), built.step
         ]  # fmt: skip
+        self._held = Held(built, self.stop)
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._moved()
@@ -182,7 +184,10 @@ class Training:
                 rate_divisor, fed = feeds[self._built.divisor], time.monotonic()
                 clock = time.time()
                 if self._turn is None:
-                    loss, before, after, examples, weight, seen, _ = session.run(self._fetches, feeds, **tracing)
+                    if pace and not tracing:  # TensorFlow traces no run in two parts
+                        loss, before, after, examples, weight, seen = self._held.take(session, feeds, pace)
+                    else:
+                        loss, before, after, examples, weight, seen, _ = session.run(self._fetches, feeds, **tracing)
                     split = parts(clock, seen, time.time())
                 else:
                     made = self._turn.take(session, feeds, pace, **tracing)
