@@ -297,7 +297,10 @@ def without(module: Any, name: str, instead: Any) -> Any:
 
 ATTACKS: dict[str, tuple[str, Any]] = {
     "1: any event decides for the controller": (RUN, without(vm_events, "_OF_CHIEF", events.KINDS)),
-    "1: events of another run": (RUN, without(vm_events, "getattr", lambda *_: "run-1")),
+    "1: events of another run": (
+        RUN,
+        without(vm_events, "from_chief", lambda line, _, *when: vm_events._taken(line, vm_events._OF_CHIEF, *when)),
+    ),
     "1: moments of another age": (RUN, without(vm_events, "_DAY", 2**80)),
     "2: names of runs that lead elsewhere": ("lines of a journal", without(names, "_NAME", ANYTHING)),
     "2: names of files that lead elsewhere": ("names of files", without(transfer, "checked_file", str)),
