@@ -233,6 +233,12 @@ export function lineChart(title, axis, { height }) {
   node.entitle = (text) => { title = text; setText(name, text); };
   node.redraw = (again = false) => { if (plot) again ? plot.setData(plot.data) : plot.redraw(false, true); };
   node.range = () => (plot && plot.scales.x.min !== null ? [plot.scales.x.min, plot.scales.x.max] : null);
+  /** What the lines are, and the areas between two of them, each with its colour; of a line that is the chart's own, nothing. */
+  node.legend = () => (drawing?.curves ?? []).flatMap((curve, index, all) => {
+    const label = curve.band ? `${all[index + 1].label} to ${curve.label}` : curve.label;
+    const seen = curve.band || (!curve.hidden && known(curve.values) > 0 && label !== title);
+    return seen ? [{ label, colour: line(curve)(), faint: Boolean(curve.faint) }] : [];
+  });
   node.canvas = () => (node.hidden ? null : plot?.ctx.canvas);
   const resized = new ResizeObserver(() => {
     const width = Math.floor(room.clientWidth);

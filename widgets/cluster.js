@@ -148,7 +148,7 @@ function render({ model, el }) {
     whole.part("workers", () => resize.update(view));
     whole.part("training", () => training.update(view.training, view.vms, !due.has("curves")));
     whole.part("other runs", () => beside.update(view.beside ?? []));
-    if (!focus) whole.part("VMs", () => table.update(view, curves));
+    if (!focus) whole.part("VMs", () => table.update(view, curves, model.get("speeds") ?? []));
     top.classList.toggle("transient-alone", training.hidden);
     whole.part("events", () => { events.update(view.events, view.at); announce(); });
     connected(!link.lost || view.over);
@@ -211,11 +211,13 @@ function render({ model, el }) {
     news("curves");
   }
   const onStudies = () => news("studies");
+  const onSpeeds = () => news("view");
   const onLog = () => training.log(model.get("log"));
   model.on("change:view", onView);
   model.on("change:curves", onCurves);
   model.on("change:tail", onCurves);
   model.on("change:studies", onStudies);
+  model.on("change:speeds", onSpeeds);
   model.on("change:log", onLog);
   const timer = setInterval(tick, 1000);
   el.append(panel);
@@ -234,6 +236,7 @@ function render({ model, el }) {
     model.off("change:curves", onCurves);
     model.off("change:tail", onCurves);
     model.off("change:studies", onStudies);
+    model.off("change:speeds", onSpeeds);
     model.off("change:log", onLog);
   };
 }

@@ -15,11 +15,19 @@ const KEY = [["requested"], ["booting"], ["ready", "running"], ["leaving", "unde
 const ENDS = ["revoked", "refused", "deleted"];
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
-/** @type {Partial<import("./snapshot").Curves>} */
-const NOTHING = {};
+/** Of each run that is measured, the one whose curves are drawn first: rows over time, and its workers' speeds.
+ * @type {import("./snapshot").Speeds[]} */
+const NOTHING = [];
+
+/** @param {Partial<import("./snapshot").Curves>} curves @param {import("./snapshot").Speeds[]} others */
+export function measured(curves, others) {
+  const { run = "", time = [], width = 0, workers = {} } = curves;
+  const speeds = Object.fromEntries(Object.entries(workers).map(([name, each]) => [name, each.speed]));
+  return [{ run, time, width, workers: speeds }, ...others.filter((each) => each.run !== run)];
+}
 
 /** The state of the table that its lanes share: the time from where to where, and how high the fastest line is. */
-const SPAN = { from: 0, to: 1, fastest: 0, curves: NOTHING };
+const SPAN = { from: 0, to: 1, fastest: 0, runs: NOTHING };
 
 function bar(state, x, width) {
   return `M${x.toFixed(1)} ${HEIGHT / 2 - HALF[state]}h${width.toFixed(1)}v${2 * HALF[state]}H${x.toFixed(1)}z`;
@@ -42,13 +50,11 @@ function bars(life, name, own, span) {
 
 /** @param {import("./snapshot").Part[]} life @param {typeof SPAN} span */
 function line(life, span) {
-  const { time = [], workers = {} } = span.curves;
   const scale = WIDTH / Math.max(1, span.to - span.from);
   let path = "";
-  for (const vm of new Set(life.map((part) => part[0]))) {
-    const speeds = workers[vm]?.speed ?? [];
+  for (const vm of new Set(life.map((part) => part[0]))) for (const { time, workers } of span.runs) {
     let pen = "M";
-    speeds.forEach((speed, index) => {
+    workers[vm]?.forEach((speed, index) => {
       if (speed === null || time[index] < span.from) { pen = "M"; return; }
       path += `${pen}${((time[index] - span.from) * scale).toFixed(1)} ${(HEIGHT - 1 - (speed / span.fastest) * (HEIGHT - 2)).toFixed(1)}`;
       pen = "L";
@@ -90,9 +96,11 @@ function lane(span, tell) {
   let vm;
   let chosen = -1;
   const speedAt = (name, at) => {
-    const { time = [], workers = {}, width = 0 } = span.curves;
-    const index = time.findIndex((each) => Math.abs(each - at) <= Math.max(width, 2));
-    return index < 0 ? null : workers[name]?.speed[index];
+    for (const { time, workers, width } of span.runs) {
+      const index = time.findIndex((each) => Math.abs(each - at) <= Math.max(width, 2));
+      if (index >= 0 && workers[name]?.[index]) return workers[name][index];
+    }
+    return null;
   };
   node.addEventListener("pointermove", point);
   node.addEventListener("pointerdown", point);
@@ -177,7 +185,7 @@ function row(span, send, now, tell) {
 }
 
 /** What the bars mean. */
-function key(speeds) {
+function key() {
   const shape = (state) => {
     const path = element("path", { "data-tone": TONES[state], "data-state": state, d: ENDS.includes(state) ? "M9 2h4v20h-4z" : bar(state, 0, 22) });
     return element("svg", { class: "transient-lane", viewBox: `0 0 22 ${HEIGHT}`, "aria-hidden": "true" }, path);
@@ -187,7 +195,7 @@ function key(speeds) {
     element("g", { class: "transient-before" }, element("path", { "data-tone": "good", "data-state": "ready", d: bar("ready", 1, 20) })));
   return element("div", { class: "transient-foot transient-key", role: "note", "aria-label": "What the bars mean" },
     ...KEY.map(([state, words = state]) => element("span", {}, shape(state), words)),
-    element("span", {}, before, "whose place was taken"), element("span", {}, line, speeds));
+    element("span", {}, before, "whose place was taken"), element("span", {}, line, "steps per second"));
 }
 
 /** All VMs of a large cluster in a strip, counted by what they do, and a button for their lanes. */
@@ -229,8 +237,11 @@ export function vmTable(send, now, lost) {
   /** @type {import("./snapshot").View} */
   let view;
   const body = element("tbody", OWN_KEYS);
-  const speeds = element("span", { text: "steps per second" });
-  const many = strip(() => node.update(view, span.curves));
+  /** @type {Partial<import("./snapshot").Curves>} */
+  let drawn;
+  /** @type {import("./snapshot").Speeds[]} */
+  let others;
+  const many = strip(() => node.update(view, drawn, others));
   const from = element("span");
   const to = element("span");
   const zoom = choice("Which part of the VMs' lives", WINDOWS, (value) => { shown = value; node.tick(); });
@@ -241,7 +252,7 @@ export function vmTable(send, now, lost) {
     element("thead", {}, element("tr", {}, ...heads,
       element("th", { scope: "col", class: "transient-life", "aria-label": "Life" }, element("div", { class: "transient-axis" }, from, zoom, to)),
       element("th", { scope: "col", text: "State" }), element("td"))), body);
-  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, many, table, key(speeds), tip, told);
+  const node = element("section", { class: "transient-lanes", "aria-label": "Lives of the virtual machines" }, many, table, key(), tip, told);
 
   function tell(text, x, box, aloud = false) {
     tip.hidden = !text;
@@ -278,16 +289,17 @@ export function vmTable(send, now, lost) {
     setText(to, view.until ? clock(view.until) : lost() ? clock(end) : "now");
     zoom.hidden = end - view.since < 600;
   }
-  /** @param {import("./snapshot").View} next @param {Partial<import("./snapshot").Curves>} curves */
-  node.update = (next, curves) => {
+  /** @param {import("./snapshot").View} next @param {Partial<import("./snapshot").Curves>} curves
+   * @param {import("./snapshot").Speeds[]} [speeds] of runs whose curves are not drawn */
+  node.update = (next, curves, speeds = NOTHING) => {
     view = next;
     node.hidden = !view.vms.length;
-    if (span.curves !== curves) {
-      span.curves = curves;
-      span.fastest = Math.max(0, ...Object.values(curves.workers ?? {}).flatMap((each) => each.speed.filter((speed) => speed !== null)));
+    if (drawn !== curves || others !== speeds) {
+      [drawn, others] = [curves, speeds];
+      span.runs = measured(curves, speeds);
+      span.fastest = Math.max(0, ...span.runs.flatMap((run) => Object.values(run.workers).flat().filter((speed) => speed !== null)));
     }
     measure();
-    setText(speeds, view.beside?.length && curves.run ? `steps per second in ${curves.run}` : "steps per second");
     many.update(view.vms);
     keyed(body, many.all ? view.vms : view.vms.filter((vm) => vm.first), (vm) => vm.name, make);
     const lanes = [...body.children].map((child) => child.lane);

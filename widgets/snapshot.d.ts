@@ -238,6 +238,15 @@ export interface Tail {
   marks?: Mark[];
 }
 
+/** Of a run whose curves are not drawn: steps per second of its workers, for their lanes; `width`: seconds of a
+ * row. */
+export interface Speeds {
+  run: string;
+  width: number;
+  time: number[];
+  workers: Record<string, Figure[]>;
+}
+
 /** A trial of a study. `params` in the order of the study's; `value` of its objective so far; `hours`, `dollars` and
  * `revocations` of its runs together; `curve`: (step, value), empty where it is not drawn. */
 export interface TrialLine {

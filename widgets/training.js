@@ -9,26 +9,55 @@ import { ASKS, TONES, asking, choice, download, element, fact, keyed, onTheme, s
 const LOG_SECONDS = 5;
 const TAIL_SECONDS = 1;
 
-/** All charts below each other, as one picture. */
-function asPicture(node, charts, title, done) {
+/** What the marks on the charts are. */
+const MARKS = { revoked: "┆ a worker was revoked", checkpoint: "▲ checkpoint", evaluation: "● evaluation" };
+
+/** All charts below each other, as one picture; of each what its colours are, at the end what its marks are. */
+function asPicture(node, charts, title, marks, done) {
   const shown = charts.filter((chart) => chart.canvas());
   const pixel = devicePixelRatio;
   const head = 26 * pixel;
+  const font = `${13 * pixel}px system-ui, sans-serif`;
   const canvas = element("canvas");
-  canvas.width = Math.max(...shown.map((chart) => chart.canvas().width));
-  canvas.height = shown.reduce((height, chart) => height + chart.canvas().height + head, 0);
+  const width = Math.max(...shown.map((chart) => chart.canvas().width));
   const pen = canvas.getContext("2d");
+  pen.font = font;
+  const above = shown.map((chart) => {
+    const name = { label: `${title}: ${chart.querySelector("figcaption span").textContent}`, colour: "", faint: false };
+    let [x, row] = [8 * pixel, 0];
+    return [name, ...chart.legend()].map((entry) => {
+      const line = entry.colour ? 18 * pixel : 0;
+      const wide = line + pen.measureText(entry.label).width;
+      if (x + wide > width && x > 8 * pixel) [x, row] = [8 * pixel, row + 1];
+      const place = { ...entry, line, x, row };
+      x += wide + 12 * pixel;
+      return place;
+    });
+  });
+  const rows = (places) => 1 + Math.max(...places.map(({ row }) => row));
+  canvas.width = width;
+  canvas.height = shown.reduce((height, chart, index) => height + chart.canvas().height + head * rows(above[index]), marks ? head : 0);
   const style = getComputedStyle(node);
   pen.fillStyle = style.backgroundColor;
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.fillStyle = style.color;
-  pen.font = `${13 * pixel}px system-ui, sans-serif`;
+  pen.font = font;
   let y = 0;
-  for (const chart of shown) {
-    pen.fillText(`${title}: ${chart.querySelector("figcaption span").textContent}`, 8 * pixel, y + 18 * pixel);
-    pen.drawImage(chart.canvas(), 0, y + head);
-    y += chart.canvas().height + head;
+  for (const [index, chart] of shown.entries()) {
+    for (const { label, colour, faint, line, x, row } of above[index]) {
+      const base = y + row * head + 18 * pixel;
+      pen.globalAlpha = faint ? 0.4 : 1;
+      pen.fillStyle = colour || style.color;
+      if (line) pen.fillRect(x, base - 6 * pixel, 14 * pixel, 3 * pixel);
+      pen.globalAlpha = 1;
+      pen.fillStyle = style.color;
+      pen.fillText(label, x + line, base);
+    }
+    y += head * rows(above[index]);
+    pen.drawImage(chart.canvas(), 0, y);
+    y += chart.canvas().height;
   }
+  pen.fillText(marks, 8 * pixel, y + 18 * pixel);
   canvas.toBlob(done);
 }
 
@@ -103,7 +132,7 @@ export function trainingSection(send, focus) {
     small("zoom in", "Zoom in (+)", () => axis.zoomBy(0.5)), small("zoom out", "Zoom out (−)", () => axis.zoomBy(2)), small("show all", "Show all (0)", () => axis.zoomTo(null)),
     element("span", { class: "transient-gap" }),
     small("CSV", "Download the curves as CSV", () => { if (curves) download(`${curves.run}.csv`, asTable(curves)); }),
-    small("PNG", "Download the charts as PNG", () => { const { run } = curves ?? { run: "" }; asPicture(node.closest(".transient-panel"), Object.values(charts), run, (blob) => download(`${run}.png`, blob)); }));
+    small("PNG", "Download the charts as PNG", () => { const { run } = curves ?? { run: "" }; asPicture(node.closest(".transient-panel"), Object.values(charts), run, legend.textContent, (blob) => download(`${run}.png`, blob)); }));
   tools.hidden = true;
   const stop = asking({ label: "Stop run", yes: "Stop", question: () => `Stop ${training?.name}?`, act: () => send({ do: "stop" }) });
   const save = element("button", { type: "button", text: "Checkpoint now", ...ASKS, title: "Write a checkpoint; training goes on", onclick: () => send({ do: "save" }) });
@@ -122,8 +151,7 @@ export function trainingSection(send, focus) {
     for (const [which, chart] of Object.entries(charts)) chart.draw(drawn[which] || { x: [], curves: [], marks: [] });
     grid.hidden = tools.hidden = curves.time.length < 2;
     const kinds = new Set(curves.marks.map((mark) => mark[0]));
-    const said = { revoked: "┆ a worker was revoked", checkpoint: "▲ checkpoint", evaluation: "● evaluation" };
-    setText(legend, grid.hidden ? "" : Object.keys(said).filter((kind) => kinds.has(kind)).map((kind) => said[kind]).join("   "));
+    setText(legend, grid.hidden ? "" : Object.keys(MARKS).filter((kind) => kinds.has(kind)).map((kind) => MARKS[kind]).join("   "));
   }
 
   /** @param {import("./snapshot").Training | null} next @param {import("./snapshot").Lane[]} vms

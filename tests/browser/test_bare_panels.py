@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,6 +137,40 @@ def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chro
         page.evaluate("() => model.set('view', { ...model.values.view, beside: [] })")
         expect(runs).to_have_count(0)
         expect(page.get_by_role("region", name="Cost")).to_contain_text("at the run's end")
+
+
+def test_workers_of_every_run_have_their_speeds_on_their_lanes(chrome: Browser, tmp_path: Path) -> None:
+    state, now, series = long_story(tmp_path, 4)
+    whole = sent(state, now, None, series)
+    names = [vm["name"] for vm in whole["view"]["vms"] if vm["name"] in whole["curves"]["workers"]]
+    other = whole["curves"]["workers"].pop(names[0])["speed"]  # it trains in another run
+    speeds = [{"run": "run-2", "width": whole["curves"]["width"], "time": whole["curves"]["time"],
+               "workers": {names[0]: other}}]  # fmt: skip
+    with bare(chrome, "cluster", whole) as page:
+        line = page.get_by_role("slider", name=f"life of {names[0]}").locator(".transient-speed")
+        assert line.get_attribute("d") == "M0 0"
+        page.evaluate("speeds => model.set('speeds', speeds)", speeds)
+        expect(line).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+(L[\d.]+ [\d.]+)+"))
+        expect(page.get_by_role("note", name="What the bars mean")).to_contain_text("steps per second")
+        page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / "lanes.png")
+
+
+@pytest.mark.parametrize(("workers", "named"), [(12, ["lowest to highest", "median"]), (4, ["worker-0", "worker-3"])])
+def test_the_downloaded_picture_says_what_its_lines_and_marks_are(
+    chrome: Browser, tmp_path: Path, workers: int, named: list[str]
+) -> None:
+    state, now, series = long_story(tmp_path, workers)
+    written = """() => { globalThis.written = []; const write = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+            written.push(text); return write.call(this, text, ...place); }; }"""
+    with bare(chrome, "cluster", sent(state, now, "run-1", series)) as page:
+        page.evaluate(written)
+        with page.expect_download() as picture:
+            page.get_by_role("button", name="Download the charts as PNG").click()
+        picture.value.save_as(Path(os.environ.get("SCREENSHOTS", tmp_path)) / f"picture-{workers}.png")
+        said = page.evaluate("() => written")
+        assert {"run-1: loss", "slow to expected", *named} <= set(said)
+        assert "▲ checkpoint" in said[-1]
 
 
 def test_what_cannot_be_drawn_is_named_and_takes_nothing_else_with_it(chrome: Browser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -16,12 +17,14 @@ import transient_magics.panels.display
 from transient_magics.client import Cluster, Run
 from transient_magics.client.following.follower import Follower
 from transient_magics.errors import ClusterError
+from transient_magics.journal import encode, events
 from transient_magics.panels.display import WIDGET_VIEW, Display
 from transient_magics.panels.snapshot import outlook
 from transient_magics.panels.snapshot.outlook import Outlook
 
 from . import stories
 from .long_story import LongStory
+from .stories import TRAIN
 
 
 class Page:
@@ -236,6 +239,27 @@ def test_metrics_become_curves_as_they_come(journal: Path) -> None:
         file.writelines(story.metrics(story.end, story.end + 60))
     eventually(lambda: len(panel.curves["time"]) > shown + 20)
     assert panel.curves["speed"][-2] == pytest.approx(8.0, rel=0.2)
+
+
+def test_of_runs_beside_the_one_that_is_drawn_the_workers_speeds_come_too(journal: Path) -> None:
+    story = LongStory(0.1, 2, end=time.time())
+    path = story.tell(journal.parent / "long")
+    with path.open("ab") as file:
+        begun = [events.TrainDeclared(run="run-2", spec=TRAIN), events.TrainStarted(run="run-2", step=0)]
+        first = len(path.read_bytes().splitlines()) + 1
+        moment = int(story.end * 1e9)
+        file.writelines(encode(replace(each, seq=seq, time=moment)) for seq, each in enumerate(begun, first))
+    _, page = displayed(path, stories.StoryCluster(path, "long"))
+    panel = widgets_of(page)[0]
+    eventually(lambda: "worker-1" in panel.curves.get("workers", {}))
+    assert panel.speeds == [], "nothing is measured yet"
+    shutil.copytree(path.parent / "runs" / "run-1", path.parent / "runs" / "run-2")
+    eventually(lambda: panel.speeds)
+    (other,) = panel.speeds
+    assert (panel.curves["run"], other["run"]) == ("run-1", "run-2")
+    assert other["workers"].keys() == panel.curves["workers"].keys()
+    assert {*map(len, other["workers"].values()), len(other["time"])} == {len(other["time"])}
+    assert 20 < len(other["time"]) <= 120
 
 
 def test_resizing_is_a_question_first_and_a_mistake_is_said(journal: Path) -> None:

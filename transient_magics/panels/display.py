@@ -30,7 +30,7 @@ from ..spec import ClusterSpec
 from .snapshot.contract import Split, Study
 from .snapshot.curves import curves
 from .snapshot.markup import picture
-from .snapshot.measured import Measured
+from .snapshot.measured import Beside, Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
 from .snapshot.split import lines
 from .snapshot.studies import pace, studies
@@ -101,8 +101,10 @@ class Display:
         self._notice: dict[str, str] = {}
         self._question: dict[str, str] = {}
         self._measured = Measured(cluster.directory, feed.rows, self._draw_curves_soon)
+        self._beside = Beside(cluster.directory, feed.rows, self._draw_curves_soon)
         self._outlook = Outlook(cluster.name, forecasts, feed.call, self._draw_soon)
         self._curves_of: object = None
+        self._speeds_of: object = ()
         self._paces: dict[str, float] = {}
         self._panel: ClusterPanel | None = None
         self._publish: Callable[[dict[str, Any]], None] | None = None
@@ -195,6 +197,9 @@ class Display:
     def _follow_run(self) -> None:
         run = shown_run(self._state, self._run)
         self._measured.follow(run)
+        if not self._run:  # by itself a run is shown without lanes
+            others = (each for each in self._state.runs.values() if each.started_at and each is not run)
+            self._beside.follow(list(others))
         self._outlook.follow(run)
 
     def _end(self) -> None:
@@ -202,6 +207,7 @@ class Display:
             end()
         self._ends.clear()
         self._measured.end()
+        self._beside.end()
 
     def _soon(self, seconds: float, function: Callable[[], None]) -> None:
         """Call `function` once, unless the display ends before."""
@@ -269,6 +275,9 @@ class Display:
         if self._panel and news != self._curves_of:
             self._curves_of, self._curves_at = news, time.monotonic()
             self._panel.show_curves(self._curves())
+        if self._panel and (newest := self._beside.newest) != self._speeds_of:
+            self._speeds_of, self._curves_at = newest, time.monotonic()
+            self._panel.speeds = self._beside.speeds()
         if self._panel and (self._panel.studies or self._state.studies):
             self._curves_at = time.monotonic()
             self._panel.studies = self._studies(time.time())

@@ -76,14 +76,16 @@ class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
     `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago, and `tail`: what
-    came since; `studies`: those of the cluster, which are sent less often than the rest; `log`: the last lines of the
-    worker that the reader asked for; `picture`: the static part of its MIME bundle, as last stored.
+    came since; `speeds`: of the workers of other runs; `studies`: those of the cluster, which are sent less often than
+    the rest; `log`: the last lines of the worker that the reader asked for; `picture`: the static part of its MIME
+    bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
     view = traitlets.Dict().tag(sync=True)
     curves = traitlets.Dict().tag(sync=True)
     tail = traitlets.Dict().tag(sync=True)
+    speeds = traitlets.List().tag(sync=True)
     studies = traitlets.List().tag(sync=True)
     log = traitlets.Dict().tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
@@ -111,7 +113,7 @@ class ClusterPanel(Panel):
 
     def resend(self) -> None:
         """Send the latest of everything once more."""
-        self.send_state(["view", "curves", "tail", "studies"])
+        self.send_state(["view", "curves", "tail", "speeds", "studies"])
 
 
 class DeclarePanel(Panel):

@@ -234,6 +234,16 @@ class Tail(Columns):
     marks: NotRequired[list[Mark]]
 
 
+class Speeds(TypedDict):
+    """Of a run whose curves are not drawn: steps per second of its workers, for their lanes; `width`: seconds of a
+    row."""
+
+    run: str
+    width: float
+    time: list[float]
+    workers: dict[str, list[Figure]]
+
+
 class TrialLine(TypedDict):
     """A trial of a study. `params` in the order of the study's; `value` of its objective so far; `hours`, `dollars` and
     `revocations` of its runs together; `curve`: (step, value), empty where it is not drawn."""

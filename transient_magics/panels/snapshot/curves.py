@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
-from .contract import Curves, End, Mark, OfWorker, finite, sound
+from .contract import Curves, End, Figure, Mark, OfWorker, Speeds, finite, sound
 from .split import split
 
 _MOST_MARKS = 200
+_MOST_OF_A_LANE = 120
 _HOLE = 2.5  # times as long as between others: more than one span is missing
 
 
@@ -33,6 +34,22 @@ def curves(state: ClusterState, run: RunState, series: RunSeries | None = None, 
         "end": sound(end_of(run)), "split": sound(split(series, whole=run.over)) if series else None,
         "marks": _marks(state, run, set() if found["unnamed"] else workers.keys()),
     }  # fmt: skip
+
+
+def speeds(run: str, series: RunSeries) -> Speeds:
+    """How fast the workers of a run are, in no more rows than a lane can show."""
+    found = apart(_finite_columns(series.columns()))
+    by = -(-len(found["time"]) // _MOST_OF_A_LANE) or 1
+    workers: dict[str, OfWorker] = found["workers"]
+    return {
+        "run": run, "width": found["width"] * by, "time": found["time"][::by],
+        "workers": {name: _means(each["speed"], by) for name, each in workers.items()},
+    }  # fmt: skip
+
+
+def _means(values: list[Figure], by: int) -> list[Figure]:
+    groups = ([each for each in values[at : at + by] if each is not None] for at in range(0, len(values), by))
+    return [fmean(group) if group else None for group in groups]
 
 
 def apart(columns: dict[str, Any]) -> dict[str, Any]:

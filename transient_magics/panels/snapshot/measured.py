@@ -1,13 +1,18 @@
-"""The metrics of the run that a panel shows, as they come."""
+"""The metrics of the run that a panel shows, and of those beside it, as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...journal import RunSeries, RunState
 from ...protocol import layout
+from .contract import Speeds
+from .curves import speeds
+
+_MOST_BESIDE = 8
+"""Of runs beside the one whose curves are drawn, the latest."""
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
@@ -56,3 +61,33 @@ class Measured:
     def _add(self, rows: list[dict[str, Any]]) -> None:
         self._series.add(rows)
         self._changed()
+
+
+class Beside:
+    """Follows the metrics of the runs that train, or did, beside the one whose curves are drawn."""
+
+    def __init__(self, directory: Path, rows: Rows, changed: Callable[[], None]) -> None:
+        self._new = lambda: Measured(directory, rows, changed)
+        self._of: dict[str, Measured] = {}
+
+    @property
+    def newest(self) -> tuple[object, ...]:
+        """What is another when there is more to draw."""
+        return tuple(each.newest for each in self._of.values() if each.rows)
+
+    def follow(self, runs: Sequence[RunState]) -> None:
+        """See that the metrics of the latest of these runs are followed, and no others."""
+        wanted = {run.name: run for run in sorted(runs, key=lambda run: run.started_at)[-_MOST_BESIDE:]}
+        for name in self._of.keys() - wanted.keys():
+            self._of.pop(name).end()
+        for name, run in wanted.items():
+            self._of.setdefault(name, self._new()).follow(run)
+
+    def speeds(self) -> list[Speeds]:
+        """The speeds of their workers, of each run that has told some."""
+        known = ((name, each.series_of(name)) for name, each in self._of.items())
+        return [speeds(name, series) for name, series in known if series and series.rows]
+
+    def end(self) -> None:
+        """Follow nothing any more."""
+        self.follow([])
