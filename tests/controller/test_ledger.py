@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from transient_magics.controller.decisions.admission import GB, Need, Server, shortage
-from transient_magics.controller.decisions.ledger import Leases, leases, to_check
+from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, MOST_MADE, Leases, leases, to_check
 from transient_magics.errors import DeclarationError, JournalError
 from transient_magics.journal import ClusterState, RunState, VmState, events, fold, unknown_run
 from transient_magics.journal.events import MOST_RUNS
+from transient_magics.journal.state import WorkerState
 from transient_magics.spec import parse_workers
 
 ANY, ROOM = Server(), Server(memory=10 * GB, link=10e6)
@@ -47,9 +48,21 @@ def stepping(name: str, rate: float) -> RunState:
     return replace(each, spec=replace(each.spec, pace_seconds=1.0))
 
 
-def after(state: ClusterState, slots: int, room: Server = ANY) -> ClusterState:
+def made(state: ClusterState, name: str) -> ClusterState:
+    """The run has its steps, and is evaluated."""
+    return fold(state, events.TrainMade(run=name, step=9))
+
+
+def ending(state: ClusterState, name: str, seconds: float) -> ClusterState:
+    """The run will have its steps in so many seconds, as it was told at 0."""
+    worker = {"w": WorkerState("w", 0, 0.0)}
+    told = replace(state.runs[name], series=((0.0, 0, None, 9 / seconds),), workers=worker)
+    return replace(state, runs={**state.runs, name: told})
+
+
+def after(state: ClusterState, slots: int, room: Server = ANY, now: float = 0.0) -> ClusterState:
     """The state once the leases of this moment are written down."""
-    held = leases(state, range(slots), room)
+    held = leases(state, range(slots), room, now)
     workers = {str(slot): name for slot, name in held.workers.items()}
     return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
 
@@ -126,6 +139,39 @@ def test_a_run_that_does_not_fit_on_the_parameter_server_is_held_until_it_does()
     assert (list(large.ports), list(large.held)) == (["a"], ["b"]), "alone a run begins, however large it is"
 
 
+def test_a_run_that_has_its_steps_leaves_its_workers_to_the_next_and_stays_on_the_parameter_servers() -> None:
+    state = after(cluster(run("a", 2), run("b", 2), states="rr"), 2)
+    assert state.leases == {0: "a", 1: "a"}
+    state = after(made(state, "a"), 2)
+    assert (state.leases, dict(state.ports)) == ({0: "b", 1: "b"}, {"a": 0, "b": 1})
+    lost = after(fold(state, events.TrainStarted(run="a", step=3)), 2)
+    assert set(lost.leases.values()) == {"a"}, "its parameter server's VM was lost, and its last steps with it"
+    assert after(made(lost, "a"), 2).leases == {0: "b", 1: "b"}
+
+
+def test_the_next_run_begins_a_few_seconds_ahead_and_has_no_worker_before_it_has_its_least() -> None:
+    state = after(cluster(run("a", 3), run("b", 2), run("c", 1), states="rrrr"), 4)
+    assert shares(state) == {"a": 3, "c": 1}, "c has room beside b"
+    state = after(cluster(run("a", 3), run("b", 2), run("c", 2), states="rrrr"), 4)
+    soon = after(ending(state, "a", AHEAD_SECONDS + 5), 4)
+    assert shares(soon) == {"a": 3}
+    soon = after(soon, 4, now=6.0)
+    assert shares(soon) == {"a": 3, "b": 0, "c": 0}, "their parameter servers start"
+    assert shares(after(ending(soon, "a", 1000), 4)) == shares(soon), "what has begun is not stopped"
+    assert shares(after(made(soon, "a"), 4)) == {"a": 0, "b": 2, "c": 2}
+    full = after(cluster(sized("a", 6, 2), sized("b", 6, 2)), 2, ROOM)
+    assert shares(after(ending(full, "a", 5), 2, ROOM)) == {"a": 2}, "not where the server has no room"
+    assert not after(ending(full, "a", 5), 2, ROOM).held, "it waits for workers all the same"
+
+
+def test_no_run_begins_beside_more_than_a_few_that_are_made_and_not_over() -> None:
+    state = cluster(*(run(f"r{number}", 1) for number in range(MOST_MADE + 3)))
+    for number in range(MOST_MADE + 1):
+        state = made(after(state, 1), f"r{number}")
+    assert shares(after(state, 1)) == {f"r{number}": 0 for number in range(MOST_MADE + 1)}
+    assert shares(after(over(state, "r1"), 1))[f"r{MOST_MADE + 1}"] == 1
+
+
 @pytest.mark.parametrize(("gigabytes", "passes"), [(1, True), (2, False)])
 def test_a_run_passes_one_that_waits_for_workers_only_where_the_server_has_room_for_both(
     gigabytes: float, passes: bool
@@ -176,7 +222,7 @@ _NEEDS = some.tuples(some.integers(0, 5), some.integers(0, 3), some.integers(0, 
 
 @some.composite
 def stories(draw: some.DrawFn) -> list[tuple[str, int]]:
-    what = some.sampled_from(["end", "resize", "lose", "move", "measure"])
+    what = some.sampled_from(["end", "make", "near", "resize", "lose", "move", "measure"])
     return draw(some.lists(some.tuples(what, some.integers(0, 12)), max_size=12))
 
 
@@ -196,6 +242,10 @@ def test_every_run_begins_and_has_its_least_whatever_happens(
         going = list(state.ports)
         if what == "end" and going:
             state = over(state, going[which % len(going)])
+        elif what == "make" and going:
+            state = made(state, going[which % len(going)])
+        elif what == "near" and going:
+            state = ending(state, going[which % len(going)], which + 10.0)
         elif what == "resize":
             slots = 1 + which % 6
         elif what == "lose":
@@ -217,16 +267,23 @@ def check(before: ClusterState, state: ClusterState, slots: int, *, resized: boo
     had, has = shares(before), shares(state)
     assert set(state.leases) <= set(range(slots))
     assert len(set(state.ports.values())) == len(state.ports) <= MOST_RUNS
-    leasts = {name: min(state.runs[name].spec.least_workers or slots, slots) for name in state.ports}
+    training = [name for name in state.ports if not state.runs[name].made]
+    leasts = {name: min(state.runs[name].spec.least_workers or slots, slots) for name in training}
     for name, many in has.items():
         assert not state.runs[name].over
+        if name not in training:
+            assert not many, "whoever has its steps needs nobody"
+            continue
         assert many <= min(state.runs[name].spec.most_workers or slots, slots)
         assert resized or sum(leasts.values()) > slots or many >= leasts[name]
     if free := slots - len(state.leases):
-        most = {name: min(state.runs[name].spec.most_workers or slots, slots) for name in has}
-        assert all(has[name] == most[name] for name in has), f"{free} are idle and somebody would take them"
+        most = {name: min(state.runs[name].spec.most_workers or slots, slots) for name in training}
+        ahead = {name for name in training if not has[name] and leasts[name] > free}
+        assert all(has[name] == most[name] for name in {*training} - ahead), (
+            f"{free} are idle, somebody would take them"
+        )
     for slot, name in before.leases.items():
-        if slot < slots and name in has and state.leases.get(slot) != name:
+        if slot < slots and name in training and state.leases.get(slot) != name:
             assert has[name] < had[name], "a place changes hands only where its run had too many"
     assert any(not each.over for each in state.runs.values()) == bool(state.ports), "somebody goes on"
 

@@ -195,6 +195,26 @@ def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> 
     assert [run.name for run in there.state.turns] == ["s-1", "s-2", "mine"], "no trial of the study waits beside it"
 
 
+def test_the_next_trial_is_asked_for_while_the_one_before_makes_its_last_steps_or_is_evaluated() -> None:
+    there = Simulated(study(sampler="random", trials=5), rate, places=1)
+    while there.look():
+        pass
+    there.step()
+    assert not there.look(), "it has 90 steps to make"
+    there.record(events.WorkerJoined(run="s-0", worker="w", number=0, active=1))
+    there.record(events.TrainProgress(run="s-0", step=90, loss=1.0, steps_per_second=1.0))
+    while there.look():
+        pass
+    assert [run.name for run in there.state.turns] == ["s-0", "s-1"], "and no third one"
+    for name in ("s-0", "s-1"):
+        there.record(events.TrainMade(run=name, step=100))
+    there.time += 3600
+    while there.look():
+        pass
+    assert [run.name for run in there.state.turns] == ["s-0", "s-1", "s-2"]
+    assert [each.state for each in there.study.trials.values()] == ["running"] * 3, "they wait for their evaluations"
+
+
 def test_each_point_is_repeated_with_its_seeds_and_told_as_their_mean() -> None:
     there = Simulated(study(sampler="tpe", repeat=3, trials=2, seed=5), lambda *_: 0.0)
     there.accuracy = lambda params, step: next(values)

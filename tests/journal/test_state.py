@@ -21,6 +21,7 @@ from transient_magics.journal import (
     decode,
     encode,
     events,
+    fold,
     replay,
 )
 from transient_magics.protocol.objective import Objective
@@ -360,3 +361,30 @@ def test_a_run_comes_to_its_best_evaluation_where_that_is_kept_and_else_to_its_l
     evaluations = tuple((float(at), 10 * at, found) for at, found in enumerate(measured))
     run = RunState("r", RunSpec("r", 100, **options), metrics=measured[-1], evaluations=evaluations)
     assert run.comes_to(Objective.parse(goal)) == expected
+
+
+def test_a_run_is_made_until_it_turns_out_that_its_last_steps_were_lost() -> None:
+    spec = RunSpec("r", 100).without_token()
+    made = replay(
+        [
+            events.TrainDeclared(run="r", spec=spec),
+            events.TrainStarted(run="r", step=0),
+            events.TrainMade(run="r", step=100),
+        ]
+    )
+    for step, still in ((100, True), (80, False)):
+        again = fold(made, events.TrainStarted(run="r", step=step)).runs["r"]
+        assert (again.made, again.phase) == (still, "running")
+
+
+def test_a_run_ends_in_so_many_seconds_as_its_latest_speed_says() -> None:
+    spec = RunSpec("r", 100).without_token()
+    told = [
+        events.TrainDeclared(run="r", spec=spec),
+        events.WorkerJoined(run="r", worker="w", number=0, active=1),
+        events.TrainProgress(run="r", step=40, loss=1.0, steps_per_second=2.0, time=10 * 10**9),
+    ]
+    run = replay(told).runs["r"]
+    assert [run.seconds_left(now) for now in (10.0, 15.0, 41.0)] == [30.0, 25.0, math.inf]
+    alone = replay([*told, events.WorkerLeft(run="r", worker="w", number=0, active=0, reason="revoked")]).runs["r"]
+    assert alone.seconds_left(15.0) == math.inf, "nobody trains"

@@ -397,7 +397,9 @@ def test_the_end_saves_evaluates_and_finishes_with_zero():
     story.joins(1, "worker-1")
     assert events.Tell(1, messages.Stop()) in story(events.StepSeen(100))
     assert events.Save() in story(events.Leaving(1, "finished"))
+    assert not story.emitted("train.made"), "the last steps could still be lost"
     assert events.Evaluate(101) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
+    assert story.emitted("train.made") == [{"run": "run-1", "step": 101}]
     done = story(events.EvaluationDone(101, {"accuracy": 0.95}))
     assert kinds(done) == ["train.evaluated", "train.finished"]
     assert done[-1] == events.Finish(0)

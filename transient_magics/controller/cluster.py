@@ -328,14 +328,14 @@ class Controller:
     def _worker_slots(self, now: float) -> list[int]:
         return [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
 
-    def _lease(self, fleet: Fleet, now: float) -> None:
+    def _lease(self, fleet: Fleet, at: float) -> None:
         """Write down who has which workers from now on, where that is another one, and end what one does for another.
 
         A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
         """
-        slots = self._worker_slots(now)
+        slots = self._worker_slots(at)
         state, server = self._state, fleet.server
-        held = leases(state, slots, server)
+        held = leases(state, slots, server, at)
         if (held.ports, held.workers, held.held) != (state.ports, state.leases, state.held):
             if set(held.ports) - set(state.ports):
                 self._recorder.forget([each.name for each in state.runs.values() if each.over])

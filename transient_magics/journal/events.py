@@ -25,6 +25,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
+    TrainMade,
     TrainProgress,
     TrainRecovered,
     TrainShipped,

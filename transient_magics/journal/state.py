@@ -19,6 +19,10 @@ MOST_FAILED_BOOTS = 2
 """VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
 
 
+_STALE_SECONDS = 30.0
+"""A speed is told every ten seconds; one that is older is not that of now."""
+
+
 @dataclass(frozen=True, slots=True)
 class VmState:
     """One VM. Times in seconds since 1970 (0: not yet); prices in US dollars per hour.
@@ -129,6 +133,8 @@ class RunState:
     """Why it failed, or ended before its steps were made."""
     best: e.TrainBest | None = None
     """The best evaluation, of a run that keeps its checkpoint."""
+    made: bool = False
+    """All steps are made and saved: it needs no worker any more, but the end of its evaluation."""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
     checkpoints: tuple[tuple[float, int], ...] = ()
     evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
@@ -142,6 +148,15 @@ class RunState:
     def over(self) -> bool:
         """Finished or failed."""
         return self.phase in ("finished", "failed")
+
+    def seconds_left(self, now: float) -> float:
+        """Until its last step, at the speed that was told last; infinity where nothing was told of late."""
+        if not self.series or not self.workers:
+            return math.inf
+        told_at, step, _, speed = self.series[-1]
+        if speed <= 0 or now - told_at > _STALE_SECONDS:
+            return math.inf
+        return max(0.0, (self.train_steps - step) / speed - (now - told_at))
 
     def comes_to(self, goal: Objective) -> float | None:
         """Its value by `goal` so far: of its best evaluation where that is kept or ends it, else of its latest one.

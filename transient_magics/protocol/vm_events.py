@@ -212,6 +212,15 @@ class TrainUnjudged(Event):
     metrics: tuple[str, ...] = ()
 
 
+@event("train.made")
+class TrainMade(Event):
+    """The run has its steps, and the last checkpoint is written: its workers are free for other runs, while that is
+    evaluated and brought home."""
+
+    run: Name
+    step: Count
+
+
 @event("train.finished")
 class TrainFinished(Event):
     """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket.
@@ -313,7 +322,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
     for each in (
         WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainCheckpoint, TrainUnsaved,
         TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated,
-        TrainBest, TrainUnjudged, TrainFinished, TrainFailed,
+        TrainBest, TrainUnjudged, TrainMade, TrainFinished, TrainFailed,
     )
 }  # fmt: skip
 _OF_AGENT: dict[str, type[AgentLine]] = {

@@ -245,6 +245,8 @@ def _train_words(event: Event) -> str:
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
         case events.TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
+        case events.TrainMade():
+            return f"{event.run} has made its steps and is evaluated, its workers are free"
         case events.TrainFinished():
             why = f": {event.reason}" if event.reason else ""
             return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}{why}"

@@ -72,7 +72,7 @@ def phase_words(state: ClusterState) -> str:
 
 def is_evaluated(run: RunState) -> bool:
     """Whether all steps are made, and what goes on is its last checkpoint and evaluation."""
-    return run.phase == "running" and 0 < run.train_steps <= run.step
+    return run.phase == "running" and (run.made or 0 < run.train_steps <= run.step)
 
 
 def was_stopped(run: RunState) -> bool:

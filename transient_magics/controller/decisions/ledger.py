@@ -8,6 +8,11 @@ their least, and what is left goes to them in order, up to the most of each.
 What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to whoever lost a VM. A
 place changes hands only where its run has too many.
 
+A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated, the next one has
+them. The head begins ahead, some seconds before those that it waits for have their steps, by the speeds that were told
+last: its parameter servers are there when workers come free, of which it has none until it has its least. What has begun
+is in the memory of the parameter servers' VMs: none begins beside more than a few that are made and not over.
+
 Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A run begins beside
 others only where their memory and their link have room for it, too (`admission`); so it is checked first, which counts
 its parameters. Alone it begins always, so nobody waits for ever. Nobody passes a run that is held by any of these.
@@ -15,8 +20,9 @@ its parameters. Alone it begins always, so nobody waits for ever. Nobody passes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...journal import ClusterState, RunState
 from ...journal.events import MOST_RUNS
@@ -24,6 +30,10 @@ from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
 
 CHECK = "check"
+AHEAD_SECONDS = 15.0
+"""So long before its workers come free a run begins: what it takes to start a parameter server on a busy VM."""
+MOST_MADE = 2
+"""Runs that have their steps and are not over, beside which another may begin."""
 _READINESS = ("ready", "booting", "requested", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
@@ -40,14 +50,20 @@ class Leases:
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
-def leases(state: ClusterState, slots: Sequence[int], server: Server = Server()) -> Leases:  # noqa: B008 - frozen
-    """The leases of this moment, where workers may be in `slots` and parameter servers have what `server` says.
+def leases(
+    state: ClusterState,
+    slots: Sequence[int],
+    server: Server = Server(),  # noqa: B008 - frozen
+    now: float = math.inf,
+) -> Leases:
+    """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots` and parameter servers
+    have what `server` says.
 
     The same again from a state that has them.
     """
-    ports, held = _begun(state, max(1, len(slots)), server)
-    going = [run for run in state.turns if run.name in ports]
-    shares = _shares(going, len(slots))
+    ports, held = _begun(state, max(1, len(slots)), server, now)
+    going = [run for run in state.turns if run.name in ports and not run.made]
+    shares = _shares(going, len(slots), {*state.leases.values()})
     return Leases(ports, _handed_out(state, slots, shares), _as_told(state, ports, held))
 
 
@@ -69,6 +85,11 @@ def _unchecked(run: RunState) -> bool:
     return run.spec.check and not run.checked
 
 
+def places_kept(runs: Iterable[RunState], places: int, now: float) -> int:
+    """How many of the workers' places these runs keep for longer than a run that begins now takes to be ready."""
+    return sum(_least(run, places) for run in runs if not run.made and run.seconds_left(now) > AHEAD_SECONDS)
+
+
 def _began(run: RunState) -> bool:
     return run.phase == "running"  # also in the journal of an earlier version, which knew of no leases
 
@@ -81,7 +102,9 @@ def _most(run: RunState, places: int) -> int:
     return min(run.spec.most_workers or places, places)
 
 
-def _begun(state: ClusterState, places: int, server: Server) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
+def _begun(
+    state: ClusterState, places: int, server: Server, now: float
+) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
     """The ports of runs that have begun, or begin now; and what holds those that would have enough workers."""
     active = state.turns
     ports = {run.name: state.ports[run.name] for run in active if run.name in state.ports}
@@ -92,14 +115,18 @@ def _begun(state: ClusterState, places: int, server: Server) -> tuple[dict[str, 
     head: RunState | None = None
     for run in state.queue:
         going = [each for each in active if each.name in ports]
-        begun = [_least(each, places) for each in going]
-        if len(ports) >= MOST_RUNS or sum(begun) + _least(run, places) > places:
+        training = [each for each in going if not each.made]
+        begun = [_least(each, places) for each in training]
+        beside = len(going) - len(training)
+        fits = sum(begun) + _least(run, places) <= places
+        ahead = not (fits or head) and places_kept(training, places, now) + _least(run, places) <= places
+        if len(ports) >= MOST_RUNS or beside > MOST_MADE or not (fits or ahead):
             head = head or run
             continue
         if head and (head.name in held or _delays(begun, _least(run, places), _least(head, places), places)):
             continue
         if short := _short(run, head, going, state, places, server):
-            if head is None:
+            if head is None and fits:
                 held[run.name] = short
             head = head or run
             continue
@@ -127,6 +154,8 @@ def _short(
 
 
 def _need(run: RunState, state: ClusterState, places: int) -> Need:
+    if run.made:
+        return replace(need(run, state, 0), link=0.0)
     has = sum(name == run.name for name in state.leases.values())
     return need(run, state, has or _least(run, places))
 
@@ -162,16 +191,20 @@ def _free_port(taken: Collection[int]) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
-def _shares(going: Sequence[RunState], places: int) -> dict[str, int]:
-    """How many workers each run has: its least, in order, then more, in order."""
+def _shares(going: Sequence[RunState], places: int, has: Collection[str]) -> dict[str, int]:
+    """How many workers each run has: its least, in order, then more, in order.
+
+    One that has begun ahead, which is none of those that have any, has no fewer than its least.
+    """
     shares: dict[str, int] = {}
     left = places
     for run in going:
-        shares[run.name] = min(_least(run, places), left)
+        least = _least(run, places)
+        shares[run.name] = min(least, left) if run.name in has or least <= left else 0
         left -= shares[run.name]
     for run in going:
         more = min(_most(run, places) - shares[run.name], left)
-        if more > 0:
+        if more > 0 and shares[run.name]:
             shares[run.name] += more
             left -= more
     return shares

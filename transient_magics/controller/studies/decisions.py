@@ -1,9 +1,9 @@
 """What is to be done about a study: a pure function of the cluster's state, the places for workers, and the time.
 
 A study has as many trials under way as have workers, and no more: one is asked for when so many places are free as it
-takes, after all runs that wait have theirs. So a run that is declared beside a study comes next, and two studies share
-a cluster in turns. What is asked and told is in the journal first; what follows from it (a run declared, a run stopped)
-is decided anew at every look, until it has happened.
+takes, or come free in a moment, after all runs that wait have theirs. So a run that is declared beside a study comes
+next, and two studies share a cluster in turns. What is asked and told is in the journal first; what follows from it (a
+run declared, a run stopped) is decided anew at every look, until it has happened.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 
 from ...journal import ClusterState, RunState, StudyState, TrialState, study_cost
 from ...spec import WORKER, render_duration, render_money
+from ..decisions.ledger import places_kept
 
 FIRST = 3
 """When so many trials have failed and none has not, the study ends: the next ones would fail, too."""
@@ -120,7 +121,7 @@ def _latest(study: StudyState, run: RunState) -> float | None:
 
 def _stands_still(run: RunState, state: ClusterState, now: float) -> float:
     """For how many seconds a run that has a worker has made no step."""
-    if run.over or not state.has_begun(run) or (run.train_steps and run.step >= run.train_steps):
+    if run.over or run.made or not state.has_begun(run) or (run.train_steps and run.step >= run.train_steps):
         return 0.0
     mine = {slot for slot, name in state.leases.items() if name == run.name}
     ready = [vm.ready_at for vm in state.living if vm.role == WORKER and vm.slot in mine and vm.ready_at]
@@ -162,9 +163,9 @@ def _next(study: StudyState, state: ClusterState, places: int, now: float) -> li
         return [] if study.running else [End()]
     if any(name not in state.runs for trial in study.running for name in trial.runs):
         return []
-    taken = sum(min(run.spec.least_workers or places, places) for run in state.turns)
     needed = min(study.spec.workers, places)
-    return [Ask(len(study.trials))] if places and places - taken >= needed else []
+    free = places - places_kept(state.turns, places, now)
+    return [Ask(len(study.trials))] if places and free >= needed else []
 
 
 def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:

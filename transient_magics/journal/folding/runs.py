@@ -70,9 +70,11 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     run = state.runs.get(event.run)
     started = (run.started_at if run else 0.0) or event.at
     parameters = event.parameters or (run.parameters if run else 0)
+    made = bool(run and run.made and event.step >= run.step)  # else its last steps went with a parameter server's VM
     return with_run(
-        state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters
-    )
+        state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters,
+        made=made,
+    )  # fmt: skip
 
 
 @rules.of(e.TrainProgress)
@@ -145,6 +147,11 @@ def _(state: ClusterState, event: e.TrainSlow) -> ClusterState:
 @rules.of(e.TrainRecovered)
 def _(state: ClusterState, event: e.TrainRecovered) -> ClusterState:
     return with_run(state, event.run, slow=None)
+
+
+@rules.of(e.TrainMade)
+def _(state: ClusterState, event: e.TrainMade) -> ClusterState:
+    return with_run(state, event.run, made=True, step=event.step, steps_per_second=0.0, slow=None)
 
 
 @rules.of(e.TrainFinished)

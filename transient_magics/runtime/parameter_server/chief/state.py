@@ -22,6 +22,7 @@ from ....protocol.vm_events import (
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
+    TrainMade,
     TrainRecovered,
     TrainSlow,
     TrainStarted,
@@ -402,6 +403,8 @@ class ChiefState:
         done += self._save_as_asked()
         if why is Why.FINAL and event.step < self.spec.train_steps and not self._ended_early:
             return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
+        if why is Why.FINAL:
+            done.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
             self._evaluating, self._evaluation_due = True, False
             return [*done, Evaluate(event.step)]
