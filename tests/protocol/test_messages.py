@@ -180,6 +180,11 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (agent_commands.read, agent_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1"}),
     (agent_commands.read, agent_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (agent_commands.read, agent_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
+    (
+        agent_commands.read,
+        agent_commands.Fork(run="run-1", program="evaluate", arguments=("--step", "9"), caller=7),
+        {"do": "fork", "run": "run-1", "program": "evaluate", "arguments": ["--step", "9"], "caller": 7},
+    ),
     *((read, chief_messages.Join(token="t", name="worker-1", accelerator="Tesla K80"),
        {"do": "join", "token": "t", "name": "worker-1", "accelerator": "Tesla K80"})
       for read in (chief_messages.read_first, chief_messages.read_from_worker)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import stat
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,8 @@ from tests import processes
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
 from transient_magics.runtime.agent import agent as agent_module
 from transient_magics.runtime.agent.agent import Agent
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.programs import forked
 from transient_magics.runtime.worker.gpu import likely_reason
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
@@ -158,6 +162,32 @@ def test_roles_are_forked_while_a_fork_server_lives_and_start_plainly_without(ro
     assert room.pids("vm") == {"worker-1": second}, "what it forked lives on"
     os.kill(second, signal.SIGKILL)
     assert parent(another_worker(room, second)) == agent
+
+
+@pytest.mark.training
+def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: MachineRoom):
+    room.start_agent("vm")
+    room.put("vm", {**DECLARATION, "model": "", "hparams_set": "", "problem": ""}, "import time\ntime.sleep(600)")
+    folder = RunFolder(room.run_folder("vm"))
+    folder.logs.mkdir(exist_ok=True)
+    given = ("--run", str(folder.path))
+    assert asyncio.run(forked.answer(folder, "evaluate", given)) is None, "there is no fork server"
+
+    room.say("vm", {**WARM, "own": True})
+    caller = subprocess.Popen(["sleep", "600"])
+    asked = {"do": "fork", "run": "run-1", "program": "evaluate", "arguments": given, "caller": caller.pid}
+    pid = room.say("vm", asked)["pid"]
+    assert [parent(pid)] == servers(room)
+    called = [b"transient_magics.runtime.programs.evaluate", b"--run", bytes(folder.path)]
+    until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:5] == called, "its own command line")
+    caller.kill()
+    caller.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
+
+    folder.cell.write_text("raise ValueError('a cell without sense')")
+    said = asyncio.run(forked.answer(folder, "evaluate", given))
+    assert said is not None
+    assert "a cell without sense" in json.loads(said)["error"]
 
 
 @pytest.mark.training

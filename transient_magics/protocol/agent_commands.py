@@ -1,6 +1,7 @@
-"""What a controller says to the agent of a VM: over its socket, a line for a line.
+"""What a controller, or a chief on the same VM, says to the agent of a VM: over its socket, a line for a line.
 
-The answer is `{"ok": true}`, to a ping with the agent's `pid` and its `processes`, or `{"ok": false}` with an `error`.
+The answer is `{"ok": true}`, to a ping with the agent's `pid` and its `processes`, to a fork with the `pid`, or
+`{"ok": false}` with an `error`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .messages import Message, message
 _Sized = TypeVar("_Sized", bound=Sized)
 
 Role = Literal["ps", "worker"]
+Program = Literal["evaluate", "shared_graph"]
+"""Of `runtime/programs/`, those that need TensorFlow and run beside a run."""
 
 
 def _something(value: _Sized) -> _Sized:
@@ -113,7 +116,18 @@ class Evaluate(Message):
     run: Name
 
 
-Command = Ping | Warm | Assign | Stop | Save | Evaluate
+@message("fork")
+class Fork(Message):
+    """Have this program beside a run, for a process of it on this VM (`caller`), in a process that has imported all it
+    needs; it ends with its caller. The answer's `pid` is null where no such process can be had."""
+
+    run: Name
+    program: Program
+    arguments: tuple[str, ...]
+    caller: Count
+
+
+Command = Ping | Warm | Assign | Stop | Save | Evaluate | Fork
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 

@@ -10,8 +10,8 @@ place changes hands only where its run has too many.
 
 A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated, the next one has
 them. The head begins ahead, some seconds before those that it waits for have their steps, by the speeds that were told
-last: its parameter servers are there when workers come free, of which it has none until it has its least. What has begun
-is in the memory of the parameter servers' VMs: none begins beside more than a few that are made and not over.
+last: its parameter servers are there when workers come free, of which it has none until it has its least. Runs that
+have begun are in the memory of the parameter servers' VMs: none begins beside more than a few that are made, not over.
 
 Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A run begins beside
 others only where their memory and their link have room for it, too (`admission`); so it is checked first, which counts

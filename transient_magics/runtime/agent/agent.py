@@ -21,7 +21,7 @@ from typing import Any
 from ...errors import TransientError
 from ...files import lock, private_sockets, write_atomically
 from ...protocol import layout
-from ...protocol.agent_commands import Assign, Assignment, Command, Evaluate, Ping, Save, Stop, Warm, read
+from ...protocol.agent_commands import Assign, Assignment, Command, Evaluate, Fork, Ping, Save, Stop, Warm, read
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
@@ -173,7 +173,7 @@ class Agent:
         except ValueError as error:
             return {"ok": False, "error": f"the agent was sent what is no command of its: {error}"}
         try:
-            if isinstance(command, Ping):  # answered at once, also while a chief takes its time to end
+            if isinstance(command, Ping | Fork):  # answered at once, also while a chief takes its time to end
                 return {"ok": True, **await self._do(command)}
             async with self._changing:
                 return {"ok": True, **await self._do(command)}
@@ -200,12 +200,23 @@ class Agent:
                 self._tell_chief(command.run, signal.SIGUSR1)
             case Evaluate():
                 self._tell_chief(command.run, signal.SIGUSR2)
+            case Fork():
+                return {"pid": await self._fork(command)}
         return {}
 
     def _warm(self, command: Warm) -> None:
         """Have imported what this needs in the run, unless it is that already."""
         if (command.run, command.name) not in self._roles and not self._preempted:
             self._have_server(command.own)
+
+    async def _fork(self, command: Fork) -> int | None:
+        """The process that has become a program beside a run; None: no fork server for such models lives."""
+        server = self._fork_server
+        if server is None or server.own != self._is_own(command.run) or not await server.ready():
+            return None
+        folder = RunFolder(self._root / layout.RUNS / command.run)
+        forked = await server.fork_program(command.program, folder, command.arguments, command.caller)
+        return forked.pid if forked else None
 
     async def _end(self, over: Callable[[str], bool]) -> None:
         """End what is done for the runs that are `over`."""

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,8 +91,8 @@ class _Server:
     def _say(self, **message: Any) -> None:
         self._agent.sendall(encode(message))
 
-    def _become(self, role: str, folder: str, log: str, arguments: list[str]) -> NoReturn:
-        """The process of a role, unless the agent that asked for it has gone meanwhile."""
+    def _become(self, folder: str, log: str, arguments: list[str], **asked: Any) -> NoReturn:
+        """The process of a role, unless the agent that asked has gone meanwhile; or of a program beside a run."""
         code = 1
         try:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -102,17 +103,15 @@ class _Server:
             os.setsid()
             os.chdir(folder)
             sys.path[0] = folder  # as of a program that is started there
-            sys.argv = [role, "--run-folder", folder, *arguments]
             with contextlib.suppress(OSError):
                 _OOM_SCORE.write_text(self._oom_score)
-            _be_called([sys.executable, "-m", program(role), *sys.argv[1:]])
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # Python's own is seeded anew by the fork
-            given = Role()
-            if _hung_up(self._agent):  # who looked before this process said what it is would start another one
-                sys.exit(DONE)
-            self._agent.close()
-            importlib.import_module(f"{program(role)}.__main__").play(given)
+            if "role" in asked:
+                self._play(asked["role"], ["--run-folder", folder, *arguments])
+            else:
+                self._agent.close()
+                _run(asked["program"], arguments, asked["caller"])
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -123,6 +122,31 @@ class _Server:
             sys.stderr.flush()
             os._exit(code)
 
+    def _play(self, role: str, arguments: list[str]) -> None:
+        _be_called(program(role), arguments)
+        given = Role()
+        if _hung_up(self._agent):  # who looked before this process said what it is would start another one
+            sys.exit(DONE)
+        self._agent.close()
+        importlib.import_module(f"{program(role)}.__main__").play(given)
+
+
+def _run(name: str, arguments: list[str], caller: int) -> None:
+    """A program of `runtime/programs`, for as long as its caller lives."""
+    module = f"{RUNTIME}.programs.{name}"
+    _be_called(module, arguments)
+    try:
+        handle = os.pidfd_open(caller)
+    except ProcessLookupError:
+        return
+    threading.Thread(target=_end_with, args=(handle,), daemon=True, name="caller").start()
+    importlib.import_module(module).main()
+
+
+def _end_with(handle: int) -> None:
+    select.select([handle], [], [])
+    os._exit(1)
+
 
 def _hung_up(agent: socket.socket) -> bool:
     poll = select.poll()
@@ -130,8 +154,10 @@ def _hung_up(agent: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _be_called(words: list[str]) -> None:
-    """Have these words as this process's command line, as far as there is room for them in that of the server."""
+def _be_called(module: str, arguments: list[str]) -> None:
+    """Have the command line of a module that is run so, as far as there is room for it in that of the server."""
+    sys.argv = [module, *arguments]
+    words = [sys.executable, "-m", *sys.argv]
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
     if begin < end:

@@ -128,13 +128,21 @@ class ForkServer:
 
         A process that it may have forked all the same has recorded itself by then (role_record.py), or ends.
         """
+        return await self._fork(role=role, folder=str(folder.path), log=str(log_file(folder, name)),
+                                arguments=list(arguments))  # fmt: skip
+
+    async def fork_program(self, name: str, folder: RunFolder, arguments: Sequence[str], caller: int) -> Forked | None:
+        """Have it become a program beside a run, which ends with the process `caller`. None as above."""
+        return await self._fork(program=name, folder=str(folder.path), log=str(log_file(folder, name)),
+                                arguments=list(arguments), caller=caller)  # fmt: skip
+
+    async def _fork(self, **asked: object) -> Forked | None:
         if not self.alive:
             return None
         answer: asyncio.Future[Forked | None] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
-        asked = {"role": role, "folder": str(folder.path), "log": str(log_file(folder, name))}
         try:
-            line = encode({**asked, "arguments": list(arguments)})
+            line = encode(asked)
             await asyncio.get_running_loop().sock_sendall(self._socket, line)
         except OSError:
             self.end()

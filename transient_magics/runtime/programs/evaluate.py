@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
+from ...files import write_atomically
 from ...protocol.run import RunSpec
 from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
@@ -87,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Evaluate a checkpoint of a run.")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--step", type=int)
+    parser.add_argument("--answer", type=Path, help="a file for the line, too")
     given = parser.parse_args()
     os.nice(_NICE)
     folder = RunFolder(given.run)
@@ -98,7 +100,10 @@ def main() -> None:
 
         traceback.print_exc()
         answer = {"error": reason(error, spec.line_offset)}
-    print(json.dumps(answer), flush=True)
+    line = json.dumps(answer)
+    if given.answer:
+        write_atomically(given.answer, line, durable=False)
+    print(line, flush=True)
     sys.exit("error" in answer)
 
 

@@ -77,7 +77,7 @@ class Chief:
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds: Rounds | None = None
-        self._graphs = SharedGraphs(folder, len(assignment.ps))
+        self._graphs = SharedGraphs(folder, len(assignment.ps), lambda: self._state.seconds_left)
 
     async def run(self) -> int:
         """Serve until the run has ended."""

@@ -26,7 +26,7 @@ async def evaluate(folder: RunFolder, step: int) -> EvaluationDone:
     log_file = folder.logs / "evaluate.log"
     with Checkpoints(folder.checkpoints).held(step):  # the next ones may be written faster than a process starts
         async with _turn(folder):
-            said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics")
+            said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics", beside=folder)
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)

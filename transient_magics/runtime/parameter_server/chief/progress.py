@@ -24,6 +24,8 @@ class Progress:
     def __init__(self, run: str) -> None:
         self._run = run
         self.loss: float | None = None
+        self.speed = 0.0
+        """In steps per second, as it was told last; 0 before that."""
         self._time: float | None = None
         self._step, self._samples = 0, 0
         self._told = False
@@ -62,6 +64,7 @@ class Progress:
             return []
         steps, samples, seconds = step - self._step, self._samples, max(seconds, 1e-3)
         self._time, self._step, self._samples, self._told = now, step, 0, True
+        self.speed = steps / seconds
         progress = TrainProgress(
             run=self._run,
             step=step,

@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...files.data_files import described
 from ...folder import RunFolder
+from ...programs.running import ended
 
 _AFTER = 15.0
 """Seconds of training before it is written: a run that is over by then has no use for it, nor has its start."""
+_WORTH_SECONDS = 60.0
+"""Of training that are left: so shortly before its end few workers join a run, and those build their graphs."""
 _IDLE_SECONDS = 60.0
 """What writing may take on cores that have nothing else to do; a model of today takes eight."""
 _MOST_SECONDS = 900.0
 
 
 class SharedGraphs:
-    """The chief's side: has graphs written, one for each kind of machine, and lists those that are there."""
+    """The chief's side: has graphs written, one for each kind of machine, and lists those that are there.
 
-    def __init__(self, folder: RunFolder, servers: int) -> None:
-        self._folder, self._servers = folder, servers
+    `left` tells for how many seconds the run will train on.
+    """
+
+    def __init__(self, folder: RunFolder, servers: int, left: Callable[[], float]) -> None:
+        self._folder, self._servers, self._left = folder, servers, left
         self._begun: set[str] = set()
 
     def files(self) -> list[dict[str, Any]]:
@@ -39,30 +47,9 @@ class SharedGraphs:
             return
         self._begun.add(path.name)
         await asyncio.sleep(_AFTER)
-        command = [
-            sys.executable,
-            "-m",
-            "transient_magics.runtime.programs.shared_graph",
-            "--run",
-            str(self._folder.path),
-        ]
-        command += ["--servers", str(self._servers), *(["--gpu"] if gpu else [])]
-        if not await self._run([*command, "--idle"], _IDLE_SECONDS) and not await self._run(command, _MOST_SECONDS):
+        if self._left() < _WORTH_SECONDS:
+            return
+        given = ["--run", str(self._folder.path), "--servers", str(self._servers), *(["--gpu"] if gpu else [])]
+        run = partial(ended, "shared_graph", *given, log=self._folder.logs / "graph.log", beside=self._folder)
+        if not await run("--idle", limit=_IDLE_SECONDS) and not await run(limit=_MOST_SECONDS):
             print(f"the graph took more than {_MOST_SECONDS:.0f} s to write", file=sys.stderr, flush=True)
-
-    async def _run(self, command: list[str], most_seconds: float) -> bool:
-        """Whether the program ended in time, with whatever result."""
-        with (self._folder.logs / "graph.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
-            )
-            try:
-                async with asyncio.timeout(most_seconds):
-                    await process.wait()
-            except TimeoutError:
-                return False
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-        return True

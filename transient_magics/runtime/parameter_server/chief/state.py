@@ -8,6 +8,7 @@ Who trains is not in there: the run's events say it (roster.py).
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -152,6 +153,12 @@ class ChiefState:
         if self.spec.eval_steps:
             marks.append((self.step // self.spec.eval_steps + 1) * self.spec.eval_steps)
         return min(marks)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the last step, at the speed that was told last."""
+        speed = self._progress.speed
+        return (self.spec.train_steps - self.step) / speed if speed else math.inf
 
     @property
     def saver(self) -> Member | None:
