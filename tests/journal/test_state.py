@@ -388,3 +388,16 @@ def test_a_run_ends_in_so_many_seconds_as_its_latest_speed_says() -> None:
     assert [run.seconds_left(now) for now in (10.0, 15.0, 41.0)] == [30.0, 25.0, math.inf]
     alone = replay([*told, events.WorkerLeft(run="r", worker="w", number=0, active=0, reason="revoked")]).runs["r"]
     assert alone.seconds_left(15.0) == math.inf, "nobody trains"
+
+
+def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_worker() -> None:
+    spec = RunSpec("r", 100).without_token()
+    begun = [
+        events.TrainDeclared(run="r", spec=spec),
+        events.ClusterLeased(ports={"r": 0}, workers={}),
+        events.TrainStarted(run="r", step=0, time=10 * 10**9),
+        events.ClusterLeased(ports={"r": 0}, workers={"0": "r"}, time=15 * 10**9),
+        events.ClusterLeased(ports={"r": 0}, workers={}, time=20 * 10**9),
+        events.ClusterLeased(ports={"r": 0}, workers={"1": "r"}, time=25 * 10**9),
+    ]
+    assert replay(begun).runs["r"].started_at == 15.0

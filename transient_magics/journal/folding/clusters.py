@@ -9,6 +9,7 @@ from .. import events as e
 from ..clock import Clock
 from ..state import ClusterState
 from .rules import Rules, changed
+from .runs import with_run
 
 rules = Rules()
 
@@ -74,6 +75,9 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
         elif begin := state.leased_at.get(slot):
             tenures[run] = (*tenures.get(run, ()), (slot, begin, event.at))
     since = {slot: since.get(slot, event.at) for slot in workers}
+    for name in {*workers.values()} - {*state.leases.values(), *state.tenures}:
+        if (run := state.runs.get(name)) and run.started_at:  # its parameter servers were there before its first worker
+            state = with_run(state, name, started_at=event.at)
     return changed(
         state, ports=dict(event.ports), leases=workers, leased_at=since, tenures=tenures, held=dict(event.held)
     )
