@@ -1,4 +1,4 @@
-"""A rare full trace of one step, for whoever asks for it by a file in the run's folder on this VM.
+"""A rare full trace of one step, for the user who asks for it by a file in the run's folder on this VM.
 
 TensorFlow writes down every operation of a traced step, also those of the parameter servers, which makes it several
 times slower (3 to 10 times were reported, TensorFlow's issue 5981). So a traced step is counted in no speed and by no
