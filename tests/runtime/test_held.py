@@ -18,7 +18,8 @@ from transient_magics.runtime.worker.held import Held
 
 tf = tensorflow()
 with tf.Graph().as_default(), tf.Session() as session:
-    weight, step = tf.get_variable("weight", [], initializer=tf.ones_initializer()), tf.train.get_or_create_global_step()
+    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+    step = tf.train.get_or_create_global_step()
     share, before = tf.placeholder_with_default(1.0, []), tf.identity(step.read_value())
     loss, fed = weight * 1.0, tf.timestamp()
     with tf.control_dependencies([weight.assign_add(loss * share)]), tf.control_dependencies([step.assign_add(1)]):
