@@ -206,6 +206,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "--ps-cores 8 --zone us-west1-b --provisioning-model spot --batch-size 64 -o p",
         "--model m --hparams-set h --problem p --target a>=1 --gpus k80,p100 --max-hours 3 --max-cost 4 "
         "--objective time",
+        "k80x4 --workload w --train-steps 5 --finish-by 18:00 --availability f.csv",
     ]),
     "doctor": (client.doctor, [
         "t4 --project p --spend 2 --yes --anyway --report f --zone us-west1-b --bucket none --image i "

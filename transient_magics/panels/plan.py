@@ -18,6 +18,7 @@ from .snapshot.markup import COLOURS, FAINT, FONT, escape, row, table
 from .snapshot.ticks import MANY, ticks
 
 if TYPE_CHECKING:
+    from ..planner.deadlines.cost import DeadlineCost
     from ..planner.plan import Plan
     from ..planner.search import Search
 
@@ -116,12 +117,33 @@ def search_html(search: Search) -> str:
 
 def plan_html(plan: Plan) -> str:
     """The twin of one cluster's plan."""
+    drawn = deadline_curve(plan.deadline) if plan.deadline else ""
     first, *rest = str(plan).splitlines()
     lines = "".join(f"<div>{escape(each)}</div>" for each in rest[:3])
     notes = "".join(f"<div>{escape(each)}</div>" for each in rest[3:])
     return (
-        f"<div style='{FONT}'><code>{escape(first)}</code>{lines}"
+        f"<div style='{FONT}'><code>{escape(first)}</code>{lines}{drawn}"
         f"<div style='{FAINT};font-size:12px'>{notes}</div></div>"
+    )
+
+
+def deadline_curve(told: DeadlineCost) -> str:
+    """Dollars over deadlines as SVG, with the band of nine in ten runs; the one that was asked for is marked."""
+    points = told.curve
+    across = _Scale([point.hours for point in points], _LEFT, WIDTH - _ROOM)
+    up = _Scale([each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM)
+    edge = [(each.hours, each.high) for each in points] + [(each.hours, each.low) for each in reversed(points)]
+    band, line = (
+        "L".join(f"{across(hours):.1f} {up(dollars):.1f}" for hours, dollars in path)
+        for path in (edge, [(each.hours, each.dollars) for each in points])
+    )
+    x, y = across(told.wanted.hours), up(told.wanted.dollars)
+    return (
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;"
+        f"max-width:100%' aria-label='Dollars over deadlines'>{_axes(across, up)}"
+        f"<path d='M{band}Z' fill='{COLOURS['busy']}' opacity='.15'/>"
+        f"<path d='M{line}' fill='none' stroke='{COLOURS['busy']}'/>"
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{COLOURS['good']}'/></svg>"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
+
+if TYPE_CHECKING:
+    from .deadlines.cost import DeadlineCost
 
 RUNS = 10_000
 _FEW = 10
@@ -42,6 +46,8 @@ class Plan:
     risk: str
     """Which revocations were reckoned with."""
     notes: tuple[str, ...] = ()
+    deadline: DeadlineCost | None = None
+    """What its deadline and others cost; None where none was given."""
     accuracy: Accuracy | None = None
     """How accurate runs like it became; None where none is known."""
 

@@ -11,6 +11,7 @@ from ..spec import render_money as money
 
 if TYPE_CHECKING:
     from .accuracy import Accuracy
+    from .deadlines.cost import DeadlineCost
     from .forecast import Forecast
     from .plan import Plan
     from .search import Search
@@ -68,6 +69,7 @@ def plan_text(plan: Plan) -> str:
         + (f"; {plan.saved:.0%} saved." if plan.saved >= 0.005 else "."),
         f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
     ]
+    lines += deadline_words(plan.deadline) if plan.deadline else []
     if plan.finished < 0.9995:
         least, most = plan.interval("finished")
         between = f"{1 - most:.1%} to {1 - least:.1%} as far as lifetimes are known"
@@ -84,6 +86,21 @@ def _accuracy(plan: Plan) -> list[str]:
     if plan.accuracy.guess:
         told = f"as {runs} with as many workers and steps had: how others differ it does not tell"
     return [f"Accuracy {accuracy_words(plan.accuracy)}, {told}."]
+
+
+def deadline_words(told: DeadlineCost) -> list[str]:
+    """What a deadline costs, what others cost, and on what that rests."""
+    wanted = told.wanted
+    late = f"{wanted.late} late" if wanted.late else "none late"
+    others = ", ".join(f"{hours(each.hours)} {money(each.dollars)}" for each in told.curve)
+    return [
+        f"Done within {hours(wanted.hours)}: {money(wanted.dollars)} ({money(wanted.low)} to {money(wanted.high)}); "
+        f"{told.runs} simulated runs, {late}. On demand alone: {money(told.on_demand)}.",
+        f"Deadlines: {others}.",
+        f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. All "
+        "workers come and go together, at the lower end of their speed. Not late as long as there are VMs on demand, "
+        f"and quota for them, which take steps within {told.start:.0f} s.",
+    ]
 
 
 def _guessed(plan: Plan) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 
 from ..errors import DeclarationError
@@ -11,6 +12,7 @@ from ..protocol.names import is_name
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 
 
 def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
@@ -22,6 +24,24 @@ def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
     if not 0 < seconds < math.inf:
         raise DeclarationError("A duration must be longer than 0", where=option)
     return seconds
+
+
+def parse_deadline(text: str, option: str, now: float) -> float:
+    """Seconds from `now` (UTC) until `6h` has passed, or until this machine's clock says `18:00` next; a bare number
+    counts hours. Raises DeclarationError that names the option."""
+    clock = _CLOCK.fullmatch(text.strip())
+    if not clock and not _DURATION.fullmatch(text.strip().lower()):
+        raise DeclarationError(f"Invalid deadline '{text}'", where=option, fix="Write 6h, 90m, or 18:00.")
+    if not clock:
+        return parse_duration(text, option, unit="h")
+    hour, minute = int(clock[1]), int(clock[2])
+    if hour > 23 or minute > 59:
+        raise DeclarationError(f"Invalid deadline '{text}'", where=option, fix="Write 00:00 to 23:59.")
+    today = time.localtime(now)
+    moments = [
+        time.mktime((today.tm_year, today.tm_mon, today.tm_mday + days, hour, minute, 0, 0, 0, -1)) for days in (0, 1)
+    ]
+    return next(moment for moment in moments if moment > now) - now
 
 
 def render_duration(seconds: float) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace as changed
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone
+from ...catalog.traces import read_traces
 from ...errors import DeclarationError, PlanError
 from ...spec import WorkerGroup, parse_groups
 from ...spec.grammar import nearest
+from ...spec.units import parse_deadline
 from ..declaring import MODELS, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .learning import alike, is_synchronous, learn, settings, store_of
@@ -42,6 +46,8 @@ def plan(
     batch_size: int | None = None,
     max_hours: float | None = None,
     max_cost: float | None = None,
+    finish_by: float | str | None = None,
+    availability: str = "",
     objective: str = "knee",
     model: str = "",
     problem: str = "",
@@ -58,12 +64,16 @@ def plan(
     or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
     worker without a parameter server. `mode` of `sync`: each step is taken together and has a mini-batch of every
     worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
-    standard). `max_cost` in US dollars. Raises DeclarationError, ClusterError or PlanError.
+    standard). `max_cost` in US dollars. `finish_by`: what that deadline
+    costs, and others, of one SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on
+    the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Raises
+    DeclarationError, ClusterError or PlanError.
     """
     from ...planner.accuracy import Accuracies
     from ...planner.plan import make_plan
     from ...planner.search import search
 
+    within = _within(finish_by, spec, availability)
     chosen, records, like = _workload(workload, model, problem, hparams_set)
     if batch_size:
         chosen = chosen.with_batch(batch_size)
@@ -104,10 +114,39 @@ def plan(
         choice, chosen, steps, lifetimes, lost=lost, replaced=replaced, risk=risk, seed=seed, notes=notes,
         accuracies=accuracies,
     )  # fmt: skip
+    if within is not None:
+        from ...planner.deadlines.cost import deadline_cost
+
+        traces = read_traces(*_file(availability)) if availability else ()
+        told = deadline_cost(choice, chosen, steps, within, traces, Path(availability).name, seed)
+        found = changed(found, deadline=told)
     if max_hours or max_cost:
         share = found.within(max_hours, max_cost)
         found = changed(found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits."))
     return found
+
+
+def _within(finish_by: float | str | None, spec: str, availability: str) -> float | None:
+    """The hours until a deadline. Raises DeclarationError."""
+    if finish_by is None:
+        if availability:
+            raise DeclarationError("--availability needs --finish-by", fix="Add --finish-by 6h.")
+        return None
+    if not spec:
+        raise DeclarationError("--finish-by is of one cluster", fix="Name its SPEC, or use --max-hours.")
+    if isinstance(finish_by, str):
+        return parse_deadline(finish_by, "--finish-by", time.time()) / 3600
+    if not 0 < finish_by < float("inf"):
+        raise DeclarationError("A deadline must be later than now", where="--finish-by")
+    return finish_by
+
+
+def _file(name: str) -> tuple[str, str]:
+    path = Path(name).expanduser()
+    try:
+        return path.read_text(), path.name
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeclarationError(f"{name} cannot be read: {error}", where="--availability") from None
 
 
 def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Workload, dict[str, Record], str]:

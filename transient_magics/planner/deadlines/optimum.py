@@ -24,13 +24,13 @@ def optimum(problem: Problem, open_: Open) -> NDArray[np.float32]:
 
 
 def _optimum(problem: Problem, open_: Open) -> NDArray[np.float32]:
-    price = np.float32(problem.price)
+    kept, fee, price = (np.float32(rate) for rate in problem.rates)
     costs = np.full((len(ACTS), len(open_), int(problem.work) + 1), np.inf, np.float32)
     costs[:, :, 0] = 0.0
     for step in reversed(range(problem.deadline)):
-        spot = np.where(open_[:, step, np.newaxis], 1 + costs[SPOT], np.float32(np.inf))
+        spot = np.where(open_[:, step, np.newaxis], fee + costs[SPOT], np.float32(np.inf))
         on_demand = price + costs[ON_DEMAND]
-        new = np.minimum(np.minimum(costs[WAIT], on_demand), spot)  # where nothing is held, a start
+        new = np.minimum(np.minimum(kept + costs[WAIT], on_demand), spot)  # where nothing is held, a start
         costs[:] = new
         costs[SPOT, :, 1:] = np.minimum(new[:, 1:], spot[:, :-1])
         costs[ON_DEMAND, :, 1:] = np.minimum(new[:, 1:], on_demand[:, :-1])

@@ -32,7 +32,8 @@ _ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Problem:
     """`work` steps of work within `deadline` steps; `price`: of on demand, where that of Spot is 1; `start`: the part
-    of a step, up to 1, until a new VM works; `fragile`: whether a Spot VM that is taken takes its step's work along.
+    of a step, up to 1, until a new VM works; `fragile`: whether a Spot VM that is taken takes its step's work along;
+    `kept`: what a step costs besides until the work is done, as parameter servers do.
 
     Raises PlanError where on demand alone would be late.
     """
@@ -42,9 +43,10 @@ class Problem:
     price: float = 3.0
     start: float = 1.0
     fragile: bool = False
+    kept: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.start <= 1 and self.work > 0 and self.price > 0):
+        if not (0 < self.start <= 1 and self.work > 0 and self.price > 0 and self.kept >= 0):
             raise PlanError("A deadline needs work, a price, and a start of at most one step",
                             fix="Take a coarser grid.")  # fmt: skip
         if self.deadline < self.least:
@@ -58,7 +60,12 @@ class Problem:
     @property
     def all_on_demand(self) -> float:
         """What the work costs on demand alone, in steps of Spot."""
-        return self.price * (self.work + self.start)
+        return self.rates[ON_DEMAND] * (self.work + self.start)
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """What a step costs, by act."""
+        return self.kept, self.kept + 1.0, self.kept + self.price
 
     def safe(self, left: Acts, work: _Floats, held: Acts) -> NDArray[np.bool_]:
         """Whether on demand alone, with `left` steps and `work` left, is in time."""

@@ -28,16 +28,16 @@ def values(problem: Problem, chains: Chains) -> Values:
     found[0, ..., 0] = 0.0
     ends = np.moveaxis(chains.ends, 0, -1)[..., np.newaxis].astype(np.float32)
     grows = chains.grows[:, np.newaxis, np.newaxis].astype(np.float32)
-    start, price = np.float32(problem.start), np.float32(problem.price)
+    start, (kept, fee, price) = np.float32(problem.start), (np.float32(rate) for rate in problem.rates)
     for left in range(1, problem.deadline + 1):
         then, now = found[left - 1], found[left]
         older = np.concatenate([then[:, :, 1:], then[:, :, -1:]], axis=2)
         goes_on = then + grows * (older - then)
         expected = goes_on + ends * (then[:, ::-1, :1] - goes_on)
         begun = _after_start(expected, start)
-        now[:] = np.minimum(expected[WAIT], price + begun[ON_DEMAND])
-        now[:, 1] = np.minimum(now[:, 1], 1 + begun[SPOT, 1])
-        now[SPOT, 1, ..., 1:] = np.minimum(now[SPOT, 1, ..., 1:], 1 + expected[SPOT, 1, ..., :-1])
+        now[:] = np.minimum(kept + expected[WAIT], price + begun[ON_DEMAND])
+        now[:, 1] = np.minimum(now[:, 1], fee + begun[SPOT, 1])
+        now[SPOT, 1, ..., 1:] = np.minimum(now[SPOT, 1, ..., 1:], fee + expected[SPOT, 1, ..., :-1])
         now[ON_DEMAND, ..., 1:] = np.minimum(now[ON_DEMAND, ..., 1:], price + expected[ON_DEMAND, ..., :-1])
         now[..., 0] = 0.0
         np.minimum(now, _NEVER, out=now)
@@ -88,4 +88,4 @@ class Weighted:
         goes_on = expected(kind, self._chains.class_of(belief.age + 1))
         ends = expected(1 - kind, np.zeros_like(kind))
         mean = (belief.share * (goes_on + belief.ending() * (ends - goes_on))).sum(axis=1)
-        return mean + self._problem.paid(seen.work, made) * (0.0, 1.0, self._problem.price)[act]
+        return mean + self._problem.paid(seen.work, made) * self._problem.rates[act]

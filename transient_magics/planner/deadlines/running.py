@@ -63,7 +63,7 @@ def run(problem: Problem, market: Open | Market, policy: Policy, runs: int | Non
         act = policy(Seen(problem.deadline - step, work, held, now))
         act = np.where((work <= _DONE) | ((act == SPOT) & ~now), WAIT, act)
         made = problem.made(held, act)
-        cost += problem.paid(work, made) * np.choose(act, [0.0, 1.0, problem.price])
+        cost += problem.paid(work, made) * np.array(problem.rates)[act] * (work > _DONE)
         starts += (act != held) & (act != WAIT)
         work, held = np.maximum(work - made, 0.0), act
     return Course(cost, work > _DONE, starts)

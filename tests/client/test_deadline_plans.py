@@ -1,0 +1,105 @@
+"""Plans with a deadline, as they are asked for: what it costs, what others cost, and what cannot be met."""
+
+from __future__ import annotations
+
+import re
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import transient_magics as tm
+from transient_magics.cli import arguments
+from transient_magics.errors import DeclarationError, PlanError
+from transient_magics.panels import plan_html
+from transient_magics.planner.plan import Plan
+from transient_magics.spec.units import parse_deadline
+
+WORK = {"workload": "icac19/resnet-32", "train_steps": 640_000}
+HEADER = "zone,gpu,gpus_per_vm,seconds,available\n"
+
+
+def planned(finish_by: float | str, **options: str) -> Plan:
+    found = tm.plan("k80x4", **WORK, finish_by=finish_by, **options)
+    assert isinstance(found, Plan)
+    assert found.deadline is not None
+    return found
+
+
+def test_a_later_deadline_costs_less_none_is_late_and_the_nearest_costs_what_on_demand_does() -> None:
+    told = planned("20h").deadline
+    assert told is not None
+    assert [point.hours for point in told.curve] == sorted(point.hours for point in told.curve)
+    dollars = [point.dollars for point in told.curve]
+    assert dollars[0] == pytest.approx(told.on_demand, rel=0.01)
+    assert all(later <= earlier for earlier, later in pairwise(dollars))
+    assert dollars[-1] < 0.8 * dollars[0]
+    assert told.wanted.hours == pytest.approx(20, abs=0.2)
+    assert not any(point.late for point in told.curve)
+
+
+def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone() -> None:
+    plan = planned("20h")
+    assert "Done within 20 h: $" in str(plan)
+    assert "Deadlines: 10." in str(plan)
+    assert "no forecast of a zone" in str(plan)
+    assert "aria-label='Dollars over deadlines'" in plan_html(plan)
+
+
+def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_then_is_met() -> None:
+    with pytest.raises(PlanError, match="k80x4 is not done in 5 h: on demand alone takes 10 h") as refused:
+        planned(5)
+    nearest = re.search(r"nearest deadline is (\d+m)", str(refused.value))
+    assert nearest
+    assert planned(nearest[1]).deadline
+
+
+def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) -> None:
+    scarce, plenty = tmp_path / "scarce.csv", tmp_path / "plenty.csv"
+    scarce.write_text(HEADER + "a,k80,1,0,3\na,k80,1,9000,4\na,k80,1,9600,3\na,k80,1,900000,\n")
+    plenty.write_text(HEADER + "a,k80,1,0,4\na,k80,1,900000,\n")
+    none, all_of_it = (planned("20h", availability=str(file)) for file in (scarce, plenty))
+    assert none.deadline
+    assert all_of_it.deadline
+    assert none.deadline.wanted.dollars > 1.5 * all_of_it.deadline.wanted.dollars
+    assert "plenty.csv says of 4 VMs" in str(all_of_it)
+    scarce.write_text(HEADER.replace("gpu,", "card,"))
+    with pytest.raises(DeclarationError, match=r"scarce\.csv: unknown column 'card'"):
+        planned("20h", availability=str(scarce))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"finish_by": "soon"}, "Invalid deadline 'soon'"),
+        ({"finish_by": "25:00"}, "Invalid deadline '25:00'"),
+        ({"finish_by": 0.0}, "must be later than now"),
+        ({"finish_by": "20h", "provisioning_model": "standard"}, "on demand only"),
+        ({"finish_by": "20h", "spec": ""}, "of one cluster"),
+        ({"availability": "f.csv"}, "needs --finish-by"),
+        ({"finish_by": "20h", "availability": "/no/such.csv"}, "cannot be read"),
+        ({"finish_by": "400h"}, "reaches 120 h ahead"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises((DeclarationError, PlanError), match=re.escape(said)):
+        tm.plan(**{"spec": "k80x4", **WORK, **options})
+
+
+def test_a_clock_is_its_next_such_moment_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        morning = 1_711_800_000.0  # 2024-03-30 13:00 there; that night clocks go forward
+        assert parse_deadline("18:00", "--finish-by", morning) == 5 * 3600
+        assert parse_deadline("12:00", "--finish-by", morning) == 22 * 3600, "an hour of it is left out"
+        assert parse_deadline("13:00", "--finish-by", morning) == 23 * 3600, "now is not next"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_line_says_it_too() -> None:
+    line = "k80x4 --workload icac19/resnet-32 --train-steps 640000 --finish-by 20h"
+    assert arguments.parse("plan", line.split()).values["finish_by"] == "20h"
