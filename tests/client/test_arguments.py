@@ -216,7 +216,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "tour --revocations published --waves 0.5 --hours-per-minute 6 --stockout us-west1-b:k80,for=10m "
         "--quota v100=4 --api-errors 0.05 --api-latency 50ms..400ms --credentials expired,for=60s "
         "--creation-preemptions 0.1 --boot published --notice scaled --gpu-driver fails --gpu-speed published "
-        "--link 1gbit,far=100mbit --seed 7 --reset",
+        "--link 1gbit,far=100mbit --seed 7 --reset --availability none",
     ]),
     "lifetimes": (client.lifetimes, [
         "--gpu k80 --region us-west1 --source published --provisioning-model preemptible --fit weibull --job 4h "

@@ -184,6 +184,27 @@ def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
 
 
 @pytest.mark.story
+def test_a_zone_has_as_many_spot_vms_as_a_trace_says_and_takes_them_back_as_it_falls(sky: Cloud) -> None:
+    rows = ["zone,gpu,gpus_per_vm,seconds,available", "far,k80,1,0,2", "far,k80,1,1800,1", "far,k80,1,2700,0"]
+    trace = {"zone": ZONE, "gpu": "k80", "name": "market.csv", "csv": "\n".join([*rows, "far,k80,1,3600,"])}
+    weather(sky, availability=[trace], hours_per_minute=3)
+    began = time.monotonic()
+    for name in ("w0", "w1"):
+        sky.create(name, **DELETE)
+    (error,) = sky.wait(sky.insert("w2")).error.errors
+    assert error.code == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
+    sky.create("on-demand", spot=False)
+    if time.monotonic() - began < 9:
+        assert sky.names() == {"w0", "w1", "on-demand"}
+    eventually(lambda: sky.names() - {"w2"} in ({"w0", "on-demand"}, {"w1", "on-demand"}))
+    assert time.monotonic() - began > 10, "half an emulated hour"
+    eventually(lambda: sky.names() == {"on-demand"})
+    assert time.monotonic() - began > 15
+    eventually(lambda: not sky.wait(sky.insert("w3")).error.errors)
+    assert time.monotonic() - began > 20, "the trace has begun again"
+
+
+@pytest.mark.story
 def test_a_stockout_may_end_and_may_concern_spot_only(sky: Cloud) -> None:
     weather(sky, stockout=[f"{ZONE}:k80,spot,for=5s,delay=0s"])
     assert sky.wait(sky.insert("w0")).error.errors

@@ -45,6 +45,18 @@ class Trace:
         """How many there are at that second; after its end a trace begins again."""
         return self.numbers[bisect_right(self.seconds, second % self.end) - 1]
 
+    def changes(self, second: float) -> float:
+        """The next moment after that second at which a row says something, or at which it begins again."""
+        rounds, within = divmod(second, self.end)
+        place = bisect_right(self.seconds, within)
+        return rounds * self.end + (self.seconds[place] if place < len(self.seconds) else self.end)
+
+    def to_csv(self) -> str:
+        """The text of a file with this trace alone."""
+        kind = f"{self.zone},{self.gpu},{self.gpus_per_vm}"
+        rows = [f"{kind},{at!r},{number}" for at, number in zip(self.seconds, self.numbers, strict=True)]
+        return "\n".join([",".join(COLUMNS), *rows, f"{kind},{self.end!r},", ""])
+
 
 def read_traces(text: str, name: str) -> tuple[Trace, ...]:
     """The traces of a file in their order. Raises DeclarationError, which names the file, the row and what is wrong."""

@@ -23,6 +23,9 @@ def weather() -> tuple[Option, ...]:
         flag("--revocations", "none; published: lifetimes by GPU and region, in waves; every=60s: one VM at random "
               "each minute; or a CSV file with lifetime_hours (a row per VM) or at_hours,count (a row per wave)", str,
               choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
+        flag("--availability", "how many transient VMs zones have, as measured: ZONE[:GPU]=FILE.csv:TRACE,... (a file "
+              "alone: its traces for the cluster's zones, then others); none", str, choices=("none",),
+              metavar="ZONE=FILE:TRACE,..."),
         flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
               metavar="SHARE"),
         flag("--hours-per-minute", "how fast time passes for lifetimes, boot times, limits and bills, never for "

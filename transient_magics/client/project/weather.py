@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import emulator
+from ...catalog import zones_with
 from ...errors import ClusterError, DeclarationError, UnreachableError, heard
+from .availability import replayed
 
 if TYPE_CHECKING:
     from ..handles import Cluster
@@ -49,6 +51,8 @@ def weather(cluster: Cluster, settings: Mapping[str, Any]) -> Weather:
     """Set what is given, and tell what the weather is then. Raises DeclarationError, ClusterError, UnreachableError."""
     url = _emulator_of(cluster)
     given = {key: _with_file(value) if key == "revocations" else value for key, value in settings.items()}
+    if isinstance(said := given.get("availability"), (str, Path)) and said != "none":
+        given["availability"] = replayed(str(said), _places(cluster))
     answer = _ask(url, "PATCH" if given else "GET", given)
     told = {key: value for key, value in answer.items() if key not in ("rate", "since", "anchors", "description")}
     return Weather(told, answer["rate"], tuple(answer["description"]))
@@ -80,6 +84,21 @@ def _with_file(value: Any) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None
+
+
+def _places(cluster: Cluster) -> list[tuple[str, str]]:
+    """Zones and GPUs for traces that name none: the cluster's own, then the others that have its GPUs."""
+    spec = cluster.state.spec
+    own = (
+        [
+            (zone, group.accelerator)
+            for group in (spec.groups if spec else ())
+            for zone in ([group.zone] if group.zone else spec.zones_for(group.accelerator))
+        ]
+        if spec
+        else []
+    )
+    return list(dict.fromkeys([*own, *((zone, gpu) for _, gpu in own for zone in zones_with(gpu))]))
 
 
 def _ask(url: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from ...catalog import published
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
 from ..rest import tables, wire
-from . import files, reading
+from . import availability, files, reading
+from .availability import Replayed
 from .files import Rows
 
 STOCKOUT_DELAY = 7.0
@@ -136,6 +137,7 @@ class Settings:
     """The whole weather as it is set. Nothing set is fair weather: an emulator that never refuses."""
 
     revocations: Revocations = Revocations()
+    availability: tuple[Replayed, ...] = ()
     waves: float = published.WAVES
     hours_per_minute: float | None = None
     stockout: tuple[Stockout, ...] = ()
@@ -163,7 +165,9 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """As `changed` reads it, but for the text of a file."""
         return {
-            "revocations": str(self.revocations), "waves": self.waves, "hours_per_minute": self.hours_per_minute,
+            "revocations": str(self.revocations),
+            "availability": [str(each) for each in self.availability],
+            "waves": self.waves, "hours_per_minute": self.hours_per_minute,
             "stockout": [str(each) for each in self.stockout], "quota": [str(each) for each in self.quota],
             "api_errors": self.api_errors, "api_latency": self.api_latency and str(self.api_latency),
             "credentials": self.credentials and str(self.credentials),
@@ -178,7 +182,7 @@ class Settings:
         """As `changed` reads it, the text of a file included."""
         rained = self.revocations
         file = {"name": rained.name, "csv": rained.text} if rained.kind == "file" else str(rained)
-        return {**self.to_json(), "revocations": file}
+        return {**self.to_json(), "revocations": file, "availability": [each.to_store() for each in self.availability]}
 
 
 def _revocations(value: Any) -> Revocations:
@@ -330,6 +334,7 @@ def _seed(value: Any) -> int:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "revocations": _revocations,
+    "availability": availability.read,
     "waves": reading.share("--waves"),
     "hours_per_minute": _rate_of_compression,
     "stockout": reading.each("--stockout", _stockout),

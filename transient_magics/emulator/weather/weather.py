@@ -23,15 +23,16 @@ from ...journal.clock import Clock, rate_of
 from ..instances import Record
 from ..rest import wire
 from . import capacity, chance, reading, startup
+from .availability import Falling, Replay
 from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow
 from .links import check_links
 from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published
-from .settings import SCALED_NOTICE, GpuSpeeds, Settings
+from .settings import SCALED_NOTICE, GpuSpeeds, Settings, Stockout
 from .startup import Startup
 
 _LOG = logging.getLogger(__name__)
-_PROCESS = ("revocations", "waves", "seed")
+_PROCESS = ("revocations", "availability", "waves", "seed")
 PACE_ATTRIBUTE, GPU_ATTRIBUTE = "emulator-pace", "emulator-gpu"
 
 
@@ -100,7 +101,14 @@ class Weather:
     # What follows from it.
 
     def policy(self) -> Policy:
-        """The process that takes VMs away, made anew from what is set."""
+        """What takes VMs away, made anew from what is set."""
+        policy = self._revocations()
+        return Falling(self._replay(), policy, self.settings.seed) if self.settings.availability else policy
+
+    def _replay(self) -> Replay:
+        return Replay(self.settings.availability, self.clock, self.since)
+
+    def _revocations(self) -> Policy:
         settings, rained = self.settings, self.settings.revocations
         match rained.kind:
             case "every":
@@ -120,15 +128,26 @@ class Weather:
         """How the request for this VM will fail, if it does; ApiError 403 where it does at once."""
         starting = {**record.resource, "status": "PROVISIONING"}
         wanted = Wanted(record.project, record.zone, gpu_of(record), record.transient, starting)
-        others = [each.resource for each in present if each.project == record.project and each is not record]
-        return capacity.over_quota(wanted, self.settings.quota, others) or capacity.no_capacity(
-            wanted, self.settings.stockout, time.time()
+        others = [each for each in present if each is not record]
+        own = [each.resource for each in others if each.project == record.project]
+        return capacity.over_quota(wanted, self.settings.quota, own) or capacity.no_capacity(
+            wanted, self._stockouts(others), time.time()
         )
+
+    def _stockouts(self, present: list[Record]) -> list[Stockout]:
+        """Those that are set, and where a trace has no more than is there."""
+        held = Counter(
+            (each.zone, gpu_of(each))
+            for each in present if each.transient and not each.ending and each.status != "TERMINATED"
+        )  # fmt: skip
+        numbers = self._replay().numbers(time.time())
+        full = [Stockout(*place, spot=True) for place, number in numbers.items() if held[place] >= number]
+        return [*self.settings.stockout, *full]
 
     def sold_out(self, zone: str, gpu: str, transient: bool) -> bool:
         """Whether a request for such a VM would meet a stockout now."""
         now = time.time()
-        return any(each.holds(zone, gpu, transient, now) for each in self.settings.stockout)
+        return any(each.holds(zone, gpu, transient, now) for each in self._stockouts([]))
 
     def lifetime(self, gpu: str, region: str) -> float | None:
         """For how many seconds most transient VMs run, as far as the revocations that are set tell."""

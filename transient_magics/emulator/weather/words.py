@@ -19,6 +19,11 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
             f"limits; {'the work takes its' if weather.notice == SCALED else 'notices and the work take their'} time."
         )
     lines += _revocations(weather.revocations, weather.waves)
+    lines += [
+        f"{each.zone} has as many transient VMs with a {each.gpu.upper()} as {each.name} says of {each.trace.name}, "
+        f"again after {each.trace.end / 3600:.4g} h; that is another cloud's past, and no forecast."
+        for each in weather.availability
+    ]
     if weather.revocations.kind == "published" and (used := ", ".join(filter(None, stand_ins))):
         lines.append(f"Nobody published figures for some of these VMs, so they live like others: {used}.")
     if weather.credentials and weather.credentials.holds(now):

@@ -1,0 +1,57 @@
+"""`--availability us-east1-b=FILE:us-east-1f,...`: which trace of which file each zone of the emulator replays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...catalog.traces import Trace, read_traces
+from ...errors import DeclarationError
+from ...spec.grammar import nearest
+
+_OPTION = "--availability"
+
+
+def replayed(text: str, places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """What the emulator is told. Of a part without a zone, the file's traces are dealt out in their order to the
+    `places` (zone and GPU) that no other part names, as far as these go. Raises DeclarationError."""
+    told: list[dict[str, str]] = []
+    parts = [part.strip() for part in text.split(",")]
+    named = {part.partition("=")[0].partition(":")[0].lower() for part in parts if "=" in part}
+    left = [(zone, gpu) for zone, gpu in places if zone not in named]
+    for part in parts:
+        place, equals, source = part.rpartition("=")
+        file, found = _traces(source)
+        if not equals:
+            told += [_told(*left.pop(0), file, trace) for trace in found[: len(left)]]
+            continue
+        if len(found) > 1:
+            names = [trace.name for trace in found]
+            fix = f"Write {place}={file}:{names[0]}; there are {', '.join(names[:8])}."
+            raise DeclarationError(f"{file} has {len(found)} traces", where=_OPTION, fix=fix)
+        zone, _, gpu = place.lower().partition(":")
+        told.append(_told(zone.strip(), gpu.strip(), file, found[0]))
+    return told
+
+
+def _traces(source: str) -> tuple[str, list[Trace]]:
+    """The file's name, and its traces, or those that the part after the name means."""
+    name, ending, wanted = source.partition(".csv")
+    path = Path(name + ending).expanduser()
+    try:
+        traces = list(read_traces(path.read_text(), path.name))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
+    wanted = wanted.removeprefix(":").strip().lower()
+    if not wanted:
+        return path.name, traces
+    found = [trace for trace in traces if wanted in (trace.name, trace.zone)]
+    if not found:
+        names = [trace.name for trace in traces]
+        raise DeclarationError(f"{path.name} has no trace '{wanted}'", where=_OPTION, fix=nearest(wanted, names))
+    return path.name, found
+
+
+def _told(zone: str, gpu: str, file: str, trace: Trace) -> dict[str, str]:
+    return {"zone": zone, "gpu": gpu, "name": file, "csv": trace.to_csv()}
