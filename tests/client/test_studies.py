@@ -256,7 +256,7 @@ def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None
         ({"over": "lr=1:2000:int", "sampler": "grid"}, "Invalid --trials: 2000 is not from 1 to 1000"),
         ({"workers": 9}, "tuning has 4 workers, not 9"),
         ({"sampler": "gp"}, "torch is not installed (this study needs it)"),
-        ({"name": "run"}, "run-1 and so on are what runs without a name are called"),
+        ({"name": "run"}, "Runs without a name are called run-1, run-2 and so on"),
         ({"name": "x" * 40}, f"Invalid --name: '{'x' * 40}' is longer than 33 characters"),
     ],
 )

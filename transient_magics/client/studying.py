@@ -54,7 +54,7 @@ def declare_study(
     if (folders / name).exists():
         raise ClusterError(f"{chosen.name} has a study {name} already", fix="Choose another --name.")
     if name == "run":
-        raise ClusterError("run-1 and so on are what runs without a name are called", fix="Choose another --name.")
+        raise ClusterError("Runs without a name are called run-1, run-2 and so on", fix="Choose another --name.")
     if taken := next(iter((chosen.directory / layout.RUNS).glob(f"{name}-[0-9]*")), None):
         raise ClusterError(f"{chosen.name} has a run {taken.name} already", fix="Choose another --name.")
     limits = {key: options.pop(key) for key in _LIMITS if options.get(key) is not None}

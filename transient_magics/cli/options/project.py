@@ -32,8 +32,8 @@ def doctor() -> tuple[Option, ...]:
               metavar="DOLLARS"),
         flag("--yes", "agree to what the course costs"),
         flag("--anyway", "go through the course also where something is not good"),
-        flag("--report", "where the report goes, without any names of yours (doctor-report.json in the user's data "
-              "directory)", str, name="report_to", completes="path", metavar="FILE"),
+        flag("--report", "the file of the report, which has no names of yours in it (doctor-report.json in the user's "
+              "data directory)", str, name="report_to", completes="path", metavar="FILE"),
         flag("--zone", "several with commas: tried in that order", zones, completes="zone"),
         flag("--bucket", "as of a cluster", bucket),
         flag("--image", "as of a cluster", str, completes="image"),

@@ -74,8 +74,8 @@ def train() -> tuple[Option, ...]:
               "and by more than noise explains (0.05)", share("--deadband"), metavar="SHARE"),
         flag("--batch-smoothing", "with --batching dynamic: the weight of the newest time in a worker's moving average "
               "(0.3)", share("--batch-smoothing"), metavar="SHARE"),
-        flag("--step-time", "with --batching dynamic: what a step is taken to last: affine, a fixed part and one for "
-              "each example; or proportional to its examples, as published (affine)",
+        flag("--step-time", "with --batching dynamic: the model of a step's time: affine, a fixed part and a part for "
+              "each example; proportional to its examples, as published (affine)",
               **one_of("--step-time", choices("step_time"))),
         flag("--lr-policy", "the n of the learning rate's 1/sqrt(n): active: the workers that train (with "
               "--mode sync: 1); slots: --max-workers; fixed: 1 (active)",

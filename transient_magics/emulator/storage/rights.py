@@ -126,7 +126,7 @@ def _conditions(condition: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     while place < len(expression):
         clause = _CLAUSE.match(expression, place)
         if not clause:
-            raise ValueError(f"the condition is not understood here: {expression[place:]!r}")
+            raise ValueError(f"the emulator cannot read the condition: {expression[place:]!r}")
         kind, text = next((k, t) for k, t in zip(("begins", "equals", "lists"), clause.groups(), strict=True) if t)
         found.append((kind, re.sub(r"\\(.)", r"\1", text)))
         place = clause.end()

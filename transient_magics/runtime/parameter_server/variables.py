@@ -240,4 +240,4 @@ _servers: list[Any] = []
 
 
 def _another_model(what: str) -> TrainingError:
-    return TrainingError(what, where="--resume", fix="A run goes on with the model that it was trained with.")
+    return TrainingError(what, where="--resume", fix="Resume it with the model that it was trained with.")
