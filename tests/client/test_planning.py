@@ -13,10 +13,11 @@ import pytest
 import transient_magics as tm
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
-from transient_magics import places
+from transient_magics import client, places
 from transient_magics.cli import arguments
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Journal
+from transient_magics.panels.offer import offer
 from transient_magics.planner.plan import Plan
 
 PUBLISHED = {"workload": "icac19/resnet-32", "train_steps": 64_000}
@@ -52,6 +53,26 @@ def test_a_plan_is_what_the_surface_promises() -> None:
     assert "64,000 steps of icac19/resnet-32" in str(plan)
     with pytest.raises(PlanError, match="interval"):
         plan.interval("minutes")
+
+
+def test_plan_dry_run_and_panel_say_where_a_parameter_server_binds_from_the_first_step(home: Path) -> None:
+    bound = tm.plan("v100x8", **PUBLISHED)
+    more = tm.plan("v100x8", **PUBLISHED, ps=2)
+    (said,) = [note for note in bound.notes if "holds the workers back from the first step" in note]
+    assert f"{bound.steps_per_second:.3g} steps/s, where they could make" in said
+    gain = more.steps_per_second / bound.steps_per_second - 1
+    assert f"With --ps 2: {more.steps_per_second:.3g} steps/s, {gain:.0%} more." in said
+    assert gain > 0.5
+    assert not [note for note in tm.plan("k80x4", **PUBLISHED).notes if "hold" in note]
+
+    trained()
+    large = {"parameters": 5_000_000, "gigaflops": 0.8}
+    (places.cluster("demo") / "runs" / "run-1" / "model.json").write_text(json.dumps(large))
+    said = "With the model of run-1: The parameter server holds the workers back from the first step"
+    assert said in str(client.preview(client.Declaration("k80x40", name="wide")))
+    offered = offer({"groups": [{"gpu": "k80", "count": "40", "zone": ""}]})
+    assert [note for note in offered["notes"] if note.startswith(said)]
+    assert "hold" not in str(client.preview(client.Declaration("k80x2", name="narrow")))
 
 
 def test_a_run_of_ones_own_is_planned_with_what_it_was_measured_at() -> None:

@@ -272,7 +272,8 @@ def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_p
     names = [each["args"]["name"] for each in found["traceEvents"] if each["name"] == "process_name"]
     assert {f"{chosen} CPU:0", "ps-0 CPU:0"} <= set(names)
     kinds = {each["name"] for each in found["traceEvents"] if each["ph"] == "X"}
-    assert {"RecvTensor", "MatMul"} <= kinds or {"RecvTensor", "Conv2D"} <= kinds, "transfers, and what computes"
+    assert "RecvTensor" in kinds, "transfers"
+    assert any("MatMul" in kind or "Conv2D" in kind for kind in kinds), kinds
     with pytest.raises(TrainingError, match=rf"{chosen} had one lately: the next in (4 min|5 min)"):
         patient.run.profile(tmp_path / "another.json", chosen)
     patient.goes_on()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_a_study_is_read_back_as_it_was_written_without_the_token_of_a_run() -> 
     written = json.loads(json.dumps(study(max_cost=2.0).to_dict()))
     assert "secret" not in json.dumps(written)
     assert StudySpec.from_dict(written) == study(max_cost=2.0, run={"token": ""})
+
+
+def test_only_values_that_a_study_tries_are_those_of_a_trial_of_it() -> None:
+    space = parse_space("lr=0.1:1 units=8,16 kind=a,b depth=1:4:int")
+    spec = study(space=space)
+    good = {"lr": 0.5, "units": 8, "kind": "a", "depth": 4}
+    assert spec.tries(good)
+    for wrong in ({"lr": 2.0}, {"lr": math.nan}, {"lr": "0.5"}, {"units": 9}, {"units": True}, {"units": 8.0},
+                  {"kind": "a,hidden_size=1"}, {"depth": 2.5}, {"depth": 5}, {"more": 1}):  # fmt: skip
+        assert not spec.tries({**good, **wrong}), wrong
+    assert not spec.tries({"lr": 0.5})
 
 
 def test_the_runs_of_a_trial_have_its_values_and_seeds_of_their_own() -> None:

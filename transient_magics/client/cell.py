@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import difflib
 import os
+import re
 import symtable
 import sys
 import warnings
@@ -19,6 +21,7 @@ from types import ModuleType
 
 from ..errors import CellError, DeclarationError
 from ..protocol.names import is_path
+from ..runtime.training.t2t import hyperparameters
 from ..spec import check_package
 
 MOST_INCLUDED_BYTES = 200 * 2**20
@@ -61,6 +64,20 @@ def check(
         if own_model:
             _check_own_model(source)
             _check_params(source, tree, params, line_offset)
+
+
+def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> None:
+    """Check the names of hyper-parameters of Tensor2Tensor, which were typed at the option `where`.
+
+    One that the cell names is its own. Raises DeclarationError for one that Tensor2Tensor has nowhere; where it is not
+    installed here, the check of the run will.
+    """
+    known = hyperparameters.known()
+    for name in names if known else ():
+        if name not in known and not re.search(rf"\b{re.escape(name)}\b", source):
+            near = difflib.get_close_matches(name, known, 3)
+            what = f"Tensor2Tensor has no hyper-parameter '{name}'"
+            raise DeclarationError(what, where=where, fix=f"Did you mean {' or '.join(near)}?" if near else "")
 
 
 def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..trials.optuna_study import missing
 from . import commands
+from .cell import check_hyperparameters
 from .finding import cluster as find_cluster
 from .handles import Cluster, Study
 from .training import EVALUATIONS, free_name, refuse_when_ending, specified, write
@@ -46,9 +47,6 @@ def declare_study(
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
-    if chosen.state.spec and chosen.state.spec.controller != "local":
-        what = f"{chosen.name} has its controller on a VM, which carries out no studies yet"
-        raise DeclarationError(what, fix="Declare a cluster with --controller local.")
     folders = chosen.directory / layout.STUDIES
     name = parse_name(name, "--name") if name else free_name(folders, "study")
     if (folders / name).exists():
@@ -63,8 +61,10 @@ def declare_study(
     if repeat > 1:
         options.setdefault("noise_share", 0.0)  # as of every run with a seed
     options |= {"name": name, "train_steps": train_steps, "seed": seed}
-    run, files = specified(chosen, options, workers, include)
+    run, files = specified(chosen, options, workers, include, source)
     space = _space(over)
+    if run.model and not include:
+        check_hyperparameters([each.name for each in space], source, where="--over")
     try:
         sampler = sampler or _usual_sampler(space)
         usual = _TRIALS if sampler in ("random", "tpe", "gp") else max(1, count_points(space))

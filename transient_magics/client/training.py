@@ -20,9 +20,10 @@ from typing import Any
 from ..errors import CloudError, ClusterError, DeclarationError
 from ..protocol import layout
 from ..protocol.cluster_commands import Train
+from ..runtime.training.t2t import hyperparameters
 from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
 from . import commands, text
-from .cell import files_of, packages
+from .cell import check_hyperparameters, files_of, packages
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
@@ -62,7 +63,7 @@ def train(
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
     spec, files = specified(
-        chosen, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include
+        chosen, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include, source
     )
     if study := _whose(chosen, folder.name):
         what = f"{folder.name} is what a run of the study {study} is called"
@@ -79,10 +80,10 @@ def train(
 
 
 def specified(
-    chosen: Cluster, options: dict[str, Any], workers: int | str | None, include: tuple[str, ...]
+    chosen: Cluster, options: dict[str, Any], workers: int | str | None, include: tuple[str, ...], source: str
 ) -> tuple[RunSpec, Mapping[str, Path]]:
-    """The declaration of a run with these `options` (fields of RunSpec) on this cluster, but for its token, and the
-    files of packages that go with it. Raises DeclarationError."""
+    """The declaration of a run of the code in `source` with these `options` (fields of RunSpec) on this cluster, but
+    for its token, and the files of packages that go with it. Raises DeclarationError."""
     state = chosen.state
     options = {**options, **(parse_workers(str(workers)) if workers is not None else {})}
     if options.get("seed") is not None:  # what is measured beside the steps takes examples when it has the time
@@ -90,6 +91,8 @@ def specified(
     if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
         options["eval_steps"] = max(1, options["train_steps"] // EVALUATIONS)
     check_run(options)
+    if options.get("model") and not include:
+        check_hyperparameters(hyperparameters.typed(str(options.get("hparams") or "")), source, where="--hparams")
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
     options["pip"] = tuple(Path(each).name if Path(each) in files.values() else each for each in wanted)

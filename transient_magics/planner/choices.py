@@ -126,8 +126,12 @@ class Choice:
 
     def load(self, workload: Workload) -> float:
         """The steps per second of workers that nothing holds back, over those that the parameter servers take."""
+        return self.offered(workload) / self._limit(workload) if self.servers else 0.0
+
+    def offered(self, workload: Workload) -> float:
+        """The steps per second of workers that nothing holds back."""
         speeds, counts = self._speeds(workload)
-        return float(speeds @ counts) / self._limit(workload) if self.servers else 0.0
+        return float(speeds @ counts)
 
     def _speeds(self, workload: Workload) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
         """Steps per second of one worker of each group, and how many there are."""

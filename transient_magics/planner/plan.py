@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -154,6 +154,20 @@ def make_plan(
     )  # fmt: skip
 
 
+def bound(choice: Choice, workload: Workload) -> str:
+    """Where parameter servers hold the workers back from the first step, how far, and what one more would give; else
+    nothing. They do where workers alone would make more steps than the servers take."""
+    if workload.synchronous or choice.load(workload) < 1:
+        return ""
+    more = replace(choice, servers=choice.servers + 1)
+    speed, then = choice.steps_per_second(workload), more.steps_per_second(workload)
+    servers = "The parameter server holds" if choice.servers == 1 else f"{choice.servers} parameter servers hold"
+    return (
+        f"{servers} the workers back from the first step: {speed:.3g} steps/s, where they could make "
+        f"{choice.offered(workload):.3g}. With --ps {more.servers}: {then:.3g} steps/s, {then / speed - 1:.0%} more."
+    )
+
+
 def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:
     """Of runs longer than VMs were watched: where few revocations tell of such ages."""
     longest = float(np.quantile(outcome.hours[np.isfinite(outcome.hours)], 0.95))
@@ -201,6 +215,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs "
                 f"${1e6 * price:,.2f} per million steps."
             )
+    said += filter(None, [bound(choice, workload)])
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
         said.append(
             f"How much its parameter servers take is not measured but computed from {workload.parameters:,} "

@@ -67,6 +67,13 @@ class Dimension:
         ends = f"{self.name}={_shown(self.low)}:{_shown(self.high)}"
         return ends if self.kind == "float" else f"{ends}:{self.kind}"
 
+    def has(self, value: Value) -> bool:
+        """Whether it may take this value."""
+        if self.kind == "choice":
+            return any(type(value) is type(each) and value == each for each in self.choices)
+        whole = type(value) is int
+        return (whole or (type(value) is float and self.kind != "int")) and self.low <= float(value) <= self.high
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says what is wrong."""
@@ -144,6 +151,12 @@ class StudySpec:
     def run_names(self, trial: Count) -> tuple[str, ...]:
         """All of them."""
         return tuple(self.run_name(trial, repeat) for repeat in range(self.repeat))
+
+    def tries(self, params: Mapping[str, Value]) -> bool:
+        """Whether these are values of its space, and all of them."""
+        return {*params} == {each.name for each in self.space} and all(
+            each.has(params[each.name]) for each in self.space
+        )
 
     def run_of(self, trial: Count, repeat: Count, params: Mapping[str, Value]) -> RunSpec:
         """The declaration of a run of a trial, with its own seed; its token is the controller's to give.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ... import emulator
@@ -74,6 +75,13 @@ class Preview:
             kept.append(_STAYS)
         return "\n".join([heading, *lines, total, *self.doubts, *answers, *kept, ends, "Nothing was created."])
 
+    @cached_property
+    def bound(self) -> str:
+        """A sentence where its parameter servers would hold back the model of the newest run; else nothing."""
+        from ..planning.servers import bound_words
+
+        return bound_words(self.spec)
+
     @property
     def doubts(self) -> list[str]:
         """A sentence for each zone that does not have what is to run there, for prices that nobody pays, and for
@@ -82,7 +90,7 @@ class Preview:
         for group in self.spec.groups:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
         doubts = [f"{unreachable}. {WAYS_IN}"] if (unreachable := unreachable_by_ssh(self.spec)) else []
-        doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
+        doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups), self.bound])
         if self.spec.project and self.spec.provisioning_model == "preemptible":
             doubts.append(_NO_END)
         for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog

@@ -34,15 +34,17 @@ from ...journal import ClusterState, Event, Journal, decode, decode_lines, event
 from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
-from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Train
+from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Study, Train
 from ...protocol.trace import MOST_BYTES
 from ...remote import Connection, follow_across
 from ...runtime.files.manifest import split
-from ...spec import ClusterSpec, cluster_store
+from ...spec import ClusterSpec, cluster_store, run_store
 from ..commands import serve
 from ..place import command_socket
 from ..runs.results import thin_metrics
 from ..runs.training import MOST_METRICS, waiting_runs
+from ..studies.conduct import waiting_studies
+from ..studies.trial_folder import declared, make
 from ..tasks import Tasks
 from ..vms.access import Access
 from ..vms.machines import instance_name, labels
@@ -226,6 +228,9 @@ class Mirror:
                 for name in waiting_runs(self._directory, self._state):
                     await seat.bring_run(self._directory, name)
                     granted(await seat.ask(Train(run=name)))
+                for name in waiting_studies(self._directory, self._state):
+                    await seat.bring_study(self._directory, name)
+                    granted(await seat.ask(Study(study=name)))
             except (TransientError, OSError) as error:
                 log.warning("%s", error)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -267,6 +272,8 @@ class Mirror:
             try:
                 if isinstance(command, Train):
                     await self._there[1].bring_run(self._directory, command.run)
+                if isinstance(command, Study):
+                    await self._there[1].bring_study(self._directory, command.study)
                 return await self._there[1].ask(command)
             except RemoteError as error:
                 log.info("%s", error)
@@ -379,11 +386,28 @@ class Mirror:
         folder = run_folder(self._directory, run)
 
         async def bring() -> None:
+            if self._is_own_trial(run):
+                return
             note_brought(self._directory, run)
             await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", folder)
 
         if not (folder / layout.RUN).exists():
             self._do(f"folder of {run}", bring)
+
+    def _is_own_trial(self, run: str) -> bool:
+        """Whether it is of a study that this machine declared. Then its folder is made here, as it was made there: no
+        code comes from a VM. Values that the study does not try are another machine's word, and so is all of it."""
+        for study in self._state.studies.values():
+            for trial in study.trials.values():
+                if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
+                    continue
+                spec = declared(self._directory, study.name)
+                if run in spec.run_names(trial.number) and spec.tries(trial.params):
+                    repeat = spec.run_names(trial.number).index(run)
+                    store = run_store(self._spec, run)
+                    make(self._directory, study.name, trial.number, repeat, trial.params, store)
+                    return True
+        return False
 
     def _follow_metrics(self, run: str) -> None:
         path, what = run_folder(self._directory, run) / layout.METRICS, f"progress of {run}"

@@ -59,16 +59,25 @@ class Seat:
             return
         for run in sorted(path.parent.name for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")):
             await self.bring_run(directory, run)
+        for study in sorted(path.parent.name for path in (directory / layout.STUDIES).glob(f"*/{layout.STUDY}")):
+            await self.bring_study(directory, study)
         for name in filter(lambda name: (directory / name).exists(), (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL)):
             await self._connection.put_files({name: directory / name}, below=self._folder)
 
     async def bring_run(self, directory: Path, run: str) -> None:
         """Bring a run's folder; its run.json, by which it is known, comes last."""
-        folder, there = run_folder(directory, run), f"{self._folder}/{layout.RUNS}/{run}"
-        if await self._connection.exists(f"{there}/{layout.RUN}"):
+        await self._bring(run_folder(directory, run), f"{self._folder}/{layout.RUNS}/{run}", layout.RUN)
+
+    async def bring_study(self, directory: Path, study: str) -> None:
+        """Bring a study's folder, as that of a run is brought."""
+        folder = directory / layout.STUDIES / study
+        await self._bring(folder, f"{self._folder}/{layout.STUDIES}/{study}", layout.STUDY)
+
+    async def _bring(self, folder: Path, there: str, last: str) -> None:
+        if await self._connection.exists(f"{there}/{last}"):
             return
         files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-        declaration = {layout.RUN: files.pop(layout.RUN)}
+        declaration = {last: files.pop(last)}
         await self._connection.put_files(files, below=there)
         await self._connection.put_files(declaration, below=there)
 

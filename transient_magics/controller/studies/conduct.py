@@ -7,19 +7,13 @@ So a controller that follows on another makes what is missing, and no trial twic
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from ...errors import ClusterError
-from ...files import write_atomically
-from ...journal import ClusterState, RunState, StudyState, events, now
-from ...protocol import checks, layout
+from ...journal import ClusterState, RunState, StudyState, events
+from ...protocol import layout
 from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
@@ -28,6 +22,7 @@ from ...trials.points import grid_point, random_point
 from ..record import Recorder
 from ..tasks import Tasks
 from .decisions import Ask, Declare, End, StopRun, Tell, decide
+from .trial_folder import declared, make
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +44,18 @@ class Studies:
         """Begin the study whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name in self._state.studies:
             return
-        spec = self._declared(name)
+        spec = declared(self._directory, name)
         if package := missing(spec):
             raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
         self._recorder.record(events.StudyDeclared(study=name, spec=spec.to_dict()))
 
     def declare_waiting(self) -> None:
         """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
-        for path in sorted((self._directory / layout.STUDIES).glob(f"*/{layout.STUDY}")):
-            if is_name(name := path.parent.name) and name not in self._state.studies:
-                try:
-                    self.declare(name)
-                except ClusterError as error:
-                    self._recorder.note(f"study {name}", str(error))
+        for name in waiting_studies(self._directory, self._state):
+            try:
+                self.declare(name)
+            except ClusterError as error:
+                self._recorder.note(f"study {name}", str(error))
 
     def stop(self, name: str) -> None:
         """End a study where it stands. Raises ClusterError where there is none."""
@@ -152,7 +146,8 @@ class Studies:
     def _try_to_make(self, study: StudyState, number: int, repeat: int) -> None:
         """What stands in the way, as a full disk, is told, and tried again at the next look."""
         try:
-            self._make(study, number, repeat)
+            store = self._store(study.spec.run_name(number, repeat))
+            make(self._directory, study.name, number, repeat, study.trials[number].params, store)
         except (OSError, ClusterError) as error:
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             what = f"{study.spec.run_name(number, repeat)} cannot begin: {why}"
@@ -160,34 +155,17 @@ class Studies:
         else:
             self._recorder.note(f"study {study.name}", "")
 
-    def _make(self, study: StudyState, number: int, repeat: int) -> None:
-        """Make the folder of a trial's run from the study's, its declaration last."""
-        folder, trial = self._directory / layout.STUDIES / study.name, study.trials[number]
-        spec = self._declared(study.name).run_of(number, repeat, trial.params)
-        spec = replace(spec, token=secrets.token_hex(16), declared_at=now(), store=self._store(spec.name))
-        target = self._directory / layout.RUNS / spec.name
-        if target.exists():
-            return
-        fresh = target.with_name(f".{spec.name}.{os.getpid()}")
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(folder, fresh, ignore=shutil.ignore_patterns(layout.STUDY))
-        fresh.chmod(0o700)
-        write_atomically(fresh / layout.RUN, json.dumps(spec.to_dict(), indent=1))
-        fresh.rename(target)
-
-    def _declared(self, name: str) -> StudySpec:
-        """What this machine's user declared. Raises ClusterError."""
-        path = self._directory / layout.STUDIES / name / layout.STUDY
-        try:
-            return StudySpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
-        except (OSError, ValueError) as error:
-            raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
-
     def _known(self, name: str) -> StudyState:
         if study := self._state.studies.get(name):
             return study
         fix = f"There are: {', '.join(self._state.studies)}." if self._state.studies else ""
         raise ClusterError(f"{self._directory.name} has no study {name}", fix=fix)
+
+
+def waiting_studies(directory: Path, state: ClusterState) -> list[str]:
+    """Studies that nobody has heard of yet: their folder in the cluster's says that they are wanted."""
+    names = sorted(path.parent.name for path in (directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
+    return [name for name in names if is_name(name) and name not in state.studies]
 
 
 def _has_twin(spec: StudySpec) -> bool:

@@ -22,7 +22,7 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import has_gpu
 from ..usercode import run_cell
-from . import bridges, refused
+from . import bridges, hyperparameters, refused
 
 _REGISTRATION = re.compile(
     r"^@registry\.register_(?P<kind>model|hparams|problem|base_problem)"
@@ -120,7 +120,7 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         if not (name.startswith("_") or name in hparams or empty):
             delattr(hparams, name)
             hparams.add_hparam(name, value)
-    typed = re.findall(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=", spec.hparams)
+    typed = hyperparameters.typed(spec.hparams)
     if spec.hparams:
         known = hparams.values()
         for name in typed:

@@ -1,0 +1,33 @@
+"""Whether the parameter servers of a cluster that is not declared yet would hold its workers back, as far as runs tell.
+
+A cluster is declared without a model. So the model is that of the newest run on this machine whose speed is known.
+"""
+
+from __future__ import annotations
+
+from ...errors import TransientError
+from ...spec import ClusterSpec, WorkerGroup
+from ..folders import known_runs
+from .learning import is_synchronous, learn, store_of
+
+_LOOKED_AT = 5
+
+
+def bound_words(spec: ClusterSpec) -> str:
+    """`As run-1 was: ...`, where they would hold it back from the first step; else nothing."""
+    for run in reversed(known_runs()[-_LOOKED_AT:]):
+        if is_synchronous(run) or not run.state.started_at:
+            continue
+        from ...planner.choices import Choice
+        from ...planner.plan import bound
+
+        groups = tuple(WorkerGroup(each.accelerator, each.count, each.zone) for each in spec.groups)
+        choice = Choice(groups, spec.parameter_servers, provisioning=spec.provisioning_model)
+        try:
+            store = store_of(run)
+            learn(store, run)
+            said = bound(choice, store.workload(run.state.name, run.state.spec.wire))
+        except (TransientError, OSError):  # too young to tell, or its cell is gone
+            continue
+        return f"With the model of {run.state.name}: {said}" if said else ""
+    return ""
