@@ -13,8 +13,8 @@ import pytest
 import transient_magics as tm
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
-from transient_magics import client, places
-from transient_magics.cli import arguments
+from transient_magics import places
+from transient_magics.cli import arguments, verbs
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Journal
 from transient_magics.panels.offer import offer
@@ -69,10 +69,10 @@ def test_plan_dry_run_and_panel_say_where_a_parameter_server_binds_from_the_firs
     large = {"parameters": 5_000_000, "gigaflops": 0.8}
     (places.cluster("demo") / "runs" / "run-1" / "model.json").write_text(json.dumps(large))
     said = "With the model of run-1: The parameter server holds the workers back from the first step"
-    assert said in str(client.preview(client.Declaration("k80x40", name="wide")))
+    assert said in str(verbs.declare(dry_run=True, spec="k80x40", name="wide"))
     offered = offer({"groups": [{"gpu": "k80", "count": "40", "zone": ""}]})
     assert [note for note in offered["notes"] if note.startswith(said)]
-    assert "hold" not in str(client.preview(client.Declaration("k80x2", name="narrow")))
+    assert "hold" not in str(verbs.declare(dry_run=True, spec="k80x2", name="narrow"))
 
 
 def test_a_run_of_ones_own_is_planned_with_what_it_was_measured_at() -> None:

@@ -15,6 +15,7 @@ from .. import client
 from ..client import cell, foreground, text
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
+from ..client.planning.servers import foreseen
 from ..protocol.study import parse_space
 from .answers import Begun, Deleted, Launched, Listing, Sentence, Snapshot
 from .arguments import Command
@@ -35,7 +36,7 @@ def act(command: Command) -> Any:
 def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
     """Declare a cluster, or show what would be created."""
     declaration = client.Declaration(**values)
-    return client.preview(declaration) if dry_run else client.declare(declaration)
+    return foreseen(client.preview(declaration)) if dry_run else client.declare(declaration)
 
 
 def train(

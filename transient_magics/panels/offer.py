@@ -13,6 +13,7 @@ from ..catalog import ACCELERATORS, region, zones_with
 from ..catalog.published import LAST_HOUR, lifetimes
 from ..cli import arguments
 from ..client import Declaration, Preview, specify, text
+from ..client.planning.servers import foreseen
 from ..errors import DeclarationError
 
 MAGIC = "%transient_cluster"
@@ -60,7 +61,7 @@ def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
     """The line, and either what is wrong with it, or what it creates, for how much, and how VMs like these fared."""
     line = " ".join([MAGIC, *(_quoted(word) for word in words(choices))])
     try:
-        preview = Preview(specify(declaration(choices)))
+        preview = foreseen(Preview(specify(declaration(choices))))
     except DeclarationError as error:
         return {"line": line, "error": str(error)}
     spec = preview.spec
@@ -77,7 +78,7 @@ def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
             ["saved", f"{100 * saved:.0f}%" if saved >= 0.005 else "-"],
         ],
         "rows": [_row(row) for row in preview.rows],
-        "notes": [*_risks(preview.rows), *preview.doubts, _paid(preview)],
+        "notes": [*_risks(preview.rows), *preview.doubts, *filter(None, [preview.foreseen]), _paid(preview)],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ... import emulator
@@ -38,6 +37,8 @@ class Preview:
 
     spec: ClusterSpec
     findings: tuple[tuple[str, bool, str], ...] = ()
+    foreseen: str = ""
+    """What plans say of such a cluster (`client.planning.servers`)."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -73,14 +74,8 @@ class Preview:
         kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
         if spec.project and not spec.controller_vm:
             kept.append(_STAYS)
-        return "\n".join([heading, *lines, total, *self.doubts, *answers, *kept, ends, "Nothing was created."])
-
-    @cached_property
-    def bound(self) -> str:
-        """A sentence where its parameter servers would hold back the model of the newest run; else nothing."""
-        from ..planning.servers import bound_words
-
-        return bound_words(self.spec)
+        said = [*self.doubts, *filter(None, [self.foreseen]), *answers, *kept]
+        return "\n".join([heading, *lines, total, *said, ends, "Nothing was created."])
 
     @property
     def doubts(self) -> list[str]:
@@ -90,7 +85,7 @@ class Preview:
         for group in self.spec.groups:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
         doubts = [f"{unreachable}. {WAYS_IN}"] if (unreachable := unreachable_by_ssh(self.spec)) else []
-        doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups), self.bound])
+        doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
         if self.spec.project and self.spec.provisioning_model == "preemptible":
             doubts.append(_NO_END)
         for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog

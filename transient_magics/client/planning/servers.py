@@ -5,12 +5,20 @@ A cluster is declared without a model. So the model is that of the newest run on
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...errors import TransientError
 from ...spec import ClusterSpec, WorkerGroup
+from ..declaring import Preview
 from ..folders import known_runs
 from .learning import is_synchronous, learn, store_of
 
 _LOOKED_AT = 5
+
+
+def foreseen(preview: Preview) -> Preview:
+    """The same with what plans say of such a cluster."""
+    return replace(preview, foreseen=bound_words(preview.spec))
 
 
 def bound_words(spec: ClusterSpec) -> str:
