@@ -1,25 +1,37 @@
-"""What it costs to split every step: the same step with its moments and without, in turn, against a parameter server.
+"""What it costs to split every step, and whether the split is right.
+
+Cost: the same step with its moments and without, in turn, against a parameter server.
 
 The one without has none of the operations that they need, either. Beside seconds of the clock stand those that the
 worker's process computed, which say more on a machine that is busy with other things. Intervals are of 95 %, of the
 mean over pairs.
+
+Right (`--stalls`): in one session a stall after the other is put in and taken away: decoding that sleeps, a worker that
+computes slowly, a link that carries so many bytes a second (each byte goes through a relay), a parameter server that is
+stopped half of the time. Told is the part that grew most; what the step should last without the stall, by the parts
+alone (its seconds, less what the stalled parts had more than before); and what it lasted then. Where nothing was put
+in, no part may have grown by more than a tenth of the step. Each is the median of its steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from _common import CELL, say
 
 SPEC = {
@@ -60,6 +72,162 @@ def timed(session: Any, fetches: Any, look: Callable[[float, Any], object] | Non
         if look:
             look(clock, found[-1])
     return (time.perf_counter() - began) / steps, (time.process_time() - computed) / steps
+
+
+CELL_OF_STALLS = """
+import time
+import numpy, tensorflow.compat.v1 as tf
+import bench_split
+
+def slow(tensor):
+    slept = tf.py_func(lambda: numpy.float32(bench_split.pause("compute")), [], tf.float32)
+    with tf.control_dependencies([slept]):
+        return tf.identity(tensor)
+
+def input_fn(mode):
+    return numpy.ones([8, 600], "float32"), numpy.zeros([8, 1], "float32")
+
+def model_fn(features, labels, mode):
+    hidden = tf.nn.relu(slow(features @ tf.get_variable("weights", [600, 600])))
+    loss = tf.reduce_mean(tf.square(hidden @ tf.get_variable("last", [600, 1]) - labels))
+    return {"loss": loss, "optimizer": tf.train.AdamOptimizer, "learning_rate": 0.1}
+"""
+SLEEPS: dict[str, float] = {}
+"""Seconds that decoding and computing sleep in each step."""
+PARTS = {"input": ("input",), "compute": ("compute",), "link": ("pull", "push"), "parameter server": ("pull", "push")}
+"""Where each stall has to be found."""
+BYTES = 4 * 600 * 600
+"""Of the large variable, which comes through the relay in each step; its gradient is fetched by the server itself."""
+_BLOCK = 1 << 14
+
+
+def pause(what: str) -> float:
+    """Sleep as long as this does now."""
+    time.sleep(SLEEPS.get(what, 0.0))
+    return 0.0
+
+
+class Relay:
+    """A port of this machine whose bytes all go to another one, `rate` of them a second each way (0: as they come)."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.split(":")
+        self._target, self.rate = (host, int(port)), 0.0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = self._reached()
+            for one, other in ((near, far), (far, near)):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _reached(self) -> socket.socket:
+        """The other end, which may be starting yet."""
+        for _ in range(600):
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(self._target)
+            time.sleep(0.1)
+        raise ConnectionRefusedError(f"nobody listens at {self._target}")
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while block := one.recv(_BLOCK):
+                if self.rate:
+                    time.sleep(len(block) / self.rate)
+                other.sendall(block)
+
+
+class Halved:
+    """A process that is stopped half of the time while `on` is set."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self.on = process, threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self.on.wait()
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                self._process.send_signal(number)
+                time.sleep(0.02)
+
+
+def stalls(folder: Path, steps: int) -> None:
+    """Print where each stall was found, and what taking it away brought."""
+    from transient_magics.protocol.run import RunSpec
+    from transient_magics.protocol.step_parts import EXPOSED, StepParts
+    from transient_magics.runtime.folder import RunFolder
+    from transient_magics.runtime.tf import placement
+    from transient_magics.runtime.training.define import define, import_tensorflow
+    from transient_magics.runtime.training.graph.worker import build
+    from transient_magics.runtime.worker.split import moments, parts
+
+    declared = {"name": "run-1", "train_steps": 1000, "token": "0123456789abcdef"}
+    (folder / "run.json").write_text(json.dumps(declared))
+    (folder / "cell.py").write_text(CELL_OF_STALLS)
+    sys.modules["bench_split"] = sys.modules[__name__]  # that of the cell
+    spec, server, own = RunSpec.from_dict(declared), free_address(), free_address()
+    tf = import_tensorflow(spec)
+    trainable = define(RunFolder(folder), spec, str(folder))
+    with subprocess.Popen([sys.executable, "-c", SERVER, server], stderr=subprocess.DEVNULL) as process:
+        try:
+            link = Relay(server)
+            target = tf.train.Server({"boot": [own]}, job_name="boot", task_index=0)
+            device = placement.worker_device(1)
+            with tf.Graph().as_default() as graph:
+                trainable.prepare()
+                held = trainable.placeholders().items()
+                with tf.device(f"{device}/cpu:0"):
+                    decoded = tf.py_func(lambda: np.int64(pause("input")), [], tf.int64)
+                    with tf.control_dependencies([decoded]):
+                        features = {name: tf.ones([8, *each.shape.as_list()[1:]], each.dtype) for name, each in held}
+                built = build(trainable, features, spec, device, 1)
+                start = tf.global_variables_initializer()
+            config = placement.worker_config([link.address], 1, own, 0)
+            session = tf.Session(target.target, graph=graph, config=config)
+            session.run(start)
+
+            def made() -> StepParts:
+                found = list[StepParts]()
+                for _ in range(steps):
+                    clock = time.time()
+                    _, seen, _ = session.run([built.loss, moments(built), built.step])
+                    found.append(parts(clock, seen, time.time()))
+                return StepParts(*(statistics.median(each) for each in zip(*found, strict=True)))
+
+            made()
+            halved, usual = Halved(process), made()
+            for what, within in PARTS.items():
+                before = made()
+                seconds = 1.5 * usual.step
+                SLEEPS.update({what: seconds} if what in ("input", "compute") else {})
+                link.rate = BYTES / seconds if what == "link" else 0.0
+                if what == "parameter server":
+                    halved.on.set()
+                stalled = made()
+                SLEEPS.clear()
+                halved.on.clear()
+                link.rate = 0.0
+                time.sleep(0.1)
+                after = made()
+                growth = {name: getattr(stalled, name) - getattr(before, name) for name in EXPOSED}
+                found = max(growth, key=growth.__getitem__)
+                predicted = stalled.step - sum(growth[name] for name in within)
+                idle = max(getattr(after, name) - getattr(before, name) for name in EXPOSED) / before.step
+                where = f"found in {found} ({'right' if found in within else 'WRONG'})"
+                more = (
+                    f"{where}; with it {1000 * stalled.step:.1f} ms, without it predicted {1000 * predicted:.1f} ms, "
+                    f"then {1000 * after.step:.1f} ms; no part grew by more than {idle:.0%} of the step without one; "
+                    f"n {steps} steps each"
+                )
+                say(f"stall: {what}", 100 * (after.step / predicted - 1), "% off", "<= 10", more=more)
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
 
 
 def measure(folder: Path, pairs: int, seconds: float) -> None:
@@ -117,11 +285,16 @@ def measure(folder: Path, pairs: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Print the cost."""
+    """Print the cost, or with `--stalls` where stalls are found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter stretches")
+    parser.add_argument("--stalls", action="store_true", help="put stalls in, and see where they are found")
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), 20, 1.0 if parser.parse_args().quick else 5.0)
+        if chosen.stalls:
+            stalls(Path(folder), 15 if chosen.quick else 60)
+        else:
+            measure(Path(folder), 20, 1.0 if chosen.quick else 5.0)
 
 
 if __name__ == "__main__":

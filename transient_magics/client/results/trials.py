@@ -44,6 +44,8 @@ class TrialRow:
     @property
     def words(self) -> str:
         """How it stands or ended."""
+        if self.state == "running" and self.step and self.step >= self.steps:
+            return "is evaluated"
         if self.state == "running":
             return f"step {self.step:,} of {self.steps:,}" if self.step else "waits for its first step"
         if self.reason:
