@@ -165,6 +165,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Move(run="run-3"), {"do": "move", "run": "run-3", "before": ""}),
     (cluster_commands.read, cluster_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
+    (cluster_commands.read, cluster_commands.Profile(run="run-1"), {"do": "profile", "run": "run-1", "worker": ""}),
     (cluster_commands.read, cluster_commands.Delete(), {"do": "delete", "reason": "asked by the user"}),
     (cluster_commands.read, cluster_commands.Revoke(vm="worker-1", seconds=7.0),
      {"do": "revoke", "vm": "worker-1", "seconds": 7.0}),
