@@ -27,7 +27,7 @@ def replayed(text: str, places: Sequence[tuple[str, str]]) -> list[dict[str, str
             continue
         if len(found) > 1:
             names = [trace.name for trace in found]
-            fix = f"Write {place}={file}:{names[0]}; there are {', '.join(names[:8])}."
+            fix = f"Write {place}={source}:{names[0]}; there are {', '.join(names[:8])}."
             raise DeclarationError(f"{file} has {len(found)} traces", where=_OPTION, fix=fix)
         zone, _, gpu = place.lower().partition(":")
         told.append(_told(zone.strip(), gpu.strip(), file, found[0]))

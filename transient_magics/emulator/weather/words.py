@@ -20,8 +20,8 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
         )
     lines += _revocations(weather.revocations, weather.waves)
     lines += [
-        f"{each.zone} has as many transient VMs with a {each.gpu.upper()} as {each.name} says of {each.trace.name}, "
-        f"again after {each.trace.end / 3600:.4g} h; that is another cloud's past, and no forecast."
+        f"{each.zone} has as many transient VMs {_with(each.gpu)} as {each.name} says of {each.trace.name}, "
+        f"again after {each.trace.end / 3600:.4g} h; so it was when it was measured, which is no forecast."
         for each in weather.availability
     ]
     if weather.revocations.kind == "published" and (used := ", ".join(filter(None, stand_ins))):
@@ -95,6 +95,10 @@ def _revocations(rained: Revocations, waves: float) -> list[str]:
                 f"ICDCS 2020; CPU: ICAC 2019); a wave takes {waves:.0%} of those with one GPU in one zone."
             ]
     return []
+
+
+def _with(gpu: str) -> str:
+    return "without a GPU" if gpu == "cpu" else f"with a {gpu.upper()}"
 
 
 def _stockout(stockout: Stockout, now: float) -> str:
