@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..client import Cluster, Run, Study, text
+from ..client import Cluster, Job, Run, Study, text
 from ..journal import Bill, ClusterState, bill
 
 
@@ -45,6 +45,16 @@ class Begun:
 
     def __str__(self) -> str:
         return f"{self.study.name} is declared on {self.study.cluster.name}."
+
+
+@dataclass(frozen=True)
+class Started:
+    """A job that was declared."""
+
+    job: Job
+
+    def __str__(self) -> str:
+        return f"{self.job.name} is declared on {self.job.cluster.name}."
 
 
 class Listing(Sequence[Cluster]):

@@ -253,6 +253,19 @@ def parameter(text: str) -> tuple[str, int | float | str]:
         raise DeclarationError(f"Invalid --param: {error}") from None
 
 
+def environment_variable(text: str) -> tuple[str, str]:
+    """`NAME=VALUE` of a job's environment; the value may have anything in it."""
+    from ..protocol.job import variable_name
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise DeclarationError(f"Invalid --env '{text}'", fix="Write NAME=VALUE.")
+    try:
+        return variable_name(name), value
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --env: {error}") from None
+
+
 def space(text: str) -> str:
     """The values that a study tries, checked."""
     from ..protocol.study import parse_space

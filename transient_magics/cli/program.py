@@ -26,6 +26,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
        transient study FILE.py [options]     train it many times with different parameters, to find the best ones
+       transient job "COMMAND" [options]     run any command on VMs, with a folder that outlives them
        transient plan [SPEC] [options]       what a cluster would take and cost for a run; without SPEC, the best ones
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
        transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
@@ -138,6 +139,17 @@ def _study(command: Command) -> None:
         print(study)
 
 
+def _job(command: Command) -> None:
+    if not command.values.get("command"):
+        raise DeclarationError("transient job needs a command", fix='For example: transient job "python train.py"')
+    started = verbs.job(command)
+    print(started, flush=True)
+    if command.wait:
+        for said in started.job.stream():
+            print(said, end="", flush=True)
+        print(f"{started.job.name}: {text.job_words(started.job.wait(timeout=5.0))}.")
+
+
 def _train(command: Command) -> None:
     command, source, folder = _of_file(command)
     launched = verbs.train(command, source, folder=folder)
@@ -188,6 +200,7 @@ _FACES: dict[str, Callable[[Command], int | None]] = {
     "declare": _declare,
     "train": _train,
     "study": _study,
+    "job": _job,
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,

@@ -17,7 +17,7 @@ from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
 from ..protocol.study import parse_space
-from .answers import Begun, Deleted, Launched, Listing, Sentence, Snapshot
+from .answers import Begun, Deleted, Launched, Listing, Sentence, Snapshot, Started
 from .arguments import Command
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def act(command: Command) -> Any:
     """Do what `command` says, and answer. Raises TransientError.
 
-    `train` and `study` need their code, and `doctor` somebody to tell what it does (`doctor`).
+    `train`, `study` and `job` need their code, and `doctor` somebody to tell what it does (`doctor`).
     """
     values = dict(command.values)
     return ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
@@ -76,6 +76,16 @@ def study(
     chosen = client.cluster(values.pop("cluster", None))
     since = chosen.state.seq
     return Begun(client.declare_study(source=source, line_offset=line_offset, cluster=chosen, **values), since)
+
+
+def job(command: Command, source: str = "") -> Started:
+    """Declare a job: of its command, or of the code in `source`."""
+    values = dict(command.values)
+    values["include"] = cell.included(values.get("include", ()))
+    if not values.get("command"):
+        cell.check_syntax(source)
+    chosen = client.cluster(values.pop("cluster", None))
+    return Started(client.declare_job(values.pop("command", ""), source=source, cluster=chosen, **values))
 
 
 def _check(
@@ -132,6 +142,9 @@ def _stop(name: str, run: str) -> Sentence:
     if run in client.cluster(name).state.studies:
         client.cluster(name).study(run).stop()
         return Sentence(f"{run} asks for no further trial, and those that train end with a last checkpoint.")
+    if run in client.cluster(name).state.jobs:
+        client.cluster(name).job(run).stop()
+        return Sentence(f"{run} ends, once what it keeps is here.")
     chosen = client.cluster(name).run(run)
     before = chosen.cluster.state
     chosen.stop()

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from .checkup import Diagnosis, doctor
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
-    from .finding import attach, cluster, clusters, compare, run, runs, study
+    from .finding import attach, cluster, clusters, compare, job, run, runs, study
     from .folders import unreadable
     from .following.follower import Follower, follower
-    from .handles import Best, Cluster, Result, Run, Study, Trial
+    from .handles import Best, Cluster, Job, Result, Run, Study, Trial
+    from .jobbing import declare_job
     from .launching import declare
     from .planning.lifetimes import Lifetimes, lifetimes
     from .planning.plans import plan
@@ -33,10 +34,11 @@ _HOMES = {
     "checkup": ("Diagnosis", "doctor"),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
-    "finding": ("attach", "cluster", "clusters", "compare", "run", "runs", "study"),
+    "finding": ("attach", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
-    "handles": ("Best", "Cluster", "Result", "Run", "Study", "Trial"),
+    "handles": ("Best", "Cluster", "Job", "Result", "Run", "Study", "Trial"),
+    "jobbing": ("declare_job",),
     "launching": ("declare",),
     "planning.lifetimes": ("Lifetimes", "lifetimes"),
     "planning.plans": ("plan",),
@@ -60,6 +62,7 @@ __all__ = [
     "Diagnosis",
     "Follower",
     "ImageList",
+    "Job",
     "Lifetimes",
     "Offers",
     "Orphan",
@@ -79,12 +82,14 @@ __all__ = [
     "clusters",
     "compare",
     "declare",
+    "declare_job",
     "declare_study",
     "delete_image",
     "deleted",
     "doctor",
     "follower",
     "images",
+    "job",
     "lifetimes",
     "plan",
     "preview",

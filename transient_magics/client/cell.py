@@ -104,6 +104,18 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
     return tuple(found)
 
 
+def check_syntax(source: str) -> None:
+    """Raises CellError where the code of a job cannot be read as Python, or there is none."""
+    if not source.strip():
+        raise CellError("There is nothing to run", fix="Name a command, or write code below the first line.")
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        where = f"line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise CellError(f"The code cannot be read: {said}", where=where) from None
+
+
 def packages(words: Iterable[str], folder: Path | None = None, *, build: bool = False) -> tuple[str, ...]:
     """What --pip is to install: files and folders here as absolute paths, all else as pip reads it.
 

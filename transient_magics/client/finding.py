@@ -9,7 +9,7 @@ from ..errors import ClusterError, DeclarationError
 from ..protocol import layout
 from ..spec import parse_name
 from . import commands, folders
-from .handles import Cluster, Run, Study
+from .handles import Cluster, Job, Run, Study
 from .programs import ask
 from .results.comparison import Comparison, Runs
 
@@ -72,6 +72,17 @@ def study(name: str | None = None, cluster: Cluster | str | None = None) -> Stud
         if (name in found) if name else found:
             return each.study(name)
     raise ClusterError(f"There is no study{f' {name}' if name else ' yet'}")
+
+
+def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
+    """The job called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
+    if cluster is not None:
+        return _cluster(cluster).job(name)
+    for each in reversed(clusters(all=True)):
+        found = each.state.jobs
+        if (name in found) if name else found:
+            return each.job(name)
+    raise ClusterError(f"There is no job{f' {name}' if name else ' yet'}")
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs:

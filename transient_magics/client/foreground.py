@@ -6,7 +6,13 @@ same choice.
 
 from __future__ import annotations
 
-from ..journal import ClusterState, RunState, StudyState
+from ..journal import ClusterState, JobState, RunState, StudyState
+
+
+def jobs(state: ClusterState) -> list[JobState]:
+    """The jobs that go on, and the latest one."""
+    latest = next(reversed(state.jobs), "")
+    return [job for job in state.jobs.values() if not job.over or job.name == latest]
 
 
 def studies(state: ClusterState) -> list[StudyState]:

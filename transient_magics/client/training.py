@@ -61,6 +61,8 @@ def train(
     folder = folders / (parse_name(name, "--name") if name else free_name(folders, "run"))
     if folder.exists():
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
+    if (chosen.directory / layout.JOBS / folder.name).exists():
+        raise ClusterError(f"{chosen.name} has a job {folder.name} already", fix="Choose another --name.")
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
     spec, files = specified(
         chosen, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include, source

@@ -24,6 +24,7 @@ from ..protocol.cluster_commands import (
     Delete,
     Evaluate,
     ExtendStudy,
+    Job,
     Logs,
     Move,
     Ping,
@@ -32,6 +33,7 @@ from ..protocol.cluster_commands import (
     Revoke,
     Save,
     Stop,
+    StopJob,
     StopStudy,
     Study,
     Train,
@@ -54,6 +56,7 @@ from .decisions.core import (
     wanted,
 )
 from .decisions.ledger import leases, to_check, to_conduct
+from .jobs.conduct import Jobs
 from .metering import Metering
 from .place import command_socket, here
 from .placement.seat import Seat
@@ -98,6 +101,7 @@ class Controller:
         """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
         self._recorder: Recorder
         self._studies: Studies
+        self._jobs: Jobs
         self._tasks: Tasks
 
     @property
@@ -111,6 +115,7 @@ class Controller:
             history = read(path)
             self._recorder = Recorder(journal, replay(history))
             self._studies = Studies(self._directory, self._recorder, partial(run_store, self._declared))
+            self._jobs = Jobs(self._directory, self._recorder, lambda vm: self._fleet.link(vm) if self._fleet else None)
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -230,7 +235,9 @@ class Controller:
                 self._study(at)
                 if self._state.phase != "deleting":
                     self._declare_waiting_runs()
+                    self._jobs.declare_waiting()
                 self._keep_training(fleet, at)
+                self._jobs.look(self._tasks, at)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._end_runs)
                 if self._state.phase == "deleting" and not self._state.living:
@@ -437,6 +444,11 @@ class Controller:
                 self._declare_run(command.run)
             case Stop():
                 await self._stop_run(command.run)
+            case Job():
+                self._refuse_when_ending()
+                self._jobs.declare(command.job)
+            case StopJob():
+                self._jobs.stop(command.job)
             case Move():
                 self._move_run(command.run, command.before)
             case Study():

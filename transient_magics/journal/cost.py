@@ -95,10 +95,10 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
 
 
 def run_costs(state: ClusterState, now: float) -> dict[str, float]:
-    """What each run has cost until `now`, in US dollars: together they are the cluster's bill.
+    """What each run and job has cost until `now`, in US dollars: together they are the cluster's bill.
 
-    A run has the cost of its workers' VMs, by the time for which it had them. All else that the cluster costs
-    (parameter servers, starting, idle and lost time, what crosses zones) is divided by the time that each run had
+    Each has the cost of its workers' VMs, by the time for which it had them. All else that the cluster costs
+    (parameter servers, starting, idle and lost time, what crosses zones) is divided by the time that each had
     workers. Nothing as long as no run has had any.
     """
     had: dict[str, float] = {}
@@ -128,14 +128,14 @@ def study_cost(state: ClusterState, study: StudyState, now: float) -> float:
 
 
 def _tenures(state: ClusterState, now: float) -> dict[int, list[tuple[str, float, float]]]:
-    """By slot: which runs had its worker, from when to when."""
+    """By slot: which runs and jobs had its worker, from when to when."""
     found: dict[int, list[tuple[str, float, float]]] = {}
     for run, spans in state.tenures.items():
         for slot, begin, end in spans:
             found.setdefault(slot, []).append((run, begin, end))
     for slot, run in state.leases.items():
-        known = state.runs.get(run)
-        end = known.finished_at if known and known.over else now
+        known, job = state.runs.get(run), state.jobs.get(run)
+        end = known.finished_at if known and known.over else job.ended_at if job and job.over else now
         found.setdefault(slot, []).append((run, state.leased_at.get(slot, end), end))
     return found
 

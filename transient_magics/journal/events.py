@@ -20,6 +20,10 @@ from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
+    JobExited,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
     TrainBest,
     TrainCheckpoint,
     TrainEvaluated,
@@ -355,9 +359,70 @@ class StudyEnded(Event):
     reason: str = ""
 
 
+@_event("job.declared")
+class JobDeclared(Event):
+    """The user asked for this job. `spec` is JobSpec.to_dict()."""
+
+    job: Name
+    spec: Mapping[str, object]
+
+
+@_event("job.began")
+class JobBegan(Event):
+    """The job is given to these VMs, rank 0 first: the how-many-th `attempt` it is, from 1 on."""
+
+    job: Name
+    attempt: Count
+    vms: tuple[Name, ...]
+
+
+@_event("job.kept")
+class JobKept(Event):
+    """The folder of a job is here, as a VM packed it: the archive of that `number`, with its SHA-256."""
+
+    job: Name
+    attempt: Count
+    number: Count
+    files: Count
+    bytes: Count
+    digest: str
+
+
+@_event("job.interrupted")
+class JobInterrupted(Event):
+    """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had failed, so this is
+    one of its retries. A revocation is no failure."""
+
+    job: Name
+    attempt: Count
+    reason: str
+    failed: bool = False
+
+
+@_event("job.stopping")
+class JobStopping(Event):
+    """The job is told to end: `reason` is a clause. `failed`: by a limit of its own, not by its user."""
+
+    job: Name
+    reason: str
+    failed: bool = False
+
+
+@_event("job.ended")
+class JobEnded(Event):
+    """The job is over. `code`: that of its command (None: nobody knows); `reason`: why it did not end well, a clause;
+    `tail`: its last lines then."""
+
+    job: Name
+    state: Literal["finished", "failed", "stopped"]
+    code: int | None = None
+    reason: str = ""
+    tail: str = ""
+
+
 @_event("cluster.leased")
 class ClusterLeased(Event):
-    """Which runs have begun, each with the number of its ports on the parameter servers, and which of them has the
+    """Which runs have begun, each with the number of its ports on the parameter servers, and which run or job has the
     worker in each slot.
 
     `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a

@@ -13,6 +13,7 @@ from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
+from .jobs import JobState
 from .studies import StudyState
 
 MOST_FAILED_BOOTS = 2
@@ -190,6 +191,7 @@ class ClusterState:
     vms: dict[str, VmState] = field(default_factory=dict[str, VmState])
     runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
     studies: dict[str, StudyState] = field(default_factory=dict[str, StudyState])
+    jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
     failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
     """By `boot_key`: how many VMs in a row did not boot."""
     unfit: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -201,13 +203,13 @@ class ClusterState:
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run that has the worker in a slot, whichever VM is there."""
+    """The run or job that has the worker in a slot, whichever VM is there."""
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
     """Since when."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
-    """By run: the slots that it had, from when to when, in seconds since 1970; what it has now is in `leases`."""
+    """By run or job: the slots that it had, from when to when, in seconds since 1970; those of now are in `leases`."""
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
     order: tuple[str, ...] = ()
@@ -238,10 +240,11 @@ class ClusterState:
 
     @property
     def idle_since(self) -> float:
-        """Since when the cluster is ready and without a run, in seconds since 1970; 0 if it is not."""
-        if self.active_run or self.studying or not self.ready_at:
+        """Since when the cluster is ready and without a run or job, in seconds since 1970; 0 if it is not."""
+        if self.active_run or self.studying or self.active_jobs or not self.ready_at:
             return 0.0
-        return max([self.ready_at, *(run.finished_at for run in self.runs.values())])
+        ends = [run.finished_at for run in self.runs.values()] + [job.ended_at for job in self.jobs.values()]
+        return max([self.ready_at, *ends])
 
     @property
     def stranded(self) -> bool:
@@ -255,7 +258,9 @@ class ClusterState:
 
     @property
     def unused_since(self) -> float:
-        """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has both."""
+        """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has both, or a job."""
+        if self.active_jobs:
+            return 0.0
         return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
 
     @property
@@ -283,6 +288,18 @@ class ClusterState:
         return sorted(active, key=lambda run: places.get(run.name, len(places)))
 
     @property
+    def active_jobs(self) -> list[JobState]:
+        """The jobs that are not over, in the order in which they were declared."""
+        return [job for job in self.jobs.values() if not job.over]
+
+    @property
+    def claims(self) -> list[RunState | JobState]:
+        """The runs and jobs that are not over, in the order in which they begin."""
+        places = {name: place for place, name in enumerate(self.order)}
+        found: list[RunState | JobState] = [*self.turns, *self.active_jobs]
+        return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.declared_at))
+
+    @property
     def queue(self) -> list[RunState]:
         """Those of them that have not begun, the one that is to begin next first."""
         return [run for run in self.turns if not self.has_begun(run)]
@@ -298,8 +315,10 @@ class ClusterState:
         """Whether a study goes on: between two of its trials no run may be there."""
         return any(not study.over for study in self.studies.values())
 
-    def has_begun(self, run: RunState) -> bool:
-        """Whether the run has its parameter servers, or had."""
+    def has_begun(self, run: RunState | JobState) -> bool:
+        """Whether the run has its parameter servers, or had; whether the job has its workers, or had."""
+        if isinstance(run, JobState):
+            return run.phase != "declared" or run.name in self.leases.values()
         return run.phase != "declared" or run.name in self.ports
 
     def run_of(self, vm: VmState) -> RunState | None:

@@ -83,6 +83,22 @@ class TransientMagics(Magics):
         """The same as `%%sweep`, for notebooks in which something else owns that name."""
         return self._train(line, cell, "transient_sweep", "study")
 
+    @line_cell_magic
+    def job(self, line: str, cell: str | None = None) -> Any:
+        """Run any command, or the cell's body, on worker VMs of a cluster, with a folder that outlives them.
+
+        %job "python train.py" --include train.py --keep checkpoints [options]
+        %%job --keep checkpoints [options]          the Python code below it
+
+        `%job -h` lists the options. `%%transient_job` is the same magic.
+        """
+        return self._job(line, cell, "job")
+
+    @line_cell_magic
+    def transient_job(self, line: str, cell: str | None = None) -> Any:
+        """The same as `%%job`, for notebooks in which something else owns that name."""
+        return self._job(line, cell, "transient_job")
+
     @line_magic
     def transient_weather(self, line: str) -> Any:
         """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...
@@ -147,6 +163,14 @@ class TransientMagics(Magics):
             raise DeclarationError(f"{called} needs its code: write %%{name} with two %, and the code below it")
         offset = self._lines_above(body) or 1 + continued
         return self._obey(command, body or "", offset)
+
+    def _job(self, line: str, body: str | None, name: str) -> Any:
+        line, body, _ = _continued(line, body)
+        command = arguments.parse("job", self._words(line), called=f"%%{name}")
+        if command.verb != "help" and bool(command.values.get("command")) == (body is not None):
+            what = "A job runs a command, or the code below it" + (", not both" if body is not None else "")
+            raise DeclarationError(what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.')
+        return self._obey(command, body or "")
 
     def _words(self, line: str) -> list[str]:
         try:

@@ -18,7 +18,7 @@ from ..cli.option import Option
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|weather|lifetimes|plan|image|doctor)|train|sweep)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|weather|lifetimes|plan|image|doctor)|train|sweep|job)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
@@ -26,6 +26,8 @@ _LINE = re.compile(
 _LINES = {f"transient_{verb}": verb for verb in ("weather", "lifetimes", "plan", "doctor")} | {
     "sweep": "study",
     "transient_sweep": "study",
+    "job": "job",
+    "transient_job": "job",
 }
 
 

@@ -17,15 +17,16 @@ from ..errors import TransientError
 from .cells import TransientMagics
 from .completion import matcher
 
-_SHORT = ("train", "sweep")
+_SHORT = ("train", "sweep", "job")
 """Names that another extension may have had before."""
-_NAMES = ("transient_cluster", "transient_train", "transient_sweep", *_SHORT)
+_NAMES = ("transient_cluster", "transient_train", "transient_sweep", "transient_job", *_SHORT)
 _LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image", "transient_doctor")
 
 _PANELS = {  # shown as a panel
     ("client.handles.cluster", "Cluster"): "panels.show_handle",
     ("client.handles.run", "Run"): "panels.show_handle",
     ("client.handles.study", "Study"): "panels.show_study",
+    ("client.handles.job", "Job"): "panels.show_job",
     ("planner.search", "Search"): "panels.show_search",
 }
 _HTML = {

@@ -15,7 +15,7 @@ from .. import panels
 from ..cli import verbs
 from ..cli.answers import Deleted, Sentence
 from ..cli.arguments import Command
-from ..client import Cluster, Run, Study
+from ..client import Cluster, Job, Run, Study
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return _train(magics, command, code, offset)
             case "study":
                 return _study(magics, command, code, offset)
+            case "job":
+                return _job(magics, command, code)
             case "attach":
                 return _attach(magics, command)
             case "image build":
@@ -89,6 +91,23 @@ def _study(magics: TransientMagics, command: Command, code: str, offset: int) ->
     return study
 
 
+def _job(magics: TransientMagics, command: Command, code: str) -> Job:
+    job = verbs.job(command, code).job
+    _hold(magics, command, job)
+    if not command.wait:
+        panels.show_job(job)
+        return job
+
+    def stream() -> None:
+        for said in job.stream():
+            print(said, end="", flush=True)
+        job.wait(timeout=5.0)
+
+    stop = f"{command.output}.stop()" if command.output else f"transient_magics.job({job.name!r}).stop()"
+    _wait(stream, f"{job.name} on {job.cluster.name}", fix=f"{stop} ends it.")
+    return job
+
+
 def _attach(magics: TransientMagics, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
@@ -125,7 +144,7 @@ def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
     return found
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study) -> None:
+def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 

@@ -6,6 +6,7 @@ put together. The front end is in `widgets/`.
 
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
+from .job import show_job
 from .lifetimes import lifetimes_html
 from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
@@ -26,6 +27,7 @@ __all__ = [
     "show",
     "show_declare",
     "show_handle",
+    "show_job",
     "show_run",
     "show_search",
     "show_study",

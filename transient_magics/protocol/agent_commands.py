@@ -127,7 +127,30 @@ class Fork(Message):
     caller: Count
 
 
-Command = Ping | Warm | Assign | Stop | Save | Evaluate | Fork
+@message("begin job")
+class BeginJob(Message):
+    """Run a job, whose files are here, for the `attempt`-th time, as that `rank` of the VMs at `addresses`.
+
+    `kept` is the number of the archive with which its folder begins (0: there is none). The same again changes
+    nothing, another attempt takes the place of the one before.
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    addresses: tuple[str, ...]
+    kept: Count = 0
+
+
+@message("end job")
+class EndJob(Message):
+    """End the job in an orderly way: its processes are told, its folder is packed once more."""
+
+    job: Name
+    attempt: Count
+
+
+Command = Ping | Warm | Assign | Stop | Save | Evaluate | Fork | BeginJob | EndJob
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 

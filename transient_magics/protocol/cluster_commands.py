@@ -55,6 +55,20 @@ class ExtendStudy(Message):
     trials: Annotated[int, at_least(1)]
 
 
+@message("job")
+class Job(Message):
+    """Run the job whose declaration is in the cluster's folder."""
+
+    job: Name
+
+
+@message("stop job")
+class StopJob(Message):
+    """End the job; its folder is shipped once more."""
+
+    job: Name
+
+
 @message("move")
 class Move(Message):
     """Have the run, which waits, begin before that one; `before` is empty: before all that wait."""
@@ -123,6 +137,8 @@ Command = (
     | Study
     | StopStudy
     | ExtendStudy
+    | Job
+    | StopJob
     | Move
     | Save
     | Evaluate

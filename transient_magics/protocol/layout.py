@@ -14,6 +14,7 @@ KEY = "key"
 """The SSH key of the cluster's VMs; the public one is beside it."""
 RUNS = "runs"
 STUDIES = "studies"
+JOBS = "jobs"
 CONTROLLER_LOG = "controller.log"
 
 # In the folder of a run, wherever that is.
@@ -38,6 +39,14 @@ TRACE_WANTED, TRACE, TRACE_REFUSED = "trace.wanted", "trace.json.gz", "trace.ref
 # In the folder of a study, which has the cell and what goes with it as that of a run has them.
 STUDY = "study.json"
 
+# In the folder of a job, wherever that is; it has `cell.py`, `include/` and the packages as a run's folder has them.
+JOB = "job.json"
+"""What was declared, written last."""
+KEPT = "kept"
+"""The folder that is kept, as it was shipped: an archive a time."""
+OUTPUT = "output"
+"""What its processes said, a file for each attempt and rank."""
+
 # In the home folder of a VM's user.
 ON_VM = "transient"
 """The agent's root: the folders of runs are below it, as in a cluster's folder here."""
@@ -58,6 +67,26 @@ def run_on_vm(run: str) -> str:
 def trace_of(worker: str) -> str:
     """The latest trace of that worker, from the run's folder on this machine."""
     return f"{TRACES}/{worker}.json.gz"
+
+
+def job_on_vm(job: str) -> str:
+    """The folder of a job on a VM, from the home of its user."""
+    return f"{ON_VM}/{JOBS}/{job}"
+
+
+def archive(number: int) -> str:
+    """The name of the archive in which the folder of a job was shipped for the `number`-th time."""
+    return f"{number}.tar"
+
+
+def output(attempt: int, rank: int) -> str:
+    """The name of the file with what the process of that rank said in that attempt."""
+    return f"{attempt}-{rank}.log"
+
+
+def job_events(attempt: int) -> str:
+    """The name of the file in which a VM tells of its part in that attempt."""
+    return f"events-{attempt}.jsonl"
 
 
 def log_on_vm(run: str, vm: str) -> str:

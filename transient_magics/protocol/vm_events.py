@@ -1,7 +1,7 @@
-"""What VMs tell: events of a run, as its chief writes them down, and what the agent of a VM does.
+"""What VMs tell: events of a run, as its chief writes them down, of a job, and what the agent of a VM does.
 
 These classes are all that is taken from a VM. Chief and agent make their lines of them (`told`), so that what is sent
-and what is let in is one and the same; `from_chief` and `from_agent` read them.
+and what is let in is one and the same; `from_chief`, `from_job` and `from_agent` read them.
 """
 
 from __future__ import annotations
@@ -246,6 +246,65 @@ class TrainFailed(Event):
     step: Count = 0
 
 
+@event("job.started")
+class JobStarted(Event):
+    """The command of a job runs on this rank's VM, in that attempt.
+
+    `kept`: the number of the archive that its folder began with (0: none).
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    kept: Count = 0
+
+
+@event("job.packed")
+class JobPacked(Event):
+    """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes` and SHA-256.
+
+    It is kept (`job.kept`) once the controller has it.
+    """
+
+    job: Name
+    attempt: Count
+    number: Count
+    files: Count
+    bytes: Count
+    digest: str
+
+
+@event("job.unkept")
+class JobUnkept(Event):
+    """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept before stays.
+
+    Told once of failures that follow each other; an empty reason says that it is over.
+    """
+
+    job: Name
+    attempt: Count
+    reason: str
+
+
+@event("job.exited")
+class JobExited(Event):
+    """The command of a job ended on this rank's VM, `seconds` after it was started, with `code` (None: nobody knows;
+    below 0: the signal).
+
+    `noticed`: after it was told to end, by the notice of a preemption or by the controller. `reason`, a clause, is why
+    it was ended, where it did not end by itself; `tail`: its last lines.
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    code: int | None
+    seconds: Amount = 0.0
+    noticed: bool = False
+    reason: str = ""
+    tail: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentLine(Event):
     """What the agent of a VM tells. It is about that VM, and becomes an event only where the controller makes one."""
@@ -325,6 +384,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
         TrainBest, TrainUnjudged, TrainMade, TrainFinished, TrainFailed,
     )
 }  # fmt: skip
+_OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
     for each in (
@@ -346,6 +406,15 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
     found = _taken(line, _OF_CHIEF, since, until)
     if found.values["run"] != run:
         raise ValueError(f"a {found.kind} event of another run")
+    return found
+
+
+def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: int) -> Event:
+    """As `from_chief`, of a line about that attempt of `job` from the VM of that rank."""
+    found = _taken(line, _OF_JOB, since, until)
+    about = found.values
+    if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
+        raise ValueError(f"a {found.kind} event of another job")
     return found
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ..option import Option, word
-from . import clusters, planning, project, runs, weather
+from . import clusters, jobs, planning, project, runs, weather
 from .planning import WORKLOADS
 from .words import CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
 
@@ -30,6 +30,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "declare": clusters.declare(),
         "train": runs.train(),
         "study": runs.study(),
+        "job": jobs.job(),
         **clusters.verbs(),
         "catalog": planning.catalog(),
         **runs.results(),
@@ -46,6 +47,7 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "resize": clusters.check_declare,
     "train": runs.check_train,
     "study": runs.check_study,
+    "job": jobs.check_job,
     "delete": clusters.check_delete,
     "doctor": project.check_doctor,
     "plan": planning.check_plan,

@@ -189,6 +189,11 @@ def check_train(values: dict[str, Any], called: str) -> None:
     check_run(values)
     if values.get("eval_steps") == 0:  # as without it
         del values["eval_steps"]
+    split_paths(values)
+
+
+def split_paths(values: dict[str, Any]) -> None:
+    """`--include` and `--pip`, each path by itself."""
     for key in ("include", "pip"):
         if key in values:
             # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.

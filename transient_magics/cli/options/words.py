@@ -5,7 +5,7 @@ from __future__ import annotations
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "move", "stop", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "study", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator",
+    "cluster", "train", "study", "job", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator",
     "catalog", "doctor",
 )  # fmt: skip
 
@@ -13,6 +13,7 @@ PROGRAM_VERBS = (
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
     "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
+    "job": '"python train.py" --include train.py --keep checkpoints',
     "study": "--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
 }
 
@@ -23,6 +24,7 @@ DESCRIPTIONS = {
     "The code runs on the VMs: it must import what it uses.",
     "study": "Train a model many times with different parameters, to find the best ones. Options of a run hold for all "
     "of its runs. Each trial begins as soon as workers are free; runs that wait come before.",
+    "job": "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
     "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
@@ -31,7 +33,7 @@ DESCRIPTIONS = {
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
     "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "
-    "Of a study, by its name: all of its trials.",
+    "Of a study, by its name: all of its trials; of a job: what it keeps is brought here once more.",
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
@@ -62,6 +64,9 @@ EPILOGS = {
     "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
     "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"
     "  batch_size       examples of a worker's step (32)",
+    "job": "Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, ...), RANK,\n"
+    "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).\n"
+    "At the notice of a preemption it is sent SIGTERM and has 15 seconds to write what it wants to keep.",
     "study": "The code is that of a run: see %%train -h. A model of its own reads the values by their names, "
     "as in keras.optimizers.Adam(lr).",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),

@@ -1,4 +1,4 @@
-"""Handles: a cluster, a run and a study, as one holds them in a cell or a script.
+"""Handles: a cluster, a run, a study and a job, as one holds them in a cell or a script.
 
 A handle owns nothing. It reads the journal for what is, and sends commands to the controller for what should be, so any
 number of them, in any number of processes, say the same. How a handle is displayed is set by `set_display`.
@@ -6,7 +6,8 @@ number of them, in any number of processes, say the same. How a handle is displa
 
 from ..shown import set_display
 from .cluster import Cluster
+from .job import Job
 from .run import Best, Result, Run
 from .study import Study, Trial
 
-__all__ = ["Best", "Cluster", "Result", "Run", "Study", "Trial", "set_display"]
+__all__ = ["Best", "Cluster", "Job", "Result", "Run", "Study", "Trial", "set_display"]

@@ -6,7 +6,7 @@ import queue
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from ... import places
 from ...errors import ClusterError, DeclarationError
@@ -18,6 +18,7 @@ from ...protocol.names import is_name
 from .. import commands
 from ..following.follower import follower
 from ..shown import Log, displayed
+from .job import Job
 from .run import Run
 from .study import Study
 
@@ -167,8 +168,20 @@ class Cluster:
         """What it has cost so far, costs per hour, and would have cost on demand."""
         return bill(self.state, now())
 
-    def run(self, name: str | None = None) -> Run:
-        """The run called `name`, else the latest one. Raises ClusterError where there is none."""
+    @overload
+    def run(self, name: str | None = None) -> Run: ...
+    @overload
+    def run(self, name: str, *, keep: str = "", workers: int = 1, **options: Any) -> Job: ...
+    def run(self, name: str | None = None, **options: Any) -> Run | Job:
+        """Of a name: the run called so, else the latest one. Raises ClusterError where there is none.
+
+        Of a command, which has blanks or options behind it, begin a job: `run("python train.py", keep="checkpoints/")`
+        is `declare_job` on this cluster. A command of one word is `run("make", workers=1)`.
+        """
+        if name and (options or not is_name(name)):
+            from ..jobbing import declare_job
+
+            return declare_job(name, cluster=self, **options)
         runs = self.state.runs
         chosen = name or next(reversed(runs), None)
         declared = self.directory / layout.RUNS / (name or "") / layout.RUN
@@ -176,6 +189,16 @@ class Cluster:
             fix = f"There are: {', '.join(runs)}." if runs else ""
             raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}", fix=fix)
         return Run(chosen, self)
+
+    def job(self, name: str | None = None) -> Job:
+        """The job called `name`, else the latest one. Raises ClusterError where there is none."""
+        jobs = self.state.jobs
+        chosen = name or next(reversed(jobs), None)
+        declared = self.directory / layout.JOBS / (name or "") / layout.JOB
+        if chosen is None or (name and name not in jobs and not (is_name(name) and declared.exists())):
+            fix = f"There are: {', '.join(jobs)}." if jobs else ""
+            raise ClusterError(f"{self.name} has no job{f' {name}' if name else ' yet'}", fix=fix)
+        return Job(chosen, self)
 
     def study(self, name: str | None = None) -> Study:
         """The study called `name`, else the latest one. Raises ClusterError where there is none."""

@@ -9,6 +9,7 @@ from ...spec import render_money as money
 from ...spec import render_table as table
 from .bills import bill_words, transfer_words
 from .events import QUIET, event_line, event_words, group_words, grouped
+from .jobs import job_words
 from .screens import listing, listing_row, status
 from .states import (
     NOTHING_TO_DELETE,
@@ -59,6 +60,7 @@ __all__ = [
     "group_words",
     "grouped",
     "is_evaluated",
+    "job_words",
     "leaves_at",
     "listing",
     "listing_row",

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...journal import Event, events
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
+from .jobs import job_event_words
 from .words import clock, count, evaluated_words, number, params_words, scores_words
 
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
-    "cluster.leased", "train.checked", "study.asked",
+    "cluster.leased", "train.checked", "study.asked", "job.packed", "job.kept",
 )  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def event_words(event: Event) -> str:
             return f"study {event.study} has {count(event.trials, 'trial')} more"
         case events.StudyEnded():
             return f"study {event.study} ended{f': {event.reason}' if event.reason else ''}"
-    return _train_words(event)
+    return job_event_words(event) or _train_words(event)
 
 
 _ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}

@@ -11,6 +11,7 @@ from ...spec import render_table as table
 from .. import foreground
 from .bills import bill_words
 from .events import why_slow
+from .jobs import job_words
 from .states import best_words, ending_words, machine, phase_words, run_words, study_words, vm_words
 from .words import count, evaluated_words, scores_words
 
@@ -47,6 +48,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
     lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]
+    lines += [f"{each.name}  {job_words(each)}" for each in foreground.jobs(state)]
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
@@ -72,6 +74,7 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     working = [f"{run.name} {run.step:,}/{run.train_steps:,}"] if run else []
     for study in foreground.studies(state):
         working.append(f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials")
+    working += [f"{job.name} {job.phase}" for job in foreground.jobs(state)]
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

@@ -74,3 +74,13 @@ def params_words(params: Mapping[str, Value]) -> str:
 def count(many: int, what: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{many:,} {what}{'' if many == 1 else 's'}"
+
+
+def size(many: float) -> str:
+    """`12 MB`, of bytes."""
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB"):
+        if many < 1000:
+            break
+        many, unit = many / 1000, larger
+    return f"{many:.3g} {unit}" if many < 1000 else f"{many:,.0f} {unit}"

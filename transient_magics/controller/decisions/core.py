@@ -3,7 +3,7 @@
 Nothing here does I/O or remembers anything, so a controller that was killed decides the same from the journal as one
 that was not, and every decision can be replayed from the journal in a test. The rules, in order:
 
-- a cluster that is being deleted gets rid of every VM, once its runs are over;
+- a cluster that is being deleted gets rid of every VM, once its runs and jobs are over;
 - limits on hours and cost end it, idleness sends the workers home and then everything;
 - each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
   the controller's own among them where it is to run on one;
@@ -133,7 +133,7 @@ def decide(situation: Situation) -> list[Decision]:
     if state.spec is None or state.over:
         return []
     if state.phase == "deleting":
-        if any(not run.over for run in state.runs.values()):
+        if any(not each.over for each in (*state.runs.values(), *state.jobs.values())):
             return list(_gone(situation))  # their last checkpoint comes home first
         # The VM on which the controller runs goes last: nobody would delete the others.
         others = [vm for vm in state.living if vm.name != state.seat]
@@ -208,7 +208,11 @@ def idle_seconds(situation: Situation) -> float:
 
 def _sent_home(state: ClusterState) -> bool:
     run = state.run
-    return bool(run and not state.active_run and not state.studying and run.spec.when_done == "workers")
+    return bool(run and not _is_busy(state) and run.spec.when_done == "workers")
+
+
+def _is_busy(state: ClusterState) -> bool:
+    return bool(state.active_run or state.studying or state.active_jobs)
 
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
@@ -220,7 +224,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     if idle_seconds(situation) >= spec.idle_end_seconds:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     run = state.run
-    if run and not state.active_run and not state.studying and run.spec.when_done == "cluster":
+    if run and not _is_busy(state) and run.spec.when_done == "cluster":
         return f"{run.name} is over"
     return ""
 
@@ -291,7 +295,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
             continue
         if boot_key(place.role, place.accelerator) in state.given_up:
             continue
-        if place.role == WORKER and state.stranded:
+        if place.role == WORKER and state.stranded and not state.active_jobs:
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:

@@ -1,4 +1,4 @@
-"""Which run has which workers: a pure function of the cluster's state, and of the places that workers may take.
+"""Which run or job has which workers: a pure function of the state, and of the places that workers may take.
 
 A run asks for so many workers at least and at most; without a number it asks for all. Runs begin in the order in which
 they were declared. The first that waits (the head) begins once its least is free; one behind it begins earlier only
@@ -13,6 +13,9 @@ them. The head begins ahead, some seconds before those that it waits for have th
 last: its parameter servers are there when workers come free, of which it has none until it has its least. Runs that
 have begun are in the memory of the parameter servers' VMs: none begins beside more than a few that are made, not over.
 
+A job is a claim like a run: it takes as many workers as it was declared with, no more and no fewer, and nothing of the
+parameter servers. One that wants more than there are places has none, and nobody waits for it.
+
 Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A run begins beside
 others only where their memory and their link have room for it, too (`admission`); so it is checked first, which counts
 its parameters. Alone it begins always, so nobody waits for ever. Nobody passes a run that is held by any of these.
@@ -24,7 +27,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...journal import ClusterState, RunState
+from ...journal import ClusterState, JobState, RunState
 from ...journal.events import MOST_RUNS
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
@@ -34,13 +37,14 @@ AHEAD_SECONDS = 15.0
 """So long before its workers come free a run begins: what it takes to start a parameter server on a busy VM."""
 MOST_MADE = 2
 """Runs that have their steps and are not over, beside which another may begin."""
+Claim = RunState | JobState
 _READINESS = ("ready", "booting", "requested", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Who has what: the numbers of the ports of runs that have begun, and the runs of workers' slots.
+    """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs of workers' slots.
 
     `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause.
     """
@@ -61,8 +65,8 @@ def leases(
 
     The same again from a state that has them.
     """
-    ports, held = _begun(state, max(1, len(slots)), server, now)
-    going = [run for run in state.turns if run.name in ports and not run.made]
+    ports, jobs, held = _begun(state, max(1, len(slots)), server, now)
+    going = [each for each in state.claims if (each.name in ports or each.name in jobs) and not _is_made(each)]
     shares = _shares(going, len(slots), {*state.leases.values()})
     return Leases(ports, _handed_out(state, slots, shares), _as_told(state, ports, held))
 
@@ -85,57 +89,84 @@ def _unchecked(run: RunState) -> bool:
     return run.spec.check and not run.checked
 
 
-def places_kept(runs: Iterable[RunState], places: int, now: float) -> int:
-    """How many of the workers' places these runs keep for longer than a run that begins now takes to be ready."""
-    return sum(_least(run, places) for run in runs if not run.made and run.seconds_left(now) > AHEAD_SECONDS)
+def places_kept(claims: Iterable[Claim], places: int, now: float) -> int:
+    """How many of the workers' places these keep for longer than a run that begins now takes to be ready: of a job
+    nobody knows when it ends."""
+    return sum(
+        _least(each, places) for each in claims if not _is_made(each) and _seconds_left(each, now) > AHEAD_SECONDS
+    )
+
+
+def _is_made(claim: Claim) -> bool:
+    return isinstance(claim, RunState) and claim.made
+
+
+def _seconds_left(claim: Claim, now: float) -> float:
+    return claim.seconds_left(now) if isinstance(claim, RunState) else math.inf
 
 
 def _began(run: RunState) -> bool:
     return run.phase == "running"  # also in the journal of an earlier version, which knew of no leases
 
 
-def _least(run: RunState, places: int) -> int:
-    return min(run.spec.least_workers or places, places)
+def _least(claim: Claim, places: int) -> int:
+    if isinstance(claim, JobState):
+        return claim.spec.workers if claim.spec.workers <= places else 0
+    return min(claim.spec.least_workers or places, places)
 
 
-def _most(run: RunState, places: int) -> int:
-    return min(run.spec.most_workers or places, places)
+def _most(claim: Claim, places: int) -> int:
+    if isinstance(claim, JobState):
+        return _least(claim, places)
+    return min(claim.spec.most_workers or places, places)
 
 
 def _begun(
     state: ClusterState, places: int, server: Server, now: float
-) -> tuple[dict[str, int], dict[str, tuple[str, str]]]:
-    """The ports of runs that have begun, or begin now; and what holds those that would have enough workers."""
-    active = state.turns
+) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
+    """The ports of runs that have begun, or begin now; the jobs that have; and what holds the runs that would have
+    enough workers."""
+    active = state.claims
     ports = {run.name: state.ports[run.name] for run in active if run.name in state.ports}
     for run in active:
-        if run.name not in ports and _began(run):
+        if isinstance(run, RunState) and run.name not in ports and _began(run):
             ports[run.name] = _free_port(ports.values())
+    jobs = {job.name for job in active if isinstance(job, JobState) and state.has_begun(job)}
     held: dict[str, tuple[str, str]] = {}
-    head: RunState | None = None
-    for run in state.queue:
-        going = [each for each in active if each.name in ports]
-        training = [each for each in going if not each.made]
+    head: Claim | None = None
+    for run in [each for each in active if not state.has_begun(each)]:
+        if isinstance(run, JobState) and not _least(run, places):
+            continue
+        going = [each for each in active if each.name in ports or each.name in jobs]
+        training = [each for each in going if not _is_made(each)]
         begun = [_least(each, places) for each in training]
         beside = len(going) - len(training)
         fits = sum(begun) + _least(run, places) <= places
-        ahead = not (fits or head) and places_kept(training, places, now) + _least(run, places) <= places
-        if len(ports) >= MOST_RUNS or beside > MOST_MADE or not (fits or ahead):
+        if isinstance(run, JobState):
+            full = not fits
+        else:
+            ahead = not (fits or head) and places_kept(training, places, now) + _least(run, places) <= places
+            full = len(ports) >= MOST_RUNS or beside > MOST_MADE or not (fits or ahead)
+        if full:
             head = head or run
             continue
         if head and (head.name in held or _delays(begun, _least(run, places), _least(head, places), places)):
             continue
-        if short := _short(run, head, going, state, places, server):
+        if isinstance(run, JobState):
+            jobs.add(run.name)
+            continue
+        trains = [each for each in going if isinstance(each, RunState)]
+        if short := _short(run, head, trains, state, places, server):
             if head is None and fits:
                 held[run.name] = short
             head = head or run
             continue
         ports[run.name] = _free_port(ports.values())
-    return ports, held
+    return ports, jobs, held
 
 
 def _short(
-    run: RunState, head: RunState | None, going: Sequence[RunState], state: ClusterState, places: int, server: Server
+    run: RunState, head: Claim | None, going: Sequence[RunState], state: ClusterState, places: int, server: Server
 ) -> tuple[str, str] | None:
     """What keeps the run from beginning beside those that have begun (`going`), and why; nothing where it may.
 
@@ -147,7 +178,7 @@ def _short(
         return CHECK, f"is checked first, to see whether it fits beside {_names(going)}"
     begun = {each.name: _need(each, state, places) for each in going}
     own = _need(run, state, places)
-    more = [own, *([_need(head, state, places)] if head else [])]
+    more = [own, *([_need(head, state, places)] if isinstance(head, RunState) else [])]
     if kind := shortage(server, [*begun.values()], more):
         return kind, why(kind, server, begun, own)
     return None
@@ -191,18 +222,19 @@ def _free_port(taken: Collection[int]) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
-def _shares(going: Sequence[RunState], places: int, has: Collection[str]) -> dict[str, int]:
-    """How many workers each run has: its least, in order, then more, in order.
+def _shares(going: Sequence[Claim], places: int, has: Collection[str]) -> dict[str, int]:
+    """How many workers each has: its least, in order, then runs more, in order.
 
-    One that has begun ahead, which is none of those that have any, has no fewer than its least.
+    A run that has begun ahead, which is none of those that have any, has no fewer than its least; nor has a job.
     """
     shares: dict[str, int] = {}
     left = places
     for run in going:
         least = _least(run, places)
-        shares[run.name] = min(least, left) if run.name in has or least <= left else 0
+        some = run.name in has and isinstance(run, RunState)
+        shares[run.name] = min(least, left) if some or least <= left else 0
         left -= shares[run.name]
-    for run in going:
+    for run in [each for each in going if isinstance(each, RunState)]:
         more = min(_most(run, places) - shares[run.name], left)
         if more > 0 and shares[run.name]:
             shares[run.name] += more

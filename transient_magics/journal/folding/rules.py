@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from ..events import Event
+from ..jobs import JobState
 from ..state import ClusterState, RunState, VmState
 from ..studies import StudyState, TrialState
 
-_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState)
+_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState, JobState)
 _Kind = TypeVar("_Kind", bound=Event)
 Rule = Callable[[ClusterState, _Kind], ClusterState]
 

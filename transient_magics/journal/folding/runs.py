@@ -56,7 +56,7 @@ def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
     queue = [run.name for run in state.queue]
     if event.run not in queue:
         raise ValueError(f"{event.run} does not wait")
-    order = [run.name for run in state.turns if run.name != event.run]
+    order = [each.name for each in state.claims if each.name != event.run]
     queue.remove(event.run)
     if event.before and event.before not in queue:
         raise ValueError(f"{event.before} does not wait")

@@ -21,12 +21,26 @@ from typing import Any
 from ...errors import TransientError
 from ...files import lock, private_sockets, write_atomically
 from ...protocol import layout
-from ...protocol.agent_commands import Assign, Assignment, Command, Evaluate, Fork, Ping, Save, Stop, Warm, read
+from ...protocol.agent_commands import (
+    Assign,
+    Assignment,
+    BeginJob,
+    Command,
+    EndJob,
+    Evaluate,
+    Fork,
+    Ping,
+    Save,
+    Stop,
+    Warm,
+    read,
+)
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
 from ..protocol import LONGEST_LINE, encode
 from ..role_record import Record, recorded
+from .jobs import AgentJobs
 from .starting import ForkServer
 from .supervise import RoleProcess
 from .traffic import counted
@@ -44,6 +58,7 @@ class Agent:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
+        self._jobs = AgentJobs(root)
         self._fork_server: ForkServer | None = None
         self._lines = Lines(root / layout.AGENT_LINES)
         self._preempted = False
@@ -62,6 +77,7 @@ class Agent:
         write_atomically(self._root / layout.AGENT_PID, str(os.getpid()))
         self._report(AgentStarted(pid=os.getpid()))
         self._adopt()
+        self._jobs.adopt()
         watch = asyncio.create_task(watch_preemption(self._notice))
         tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
         try:
@@ -74,6 +90,7 @@ class Agent:
                 self._fork_server.end()
             for role in self._roles.values():
                 role.let_go()
+            self._jobs.let_go()
 
     def _report(self, line: AgentLine) -> None:
         self._lines.write(line.kind, told(line))
@@ -202,6 +219,10 @@ class Agent:
                 self._tell_chief(command.run, signal.SIGUSR2)
             case Fork():
                 return {"pid": await self._fork(command)}
+            case BeginJob():
+                await self._begin_job(command)
+            case EndJob():
+                self._jobs.end(command.job, command.attempt)
         return {}
 
     def _warm(self, command: Warm) -> None:
@@ -245,6 +266,13 @@ class Agent:
                 return
             await known.end(at_once=assignment.role == "ps" and known.assignment.ps != assignment.ps)
         self._start(assignment)
+
+    async def _begin_job(self, command: BeginJob) -> None:
+        """Run this job, and train in no run: nobody may have been left to say that one is over."""
+        if self._preempted:
+            raise TransientError("this VM is about to be taken away")
+        await self._end(lambda _: True)
+        await self._jobs.begin(command)
 
     def _tell_chief(self, run: str, what: signal.Signals) -> None:
         for role in self._roles.values():

@@ -153,7 +153,7 @@ class RoleProcess:
                     self._report(ProcessStarted(**self.describe()))
                     if not self.wanted:  # it was told to end before it was there
                         self.signal(signal.SIGKILL)
-                await _until_it_ends(process.pid, started)
+                await until_it_ends(process.pid, started)
                 self._ended.set()
                 code, tail = await self._code(process), _tail(self.log)
             except OSError as error:  # a full disk, or no memory for another process
@@ -208,7 +208,7 @@ class RoleProcess:
             return Adopted(known.pid)
         with suppress(ProcessLookupError):
             os.kill(known.pid, signal.SIGKILL)
-        await _until_it_ends(known.pid, known.started)
+        await until_it_ends(known.pid, known.started)
         return None
 
     async def _kill_unrecorded(self) -> None:
@@ -216,7 +216,7 @@ class RoleProcess:
         if self._process is not None:
             self.signal(signal.SIGKILL)
             with suppress(OSError):
-                await _until_it_ends(self._process.pid, start_time(self._process.pid))
+                await until_it_ends(self._process.pid, start_time(self._process.pid))
                 await self._process.code()
 
     async def _code(self, process: Process) -> int | None:
@@ -232,8 +232,8 @@ class RoleProcess:
             self.pid_file.unlink()
 
 
-async def _until_it_ends(pid: int, started: int | None) -> None:
-    """`started` is when the process did; another one may have its number by now."""
+async def until_it_ends(pid: int, started: int | None) -> None:
+    """Wait for the end of a process; `started` is when the process did; another one may have its number by now."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,0 +1,278 @@
+"""What is done about jobs: whatever happens to VMs and commands, in any order, each ends as it should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.controller.decisions.core import Situation, idle_seconds
+from transient_magics.controller.decisions.ledger import leases
+from transient_magics.controller.jobs.decisions import STOP_SECONDS, Begin, End, Interrupt, StopOn, Stopping, decide
+from transient_magics.journal import ClusterState, Event, bill, events, fold, replay, run_costs
+from transient_magics.protocol.job import JobSpec
+from transient_magics.protocol.run import RunSpec
+from transient_magics.spec import WORKER
+
+SECOND = 10**9
+
+
+class Cluster:
+    """A cluster of workers' places of which nothing is there but its journal; a look is a second."""
+
+    def __init__(self, places: int = 2) -> None:
+        self.places, self.time, self.history = places, 1000, list[Event]()
+        self.state = ClusterState(phase="ready", ready_at=1000.0)
+        self.vms = 0
+        for slot in range(places):
+            self.rent(slot)
+
+    def record(self, event: Event) -> None:
+        event = replace(event, seq=len(self.history) + 1, time=self.time * SECOND)
+        self.history.append(event)
+        self.state = fold(self.state, event)
+
+    def rent(self, slot: int) -> None:
+        name = f"worker-{self.vms}"
+        self.vms += 1
+        self.record(events.VmRequested(
+            vm=name, role=WORKER, slot=slot, zone="us-west1-b", accelerator="k80", machine_type="n1-standard-4",
+            provisioning_model="spot", hourly=0.2, on_demand_hourly=0.6,
+        ))  # fmt: skip
+        self.record(events.VmRunning(vm=name, address=f"10.0.0.{self.vms}"))
+        self.record(events.VmReady(vm=name))
+
+    def declare(self, name: str = "job-1", **fields: Any) -> None:
+        spec = JobSpec(name, "python train.py", **fields)
+        self.record(events.JobDeclared(job=name, spec=spec.to_dict()))
+
+    def look(self) -> list[Any]:
+        """What the controller does at a look, but for what is done on VMs."""
+        self.time += 1
+        held = leases(self.state, range(self.places))
+        if (held.ports, held.workers) != (self.state.ports, self.state.leases):
+            workers = {str(slot): name for slot, name in held.workers.items()}
+            self.record(events.ClusterLeased(ports=held.ports, workers=workers))
+        made: list[Any] = []
+        for job in self.state.active_jobs:
+            for decision in decide(job, self.state, float(self.time)):
+                made.append(decision)
+                match decision:
+                    case Begin():
+                        self.record(events.JobBegan(job=job.name, attempt=job.attempt + 1, vms=decision.vms))
+                    case Interrupt():
+                        self.record(events.JobInterrupted(
+                            job=job.name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
+                        ))  # fmt: skip
+                    case Stopping():
+                        self.record(events.JobStopping(job=job.name, reason=decision.reason, failed=decision.failed))
+                    case End():
+                        self.record(events.JobEnded(
+                            job=job.name, state=decision.state, code=decision.code, reason=decision.reason
+                        ))  # fmt: skip
+        return made
+
+    def job(self, name: str = "job-1") -> Any:
+        return self.state.jobs[name]
+
+    def start(self, vm: str, name: str = "job-1") -> None:
+        job = self.job(name)
+        self.record(events.JobStarted(job=name, attempt=job.attempt, rank=job.vms.index(vm)))
+
+    def exit(self, vm: str, code: int | None = 0, name: str = "job-1", *, noticed: bool = False) -> None:
+        job = self.job(name)
+        self.record(events.JobExited(
+            job=name, attempt=job.attempt, rank=job.vms.index(vm), code=code, noticed=noticed, seconds=1.0
+        ))  # fmt: skip
+
+    def lose(self, vm: str, *, notice: bool = False) -> None:
+        slot = self.state.vms[vm].slot
+        if notice:
+            self.record(events.VmPreemptionNotice(vm=vm))
+        else:
+            self.record(events.VmRevoked(vm=vm, signal="api"))
+        self.rent(slot)
+
+
+def test_a_job_is_done_when_its_command_ends_well() -> None:
+    cluster = Cluster()
+    cluster.declare()
+    assert cluster.look() == [Begin(("worker-0",))]
+    cluster.start("worker-0")
+    assert cluster.look() == []
+    cluster.exit("worker-0")
+    assert cluster.look() == [End("finished", 0)]
+    cluster.look()
+    assert not cluster.state.leases, "its worker is free again"
+    assert idle_seconds(Situation(cluster.time + 10.0, cluster.state)) > 0
+
+
+@pytest.mark.parametrize("notice", [True, False])
+@pytest.mark.parametrize("code", [0, 1, -15, None])
+def test_a_revocation_is_no_failure_whatever_the_command_says_then(notice: bool, code: int | None) -> None:
+    cluster = Cluster(1)
+    cluster.declare()
+    cluster.look()
+    cluster.start("worker-0")
+    cluster.lose("worker-0", notice=notice)
+    if notice:
+        assert cluster.look() == [], "it has its grace"
+        cluster.exit("worker-0", code, noticed=True)
+    [interrupted] = cluster.look()
+    assert interrupted == Interrupt("worker-0 was revoked")
+    assert cluster.look() == [Begin(("worker-1",))]
+    assert (cluster.job().failures, cluster.job().interruptions, cluster.job().attempt) == (0, 1, 2)
+
+
+def test_a_command_that_fails_is_tried_as_often_as_was_said() -> None:
+    cluster = Cluster(1)
+    cluster.declare(retries=1)
+    cluster.look()
+    cluster.exit("worker-0", 3)
+    assert cluster.look() == [Interrupt("its command ended with code 3", failed=True)]
+    assert cluster.look() == [Begin(("worker-0",))]
+    cluster.exit("worker-0", -11)
+    assert cluster.look() == [End("failed", -11, "its command was ended by signal 11")]
+
+
+def test_of_several_vms_one_that_goes_ends_all_and_failures_for_want_of_it_count_for_nothing() -> None:
+    cluster = Cluster(3)
+    cluster.declare(workers=2)
+    cluster.look()
+    for vm in ("worker-0", "worker-1"):
+        cluster.start(vm)
+    cluster.exit("worker-0", 1)  # it lost its peer before anybody knew
+    assert cluster.look() == [StopOn("worker-1")]
+    cluster.lose("worker-1")
+    assert cluster.look() == [Interrupt("worker-1 was revoked")]
+    assert cluster.look() == [Begin(("worker-0", "worker-3"))]
+
+
+def test_a_job_waits_for_as_many_workers_as_it_wants_and_one_that_wants_too_many_holds_up_nobody() -> None:
+    cluster = Cluster(2)
+    cluster.declare("huge", workers=3)
+    cluster.declare("both", workers=2)
+    cluster.declare("one")
+    assert cluster.look() == [Begin(("worker-0", "worker-1"))]
+    assert set(cluster.state.leases.values()) == {"both"}
+    for vm in ("worker-0", "worker-1"):
+        cluster.exit(vm, name="both")
+    assert End("finished", 0) in cluster.look()
+    assert cluster.look() == [Begin(("worker-0",))]
+    assert cluster.job("huge").phase == "declared"
+
+
+def test_a_job_waits_behind_a_run_that_has_all_workers_and_a_run_behind_a_job() -> None:
+    cluster = Cluster(2)
+    cluster.record(events.TrainDeclared(run="run-1", spec=RunSpec("run-1", 100, check=False).without_token()))
+    cluster.declare()
+    assert cluster.look() == []
+    assert set(cluster.state.leases.values()) == {"run-1"}
+    cluster.record(events.TrainFinished(run="run-1", step=100))
+    assert cluster.look() == [Begin(("worker-0",))]
+    two = RunSpec("run-2", 100, check=False, least_workers=2, most_workers=2).without_token()
+    cluster.record(events.TrainDeclared(run="run-2", spec=two))
+    cluster.look()
+    assert set(cluster.state.leases.values()) == {"job-1"}, "it is not taken from the job"
+
+
+def test_who_is_stopped_is_told_and_one_that_is_not_heard_of_has_ended_all_the_same() -> None:
+    cluster = Cluster(1)
+    cluster.declare()
+    cluster.look()
+    cluster.record(events.JobStopping(job="job-1", reason="stopped by the user"))
+    assert cluster.look() == [StopOn("worker-0")]
+    cluster.time += int(STOP_SECONDS)
+    assert cluster.look() == [End("stopped", None, "stopped by the user")]
+
+
+def test_the_limit_on_its_time_counts_over_all_attempts_and_is_a_failure() -> None:
+    cluster = Cluster(1)
+    cluster.declare(timeout_seconds=100.0)
+    cluster.look()
+    cluster.start("worker-0")
+    cluster.time += 60
+    cluster.lose("worker-0")
+    cluster.look()
+    cluster.look()
+    cluster.start("worker-1")
+    cluster.time += 60
+    [stopping] = cluster.look()
+    assert stopping == Stopping("it has run for 1m 40s, its limit (--job-timeout)", failed=True) or stopping.failed
+    assert cluster.look() == [StopOn("worker-1")]
+    cluster.exit("worker-1", -15, noticed=True)
+    [ended] = cluster.look()
+    assert (ended.state, "--job-timeout" in ended.reason) == ("failed", True)
+
+
+def test_a_cluster_that_ends_ends_its_jobs() -> None:
+    cluster = Cluster(1)
+    cluster.declare()
+    cluster.look()
+    cluster.record(events.ClusterDeleting(reason="the limit of $5.00 is reached"))
+    assert cluster.look() == [Stopping("the cluster ends: the limit of $5.00 is reached")]
+    cluster.exit("worker-0", 0, noticed=True)
+    assert StopOn("worker-0") not in (made := cluster.look())
+    assert [each.state for each in made] == ["stopped"]
+
+
+_HAPPENS = st.lists(
+    st.tuples(
+        st.sampled_from(["look", "start", "exit", "fail", "notice", "revoke", "stop", "declare", "again"]),
+        st.integers(0, 5),
+    ),
+    max_size=60,
+)
+
+
+@given(_HAPPENS, st.integers(1, 3), st.integers(1, 2))
+def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_the_bill(
+    story: list[tuple[str, int]], places: int, workers: int
+) -> None:
+    cluster = Cluster(places)
+    cluster.declare(workers=min(workers, places), retries=1)
+    failures = 0
+    for what, which in story:
+        job = cluster.job()
+        mine = [vm for vm in job.vms if cluster.state.vms[vm].living and vm not in job.exits]
+        vm = mine[which % len(mine)] if mine else ""
+        if what == "declare" and len(cluster.state.jobs) < 4:
+            cluster.declare(f"more-{len(cluster.state.jobs)}")
+        elif what == "stop" and not job.over and not job.stop and which == 0:
+            cluster.record(events.JobStopping(job="job-1", reason="stopped by the user"))
+        elif what == "again":
+            assert replay(cluster.history, ClusterState(phase="ready", ready_at=1000.0)) == cluster.state
+        elif what in ("start", "exit", "fail", "notice", "revoke") and vm:
+            leaves = cluster.state.vms[vm].state == "leaving"
+            if what == "start":
+                cluster.start(vm)
+            elif what == "revoke":
+                cluster.lose(vm)
+            elif what == "notice" and not leaves:
+                cluster.lose(vm, notice=True)
+            elif what in ("exit", "fail"):
+                failures += what == "fail" and not leaves
+                cluster.exit(vm, what == "fail", noticed=leaves)
+        cluster.look()
+        owners = cluster.state.leases
+        assert set(owners.values()) <= {each.name for each in cluster.state.jobs.values()}
+        for each in cluster.state.active_jobs:
+            had = sum(name == each.name for name in owners.values())
+            assert had in (0, each.spec.workers), "all that it wants, or none"
+    for _ in range(40):  # nothing more happens: it runs to its end
+        for each in cluster.state.active_jobs:
+            for vm in each.vms:
+                if vm not in each.exits and cluster.state.vms[vm].living:
+                    told = bool(each.stop) or cluster.state.vms[vm].state == "leaving"
+                    cluster.exit(vm, name=each.name, noticed=told)
+        cluster.look()
+    assert not cluster.state.active_jobs
+    job = cluster.job()
+    assert job.failures <= failures
+    assert job.phase != "failed" or failures > 0
+    moment = cluster.time + 5.0
+    if costs := run_costs(cluster.state, moment):
+        assert sum(costs.values()) == pytest.approx(bill(cluster.state, moment).total)

@@ -1,0 +1,176 @@
+"""Jobs on a real cluster: their VMs are revoked, what looks after them is killed, and they go on with what was kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import PATIENCE, Patient
+from transient_magics import client
+from transient_magics.cli import verbs
+from transient_magics.cli.arguments import parse, split
+from transient_magics.client import text
+from transient_magics.errors import CellError, ClusterError, DeclarationError, TrainingError
+from transient_magics.journal import bill, events, now, run_costs
+
+RESUMES = """
+import os, pathlib, signal, sys, time
+import numpy as np
+
+kept = pathlib.Path(os.environ["TRANSIENT_KEEP"])
+state = kept / "state.npz"
+done = int(np.load(state)["done"]) if state.exists() else 0
+print("begins at", done, flush=True)
+
+def save(*_):
+    np.savez(kept / "new.npz", done=done)
+    (kept / "new.npz").replace(state)
+
+def leave(*_):
+    save()
+    print("leaves at", done, flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, leave)
+while done < 80:
+    time.sleep(0.25)
+    done += 1
+    if done % 4 == 0:
+        save()
+save()
+print("done at", done, flush=True)
+"""
+
+
+def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp_path: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="jb", max_hours=2.0))
+    patient = Patient(cluster)
+    try:
+        with pytest.raises(CellError, match="cannot be read"):
+            verbs.job(parse("job", split("--cluster jb")), "a b c")
+        with pytest.raises(DeclarationError, match="jb has 2 workers, not 3"):
+            cluster.run("true", workers=3)
+        with pytest.raises(DeclarationError, match="Invalid --keep: '/etc' is no folder below"):
+            cluster.run("true", keep="/etc")
+        job = verbs.job(parse("job", split("--keep kept/ --keep-every 5s --cluster jb")), RESUMES).job
+        other = cluster.run("echo begun; sleep 600", name="other")
+        failing = cluster.run("echo why; exit 5", name="failing")
+        patient.until(
+            lambda state: (known := state.jobs.get("job-1")) and known.kept and "other" in state.leases.values(),
+            "a job whose folder is here, and one beside it",
+        )
+        with pytest.raises(ClusterError, match="jb has a job job-1 already"):
+            cluster.run("true", name="job-1")
+
+        # The agent, what looks after the job, and the controller; then the VM, with a notice.
+        [vm] = job.state.vms
+        patient.another_agent(vm)
+        patient.kill(vm, "jobs")
+        os.kill(patient.controller(), signal.SIGKILL)
+        patient.until(lambda state: job.output().count("begins at") == 2, "its command again")
+        cluster.revoke(vm)
+        state = patient.until(lambda state: state.jobs["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
+        assert state.jobs["job-1"].interruptions == 1
+        other.stop()
+        said = str(job.wait(2 * PATIENCE) and job.output())
+        begun = [int(line.split()[-1]) for line in said.splitlines() if line.startswith("begins at")]
+        left = [int(line.split()[-1]) for line in said.splitlines() if line.startswith("leaves at")]
+        assert begun[0] == 0
+        assert begun[-1] == left[-1], "nothing that it had done at the notice was lost"
+        assert said.rstrip().endswith("done at 80")
+        assert job.state.failures == 0
+        assert [path.name for path in job.fetch(tmp_path / "got").iterdir()] == ["state.npz"]
+
+        with pytest.raises(TrainingError, match="failing failed: its command ended with code 5") as failed:
+            failing.wait(PATIENCE)
+        assert "It said last:\nwhy" in str(failed.value)
+        patient.until(lambda state: other.is_over(state), "the end of the one that was stopped")
+        assert (other.state.phase, other.state.reason) == ("stopped", "stopped by the user")
+        moment = now()
+        costs = run_costs(cluster.state, moment)
+        assert set(costs) == {"job-1", "other", "failing"}
+        assert sum(costs.values()) == pytest.approx(bill(cluster.state, moment).total)
+        assert "failing  failed: its command ended with code 5" in text.status(cluster.state, cluster.cost(), moment)
+    finally:
+        cluster.delete(PATIENCE)
+
+
+def test_all_vms_go_at_once_without_a_notice_and_a_limit_ends_what_never_ends(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="jc", max_hours=2.0))
+    patient = Patient(cluster)
+    try:
+        said = "echo rank $RANK of $WORLD_SIZE; echo $TRANSIENT_ADDRESSES"
+        ranks = f"{said}; echo x >> kept/log; wc -l < kept/log; sleep 900"
+        job = cluster.run(ranks, keep="kept", keep_seconds=5.0, workers=2, timeout_seconds=45.0)
+        state = patient.until(lambda state: (known := state.jobs.get("job-1")) and known.kept, "what it keeps")
+        before = state.jobs["job-1"].vms
+        cluster.weather(notice="0s")
+        for vm in before:
+            cluster.revoke(vm)
+        state = patient.until(lambda state: state.jobs["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
+        assert not set(before) & set(state.jobs["job-1"].vms)
+        with pytest.raises(TrainingError, match="--job-timeout"):
+            job.wait(2 * PATIENCE)
+        first, addresses, lines, *rest = job.output().splitlines()
+        assert (first, len(addresses.split(",")), lines) == ("rank 0 of 2", 2, "1")
+        assert rest[:1] == ["rank 0 of 2"]
+        assert rest[2] == "2", "what was kept was there again"
+        assert (job.state.failures, job.state.interruptions) == (0, 1)
+        assert not [event for event in cluster.events("job.interrupted") if getattr(event, "failed", True)]
+        assert isinstance(cluster.events("job.ended")[-1], events.JobEnded)
+    finally:
+        cluster.delete(PATIENCE)
+
+
+TORCH = """
+import os, pathlib, signal, sys, time
+import torch
+
+kept = pathlib.Path(os.environ["TRANSIENT_KEEP"])
+state = kept / "state.pt"
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+step = 0
+if state.exists():
+    known = torch.load(state)
+    model.load_state_dict(known["model"])
+    optimizer.load_state_dict(known["optimizer"])
+    step = known["step"]
+print("begins at", step, flush=True)
+
+def save(*_):
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, kept / "new.pt")
+    (kept / "new.pt").replace(state)
+
+signal.signal(signal.SIGTERM, lambda *_: (save(), sys.exit(0)))
+while step < 200:
+    inputs = torch.randn(32, 4)
+    loss = ((model(inputs) - inputs.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    step += 1
+    time.sleep(0.1)
+    if step % 10 == 0:
+        save()
+print("done at", step, float(loss))
+"""
+
+
+def test_a_model_of_pytorch_goes_on_with_its_optimizer(home: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed here: its wheel brings some 3 GB")
+    cluster = client.declare(client.Declaration("cpu", name="jt", max_hours=2.0))
+    patient = Patient(cluster)
+    try:
+        job = client.declare_job(source=TORCH, cluster=cluster, keep="kept", keep_seconds=5.0)
+        state = patient.until(lambda state: (known := state.jobs.get("job-1")) and known.kept, "what it keeps")
+        cluster.revoke(state.jobs["job-1"].vms[0])
+        job.wait(2 * PATIENCE)
+        begun = [int(line.split()[-1]) for line in job.output().splitlines() if line.startswith("begins at")]
+        assert begun[0] == 0
+        assert begun[1] > 0
+    finally:
+        cluster.delete(PATIENCE)

@@ -1,0 +1,306 @@
+"""What looks after a job on a VM: real processes under it, killed, told to end, too talkative, too large."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from transient_magics.protocol import layout
+from transient_magics.protocol.agent_commands import BeginJob
+from transient_magics.protocol.job import JobSpec
+from transient_magics.runtime import job_record
+from transient_magics.runtime.agent.jobs import AgentJobs
+from transient_magics.runtime.jobs import archive
+from transient_magics.runtime.jobs.output import Output
+
+PATIENCE = 60.0
+ADDRESSES = ("10.0.0.5",)
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not reached():  # noqa: ASYNC110 (another process writes)
+            await asyncio.sleep(0.05)
+
+
+class OneJob:
+    """A job in the root of an agent that is this test."""
+
+    def __init__(self, root: Path, command: str, **fields: Any) -> None:
+        self.root, self.folder = root, root / layout.JOBS / "job-1"
+        self.folder.mkdir(parents=True)
+        spec = JobSpec(name="job-1", command=command, **fields)
+        (self.folder / layout.JOB).write_text(json.dumps(spec.to_dict()))
+        self.begin = BeginJob(job="job-1", attempt=1, rank=0, addresses=ADDRESSES)
+
+    def told(self, kind: str = "") -> list[dict[str, Any]]:
+        path = self.folder / layout.job_events(1)
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if kind in ("", line["kind"])]
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        await until(lambda: self.told(kind))
+        return self.told(kind)[-1]
+
+    async def said(self, what: str) -> None:
+        await until(lambda: what in self.output)
+
+    @property
+    def output(self) -> str:
+        path = self.folder / layout.OUTPUT / layout.output(1, 0)
+        return path.read_text() if path.exists() else ""
+
+
+@asynccontextmanager
+async def running(job: OneJob) -> AsyncIterator[AgentJobs]:
+    agent = AgentJobs(job.root)
+    await agent.begin(job.begin)
+    try:
+        yield agent
+    finally:
+        agent.let_go()
+        if found := job_record.runner(job.folder):
+            os.kill(found[0], signal.SIGKILL)
+        job_record.kill_marked(job.folder)
+
+
+async def test_a_command_ends_with_its_code_and_all_that_it_has_started(tmp_path: Path) -> None:
+    away = f"{sys.executable} -c 'import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)'"
+    job = OneJob(tmp_path, f"env -u {job_record.MARK} {away} & sleep 1; echo $RANK of $WORLD_SIZE; cd nowhere; exit 7")
+    async with running(job):
+        ended = await job.until("job.exited")
+    assert (ended["code"], ended["noticed"], ended["reason"]) == (7, False, "")
+    child, ranks, *_ = job.output.splitlines()
+    assert ranks == "0 of 1"
+    assert "nowhere" in ended["tail"]
+    assert not Path(f"/proc/{child}").exists(), "though it had a session of its own and not the job's mark"
+
+
+async def test_its_folder_is_packed_as_it_changes_and_restored_in_the_next_attempt(tmp_path: Path) -> None:
+    command = "ls kept; echo $TRANSIENT_ATTEMPT > kept/new && mv kept/new kept/step"
+    job = OneJob(tmp_path, command, keep="kept", keep_seconds=3600.0)
+    async with running(job) as agent:
+        await job.until("job.exited")
+        [packed] = job.told("job.packed")
+        assert (packed["number"], packed["files"], packed["bytes"]) == (1, 1, 2)
+        await agent.begin(job.begin)  # the same again, as after a lost answer
+        assert len(job.told("job.started")) == 1
+        await agent.begin(BeginJob(job="job-1", attempt=2, rank=0, addresses=ADDRESSES, kept=1))
+        second = job.folder / layout.job_events(2)
+        await until(lambda: second.exists() and "job.exited" in second.read_text())
+    assert (job.folder / layout.OUTPUT / layout.output(2, 0)).read_text() == "step\n"
+    assert '"number":2' in second.read_text()
+
+
+async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n    time.sleep(0.5); pathlib.Path('kept/last').write_text('42'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); print('ready', flush=True); time.sleep(600)\n"
+    )
+    job = OneJob(tmp_path, "python cell.py", cell=True, keep="kept", keep_seconds=3600.0)
+    (job.folder / layout.CELL).write_text(code)
+    async with running(job) as agent:
+        await job.said("ready")
+        agent.end("job-1", 1)
+        ended = await job.until("job.exited")
+    assert ended["noticed"], "an orderly end is none of its own"
+    [packed] = job.told("job.packed")
+    archive.unpack(job.folder / layout.KEPT / layout.archive(packed["number"]), tmp_path / "there")
+    assert (tmp_path / "there" / "last").read_text() == "42"
+
+
+async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_folder_is(tmp_path: Path) -> None:
+    job = OneJob(tmp_path, "echo begins >> kept/log; cat kept/log; sleep 600", keep="kept")
+    async with running(job):
+        await job.said("begins\n")
+        found = job_record.runner(job.folder)
+        assert found
+        before = job_record.marked(job.folder)
+        os.kill(found[0], signal.SIGKILL)
+        await job.said("begins\nbegins\nbegins\n")
+        assert not set(before) & set(job_record.marked(job.folder)), "no process of before is left"
+        assert len(job.told("job.started")) == 2
+
+
+async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: Path) -> None:
+    job = OneJob(tmp_path, "echo here; sleep 3; echo there")
+    async with running(job) as first:
+        await job.said("here")
+        first.let_go()
+        second = AgentJobs(tmp_path)
+        second.adopt()
+        await job.until("job.exited")
+        assert job.output == "here\nthere\n", "and it was not begun again"
+        second.let_go()
+
+
+async def test_what_it_says_is_bounded_and_its_last_lines_are_there(tmp_path: Path) -> None:
+    job = OneJob(tmp_path, "yes 'a line that says nothing' | head -c 100000000; echo; echo the end; exit 3")
+    async with running(job):
+        ended = await job.until("job.exited")
+    assert ended["code"] == 3
+    assert ended["tail"].endswith("the end")
+    said = job.output
+    assert 8 * 2**20 < len(said) < 9 * 2**20
+    assert said.endswith("the end\n")
+    assert "bytes were left out here" in said
+
+
+async def test_who_needs_more_memory_than_it_may_have_is_ended_with_that_reason(tmp_path: Path) -> None:
+    job = OneJob(tmp_path, "python -c 'a = bytearray(400 << 20); import time; time.sleep(600)'", memory_bytes=200 << 20)
+    async with running(job):
+        ended = await job.until("job.exited")
+    assert (ended["code"], ended["noticed"]) == (-9, False)
+    assert "it needs more memory than there is" in ended["reason"]
+    assert "--memory" in ended["reason"]
+
+
+async def test_a_job_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    job = OneJob(tmp_path, "true", keep="kept")
+    job.begin = BeginJob(job="job-1", attempt=1, rank=0, addresses=ADDRESSES, kept=5)
+    async with running(job):
+        ended = await job.until("job.exited")
+    assert ended["code"] is None
+    assert "could not be started" in ended["reason"]
+
+
+# --- archives --------------------------------------------------------------------------------------------------------
+def test_links_devices_and_odd_names_are_left_out_and_told(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    (folder / "sub" / "empty").mkdir(parents=True)
+    (folder / "sub" / "model.npz").write_bytes(b"x" * 1000)
+    (folder / "to-passwd").symlink_to("/etc/passwd")
+    (folder / "sub" / "loop").symlink_to(folder)
+    os.mkfifo(folder / "pipe")
+    (folder / "two\nlines").write_text("odd")
+    (folder / os.fsdecode(b"no-text-\xff")).write_text("odd")
+    packed = archive.pack(folder, tmp_path / "1.tar")
+    assert (packed.files, packed.bytes, len(packed.left_out)) == (1, 1000, 5)
+    archive.unpack(tmp_path / "1.tar", tmp_path / "again")
+    found = {path.relative_to(tmp_path / "again").as_posix() for path in (tmp_path / "again").rglob("*")}
+    assert found == {"sub", "sub/empty", "sub/model.npz"}
+
+
+def test_a_folder_that_is_too_large_or_does_not_hold_still_leaves_the_last_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "a").write_text("whole")
+    archive.pack(folder, tmp_path / "1.tar")
+    with (folder / "huge").open("wb") as file:
+        file.truncate(9 * 2**30)
+    with pytest.raises(ValueError, match=r"it has 9\.0 GB, more than 8 GB"):
+        archive.pack(folder, tmp_path / "1.tar")
+    (folder / "huge").unlink()
+    written = archive._write
+
+    def disturbed(*args: Any, **how: Any) -> str:
+        (folder / "a").write_text(str(time.time_ns()))  # of the same length or not: another file
+        return written(*args, **how)
+
+    monkeypatch.setattr(archive, "_write", disturbed)
+    monkeypatch.setattr(archive, "_PAUSE", 0.0)
+    with pytest.raises(ValueError, match="it changes while it is packed"):
+        archive.pack(folder, tmp_path / "2.tar")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.tar", "kept"]
+    archive.unpack(tmp_path / "1.tar", tmp_path / "again")
+    assert (tmp_path / "again" / "a").read_text() == "whole"
+
+
+def test_a_log_that_grows_all_the_time_is_packed_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    written = archive._write
+
+    def growing(*args: Any, **how: Any) -> str:
+        with (folder / "log").open("a") as file:
+            file.write("line\n")
+        return written(*args, **how)
+
+    (folder / "log").write_text("line\n")
+    monkeypatch.setattr(archive, "_write", growing)
+    monkeypatch.setattr(archive, "_PAUSE", 0.0)
+    assert archive.pack(folder, tmp_path / "1.tar").files == 1
+
+
+_NAMES = ["../out", "/etc/passwd", "a/../../b", "a\\b", "two\nlines", "", ".", "a//b", "x" * 300]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_an_archive_with_a_name_that_leads_elsewhere_is_refused_whole(tmp_path: Path, name: str) -> None:
+    _hostile(tmp_path / "1.tar", tarfile.TarInfo(name))
+    with pytest.raises(ValueError, match=r"name of a file|neither a file"):
+        archive.unpack(tmp_path / "1.tar", tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_an_archive_with_a_link_or_device_is_refused_whole(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("innocent")
+    member.type, member.linkname = kind, "/etc/passwd"
+    _hostile(tmp_path / "1.tar", member)
+    with pytest.raises(ValueError, match="neither a file nor a folder"):
+        archive.look_through(tmp_path / "1.tar")
+
+
+@given(some.binary(max_size=2000), some.integers(0, 10_239))
+def test_an_archive_that_is_cut_off_or_damaged_raises_nothing_else(damage: bytes, at: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        folder, path = Path(place) / "kept", Path(place) / "1.tar"
+        folder.mkdir()
+        (folder / "a").write_bytes(b"x" * 3000)
+        archive.pack(folder, path)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:at] + damage)
+        try:
+            archive.unpack(path, Path(place) / "there")
+        except ValueError:
+            assert not (Path(place) / "there").exists()
+
+
+def _hostile(path: Path, member: tarfile.TarInfo) -> None:
+    with tarfile.open(path, "w") as tar:
+        plain = tarfile.TarInfo("plain")
+        tar.addfile(plain)
+        tar.addfile(member)
+
+
+@given(some.lists(some.binary(max_size=90), max_size=20), some.integers(0, 300))
+def test_output_is_what_was_said_as_long_as_it_fits_and_never_much_more(blocks: list[bytes], most: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "output" / "1-0.log"
+        output = Output(path, most=most, last=50)
+        for block in blocks:
+            output.write(block)
+        output.close()
+        said, found = b"".join(blocks), path.read_bytes()
+        assert len(found) <= most + 50 + 80
+        assert not found or found.endswith(b"\n")
+        if len(said) <= most and b"\r" not in said:
+            assert found in (said, said + b"\n")
+
+
+def test_the_program_ends_at_once_where_nothing_is_wanted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "transient_magics.runtime.jobs", "--folder", str(tmp_path)]
+    done = subprocess.run(command, timeout=60, check=False)
+    assert done.returncode == 0

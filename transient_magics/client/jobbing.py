@@ -1,0 +1,76 @@
+"""Declaring jobs: the folder of a job (declaration, cell, what goes with it) is written, and the controller told."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ..errors import ClusterError, DeclarationError
+from ..protocol import layout
+from ..protocol.cluster_commands import Job as Begin
+from ..protocol.job import JobSpec
+from ..spec import parse_name
+from . import commands, text
+from .cell import files_of, packages
+from .finding import cluster as find_cluster
+from .handles import Cluster, Job
+from .training import free_name, refuse_when_ending, write
+
+OF_A_CELL = f"python {layout.CELL}"
+"""The command of a job whose code stands in a cell."""
+_ITS_OPTION = {"timeout_seconds": "job-timeout", "keep_seconds": "keep-every", "memory_bytes": "memory"}
+
+
+def declare_job(
+    command: str = "",
+    *,
+    source: str = "",
+    cluster: Cluster | str | None = None,
+    name: str | None = None,
+    include: tuple[str, ...] = (),
+    environment: dict[str, str] | None = None,
+    pip: tuple[str, ...] = (),
+    **options: Any,
+) -> Job:
+    """Declare a job and return at once: a `command` for a shell, or the Python code in `source`.
+
+    It runs in a folder in which what `include` names lies, on `workers` VMs at once; `options` are fields of JobSpec:
+    `keep`, `keep_seconds`, `workers`, `retries`, `timeout_seconds`, `memory_bytes`. Raises DeclarationError or
+    ClusterError.
+    """
+    chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
+    refuse_when_ending(chosen)
+    spec = chosen.state.spec
+    if spec and spec.controller != "local":
+        what = f"{chosen.name} has its controller on a VM, which runs no jobs yet"
+        raise DeclarationError(what, fix="Declare a cluster with --controller local.")
+    folders = chosen.directory / layout.JOBS
+    name = parse_name(name, "--name") if name else free_name(folders, "job")
+    if (folders / name).exists():
+        raise ClusterError(f"{chosen.name} has a job {name} already", fix="Choose another --name.")
+    if (chosen.directory / layout.RUNS / name).exists():
+        raise ClusterError(f"{chosen.name} has a run {name} already", fix="Choose another --name.")
+    workers = options.get("workers") or 1
+    if spec and workers > spec.worker_count:
+        what = f"{chosen.name} has {text.count(spec.worker_count, 'worker')}, not {workers}"
+        raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
+    for each in include:
+        if not Path(each).expanduser().exists():
+            raise DeclarationError(f"There is no {each}", where="--include")
+    wanted = packages(pip, build=bool(options.get("pip_build")))
+    files = files_of(wanted)
+    try:
+        declared = JobSpec.from_dict({
+            **{key: value for key, value in options.items() if value is not None},
+            "name": name, "command": command or OF_A_CELL, "cell": not command, "environment": environment or {},
+            "pip": tuple(Path(each).name if Path(each) in files.values() else each for each in wanted),
+            "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
+        })  # fmt: skip
+    except ValueError as error:
+        option, _, why = str(error).partition(": ")
+        said = _ITS_OPTION.get(option, option.replace("_", "-"))
+        raise DeclarationError(f"Invalid --{said}: {why}" if why else str(error)) from None
+    write(folders / name, layout.JOB, declared.to_dict(), source, include, files)
+    commands.send(chosen.directory, Begin(job=name))
+    return Job(name, chosen)

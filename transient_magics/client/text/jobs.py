@@ -1,0 +1,56 @@
+"""Jobs in words: how one does, and what happened to it."""
+
+from __future__ import annotations
+
+from ...journal import Event, JobState, events
+from .words import count, plain, size
+
+
+def job_words(job: JobState) -> str:
+    """`running on worker-1 (attempt 2, after 1 revocation), 12 MB kept`, or how it ended."""
+    kept = f", {size(job.kept.bytes)} kept" if job.kept else ""
+    again = f", after {count(job.interruptions, 'revocation')}" if job.interruptions else ""
+    again += f", after {count(job.failures, 'failure')}" if job.failures else ""
+    match job.phase:
+        case "declared":
+            return f"waits for {count(job.spec.workers, 'worker')}"
+        case "running" if job.stop:
+            return f"ends: {job.stop.reason}"
+        case "running" if not job.vms:
+            return f"waits for {count(job.spec.workers, 'worker')} to go on{again}{kept}"
+        case "running":
+            does = "running on" if job.started else "begins on"
+            unkept = f"; its folder is not brought here: {plain(job.unkept)}" if job.unkept else ""
+            return f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}"
+        case "finished":
+            return f"finished{again}{kept}"
+    return f"{job.phase}: {plain(job.reason)}{kept}" if job.reason else f"{job.phase}{kept}"
+
+
+def job_event_words(event: Event) -> str:
+    """What happened to a job; nothing of other events."""
+    match event:
+        case events.JobDeclared():
+            return f"job {event.job} was declared"
+        case events.JobBegan():
+            return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
+        case events.JobStarted():
+            kept = f", with what was kept ({event.kept})" if event.kept else ""
+            return f"the command of {event.job} runs{f' as rank {event.rank}' if event.rank else ''}{kept}"
+        case events.JobPacked():
+            return f"the folder of {event.job} is packed: {count(event.files, 'file')}, {size(event.bytes)}"
+        case events.JobKept():
+            return f"the folder of {event.job} is here: {count(event.files, 'file')}, {size(event.bytes)}"
+        case events.JobUnkept():
+            why = f" is not brought here: {event.reason}" if event.reason else " is brought here again"
+            return f"the folder of {event.job}{why}"
+        case events.JobExited():
+            how = "was told to end" if event.noticed else f"ended with code {event.code}"
+            return f"the command of {event.job} {how}"
+        case events.JobInterrupted():
+            return f"{event.job} goes on elsewhere: {event.reason}"
+        case events.JobStopping():
+            return f"{event.job} is to end: {event.reason}"
+        case events.JobEnded():
+            return f"{event.job} {event.state}{f': {event.reason}' if event.reason else ''}"
+    return ""

@@ -1,0 +1,334 @@
+"""The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of an attempt at a time.
+
+A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what the command says into
+files of the job's folder here, and each archive of the folder that is kept comes here. An archive counts once all of
+it is here, on disk, with the digest that was told, and nothing but plain files in it; until then the one before does.
+Everything can be done again from the journal and the files by another controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
+from ...journal import ClusterState, JobState, events, metrics, now
+from ...protocol import checks, layout
+from ...protocol.agent_commands import BeginJob, EndJob
+from ...protocol.job import MOST_KEPT_BYTES, JobSpec
+from ...protocol.names import is_name
+from ...protocol.vm_events import from_job
+from ...remote import Connection, follow_across, room
+from ...runtime.jobs.archive import look_through
+from ..foreign import Refusals
+from ..record import Recorder
+from ..runs.packages import gather
+from ..tasks import Tasks
+from ..vms.link import Link
+from .decisions import Begin, End, Interrupt, StopOn, Stopping, decide
+
+log = logging.getLogger(__name__)
+
+_TRY_AGAIN_SECONDS = 1.0
+_LINK_SECONDS = 2.0
+_MOST_EVENTS, MOST_OUTPUT = 16 * 2**20, 24 * 2**20
+"""Bytes that are taken from a VM about an attempt, and of what the command says there."""
+_SPARE = 64 * 2**20
+"""Of an archive, for the names of its files."""
+
+
+class Jobs:
+    """The jobs of the cluster in `directory`; `link` gives the link of a VM (None: there is none)."""
+
+    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
+        self._directory, self._recorder, self._link = directory, recorder, link
+        self._gathered: set[str] = set()
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    def declare(self, name: str) -> None:
+        """Begin the job whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
+        if name in self._state.jobs:
+            return
+        if name in self._state.runs:
+            raise ClusterError(f"{self._directory.name} has a run {name} already", fix="Choose another --name.")
+        self._recorder.record(events.JobDeclared(job=name, spec=self._declared(name).to_dict()))
+
+    def declare_waiting(self) -> None:
+        """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
+        found = (self._directory / layout.JOBS).glob(f"*/{layout.JOB}")
+        waiting = [path for path in found if is_name(path.parent.name) and path.parent.name not in self._state.jobs]
+        for path in sorted(waiting, key=lambda each: each.stat().st_mtime):
+            name = path.parent.name
+            try:
+                self.declare(name)
+            except ClusterError as error:
+                self._recorder.note(f"job {name}", str(error))
+
+    def stop(self, name: str) -> None:
+        """End a job, its folder shipped once more. Raises ClusterError where there is none."""
+        job = self._state.jobs.get(name)
+        if job is None:
+            fix = f"There are: {', '.join(self._state.jobs)}." if self._state.jobs else ""
+            raise ClusterError(f"{self._directory.name} has no job {name}", fix=fix)
+        if not job.over and not job.stop:
+            self._recorder.record(events.JobStopping(job=name, reason="stopped by the user"))
+
+    def look(self, tasks: Tasks, at: float) -> None:
+        """Write down and do what is due."""
+        for name in [job.name for job in self._state.active_jobs]:
+            if self._state.jobs[name].spec.pip and name not in self._gathered:
+                tasks.do(f"packages of {name}", lambda name=name: self._gather(name))
+                if not self._state.jobs[name].stop:
+                    continue
+            for decision in decide(self._state.jobs[name], self._state, at):
+                job = self._state.jobs[name]
+                match decision:
+                    case Begin():
+                        begun = events.JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms)
+                        self._recorder.record(begun)
+                    case StopOn():
+                        vm = decision.vm
+                        tasks.do(f"end {name} on {vm}", lambda job=job, vm=vm: self._end(job, vm))
+                    case Interrupt():
+                        over = events.JobInterrupted(
+                            job=name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
+                        )
+                        self._recorder.record(over)
+                    case Stopping():
+                        told = events.JobStopping(job=name, reason=decision.reason, failed=decision.failed)
+                        self._recorder.record(told)
+                    case End():
+                        ended = events.JobEnded(
+                            job=name, state=decision.state, code=decision.code, reason=decision.reason,
+                            tail=decision.tail,
+                        )  # fmt: skip
+                        self._recorder.record(ended)
+                        self._recorder.note(f"job {name}", "")
+            self._follow(tasks, self._state.jobs[name])
+
+    def _follow(self, tasks: Tasks, job: JobState) -> None:
+        """Have somebody with each VM of the attempt that is there and has not ended."""
+        for rank, vm in enumerate(job.vms):
+            known = self._state.vms.get(vm)
+            key = f"job {job.name}, attempt {job.attempt} on {vm}"
+            if job.over or vm in job.exits or known is None or not known.living:
+                tasks.cancel(key)
+            else:
+                tasks.do(key, lambda job=job, vm=vm, rank=rank: _Part(self, job, vm, rank).conduct())
+
+    async def _gather(self, name: str) -> None:
+        spec = self._state.jobs[name].spec
+        try:
+            await gather(spec.pip, self.folder(name) / layout.WHEELS, build=spec.pip_build)
+        except TrainingError as error:
+            self._recorder.record(events.JobEnded(job=name, state="failed", reason=str(error)))
+        except OSError as error:
+            why = f"The packages could not be gathered: {error}"
+            self._recorder.record(events.JobEnded(job=name, state="failed", reason=why))
+        self._gathered.add(name)
+
+    async def _end(self, job: JobState, vm: str) -> None:
+        """Told once a look until it has ended: to be told twice is nothing to it."""
+        if link := self._link(vm):
+            with suppress(RemoteError, TrainingError, OSError):  # decided again at the next look
+                await link.ask(EndJob(job=job.name, attempt=job.attempt))
+        await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+    # What parts of attempts take of it
+
+    def folder(self, name: str) -> Path:
+        """The folder of a job."""
+        return self._directory / layout.JOBS / name
+
+    def now(self, name: str) -> JobState:
+        """The job as the journal has it."""
+        return self._state.jobs[name]
+
+    def addresses(self, job: JobState) -> tuple[str, ...]:
+        """Those of its VMs, rank 0 first."""
+        return tuple(self._state.vms[vm].address for vm in job.vms)
+
+    def link(self, vm: str) -> Link | None:
+        """The link of a VM."""
+        return self._link(vm)
+
+    def record(self, event: events.Event) -> None:
+        """Have it in the journal."""
+        self._recorder.record(event)
+
+    def note(self, name: str, what: str) -> None:
+        """Say what is in the way of a job, or nothing any more."""
+        self._recorder.note(f"job {name}", what)
+
+    def _declared(self, name: str) -> JobSpec:
+        """What this machine's user declared. Raises ClusterError."""
+        path = self.folder(name) / layout.JOB
+        try:
+            return JobSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
+
+
+class _Part:
+    """One VM's part in an attempt of a job."""
+
+    def __init__(self, jobs: Jobs, job: JobState, vm: str, rank: int) -> None:
+        self._jobs, self._name, self._attempt, self._vm, self._rank = jobs, job.name, job.attempt, vm, rank
+        self._spec, self._kept = job.spec, job.kept
+        self._addresses = jobs.addresses(job)
+        self._there = layout.job_on_vm(job.name)
+        self._folder = jobs.folder(job.name)
+        self._since = int(job.declared_at * 1e9)
+        self._refusals = Refusals(f"{vm}, about {job.name}", lambda what: jobs.note(job.name, what))
+
+    async def conduct(self) -> None:
+        """Give it to the VM and follow it there until it has ended. Cancelled when the VM is gone."""
+        await self._again_and_again(self._give)
+        self._output = asyncio.create_task(self._again_and_again(self._follow_output))
+        try:
+            await self._again_and_again(self._follow_events)
+        finally:
+            self._output.cancel()
+
+    async def _give(self) -> None:
+        connection = await self._connection()
+        if not await connection.exists(f"{self._there}/{layout.job_events(self._attempt)}"):
+            await self._bring(connection)
+        if link := self._jobs.link(self._vm):
+            given = BeginJob(
+                job=self._name,
+                attempt=self._attempt,
+                rank=self._rank,
+                addresses=self._addresses,
+                kept=self._kept.number if self._kept else 0,
+            )
+            await link.ask(given)
+
+    async def _bring(self, connection: Connection) -> None:
+        """Its files; the declaration comes last: where that is, they all are."""
+        files: dict[str, bytes | Path] = {}
+        for name in (layout.INCLUDE, layout.WHEELS):
+            below = sorted((self._folder / name).rglob("*"))
+            files |= {str(path.relative_to(self._folder)): path for path in below if _is_plain(path)}
+        if _is_plain(cell := self._folder / layout.CELL):
+            files[layout.CELL] = cell
+        if self._kept:
+            archive = self._folder / layout.KEPT / layout.archive(self._kept.number)
+            files[f"{layout.KEPT}/{archive.name}"] = archive
+        await connection.put_files(files, below=self._there)
+        await connection.put_files({layout.JOB: self._folder / layout.JOB}, below=self._there)
+
+    async def _again_and_again(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Until it ends by itself, whatever the network or the disk does to it."""
+        while True:
+            try:
+                return await follow()
+            except ForeignError as error:  # more of it than is taken from a VM
+                self._jobs.note(self._name, str(error))
+                return None
+            except (RemoteError, TrainingError, OSError) as error:  # the latter: its agent says no, as under notice
+                log.warning("%s on %s: %s", self._name, self._vm, error)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+    async def _follow_events(self) -> None:
+        path = f"{self._there}/{layout.job_events(self._attempt)}"
+        async for _, line in follow_across(self._connection, path, 0, most=_MOST_EVENTS):
+            try:
+                event = from_job(line, self._name, self._attempt, self._rank, self._since, int(now() * 1e9))
+            except ValueError as error:
+                self._refusals.add(line, error)
+                continue
+            job = self._jobs.now(self._name)
+            match event:
+                case events.JobStarted() if self._vm not in job.started:
+                    self._jobs.record(event)
+                case events.JobPacked() if self._rank == 0 and (not job.kept or event.number > job.kept.number):
+                    await self._take(event)
+                case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
+                    self._jobs.record(event)
+                case events.JobExited():
+                    if not event.noticed:  # of one that leaves there is no time to lose
+                        await self._take_rest()
+                    self._jobs.record(replace(event, time=min(event.time, int(now() * 1e9))))
+                    return
+                case _:
+                    pass
+
+    async def _take(self, told: events.JobPacked) -> None:
+        """Bring an archive here, whole and of plain files, or not at all; the VM has those of last time yet."""
+        name = layout.archive(told.number)
+        folder = self._folder / layout.KEPT
+        folder.mkdir(exist_ok=True, mode=0o700)
+        arriving = folder / f".{name}"
+        try:
+            most = MOST_KEPT_BYTES + _SPARE
+            if told.bytes > room(folder):
+                raise ForeignError(f"this machine's disk has no room for {told.bytes:,} bytes more", where=str(folder))
+            connection = await self._connection()
+            if not await connection.exists(path := f"{self._there}/{layout.KEPT}/{name}"):
+                return  # a newer one follows
+            await connection.get(path, arriving, most=most)
+            await asyncio.to_thread(_look_at, arriving, told)
+            arriving.replace(folder / name)
+        except (ForeignError, ValueError) as error:
+            self._jobs.note(self._name, f"The folder of {self._name} was not taken from {self._vm}: {error}")
+            return
+        finally:
+            arriving.unlink(missing_ok=True)
+        kept = events.JobKept(
+            job=self._name, attempt=self._attempt, number=told.number, files=told.files, bytes=told.bytes,
+            digest=told.digest,
+        )  # fmt: skip
+        self._jobs.record(kept)
+        self._jobs.note(self._name, "")
+        for each in folder.glob("*.tar"):
+            if each.stem.isdecimal() and int(each.stem) < told.number:
+                each.unlink(missing_ok=True)
+
+    async def _follow_output(self) -> None:
+        path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        there = f"{self._there}/{layout.OUTPUT}/{path.name}"
+        offset = path.stat().st_size if path.exists() else 0
+        async for _, line in follow_across(self._connection, there, offset, most=MOST_OUTPUT):
+            metrics.append(path, line + b"\n")
+
+    async def _take_rest(self) -> None:
+        """The last of what it said, which the follower may not have seen yet."""
+        self._output.cancel()
+        await asyncio.wait([self._output])
+        path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
+        with suppress(RemoteError, OSError):
+            async with asyncio.timeout(_LINK_SECONDS * 5):
+                connection = await self._connection()
+                await connection.get(f"{self._there}/{layout.OUTPUT}/{path.name}", path, most=MOST_OUTPUT)
+
+    async def _connection(self) -> Connection:
+        while True:
+            if link := self._jobs.link(self._vm):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LINK_SECONDS):
+                        return await link.connection()
+            else:
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+
+def _look_at(path: Path, told: events.JobPacked) -> None:
+    """Raises ForeignError or ValueError where the archive is not what was told of it, or holds what no folder may."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != told.digest:
+            raise ForeignError("it is not what the VM said that it is", where=str(path))
+    look_through(path)
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether there is a regular file. What links point to was never meant to be sent."""
+    return path.is_file() and not path.is_symlink()

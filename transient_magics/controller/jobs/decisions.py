@@ -1,0 +1,148 @@
+"""What is to be done about a job: a pure function of the cluster's state and the time.
+
+An attempt begins once as many VMs as the job wants are ready in the places that it has (the ledger says which), and is
+over when its command has ended on all of them. If one of them goes, all end and the next attempt begins: a command on
+several VMs does not go on without one of its ranks. Whatever ends by a revocation, or because it was told to, is no
+failure; a command that fails is tried again as often as its user said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ...journal import ClusterState, JobState, VmState
+from ...journal.events import JobExited
+from ...spec import WORKER, render_duration
+
+STOP_SECONDS = 90.0
+"""A job that was told to end and is not heard of for so long has ended, as far as anybody can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The next attempt begins on these VMs, rank 0 first."""
+
+    vms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopOn:
+    """The command is told to end on this VM."""
+
+    vm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """The attempt is over and another one follows."""
+
+    reason: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The job is to end, by a limit of its own (`failed`) or with its cluster."""
+
+    reason: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job is over."""
+
+    state: Literal["finished", "failed", "stopped"]
+    code: int | None = None
+    reason: str = ""
+    tail: str = ""
+
+
+Decision = Begin | StopOn | Interrupt | Stopping | End
+
+
+def decide(job: JobState, state: ClusterState, now: float) -> list[Decision]:
+    """All that is to be done now. Calling it again before it is carried out gives the same again."""
+    if job.over:
+        return []
+    if not job.stop:
+        if state.phase == "deleting":
+            return [Stopping(f"the cluster ends: {state.reason}")]
+        limit = job.spec.timeout_seconds
+        if limit is not None and job.ran(now) >= limit:
+            return [Stopping(f"it has run for {render_duration(limit)}, its limit (--job-timeout)", failed=True)]
+    return _under_way(job, state, now) if job.vms else _between(job, state)
+
+
+def ready(job: JobState, state: ClusterState) -> list[VmState]:
+    """The VMs in the job's places that can be given an attempt, in the order of their ranks."""
+    mine = {slot for slot, name in state.leases.items() if name == job.name}
+    fit = (vm for vm in state.living if vm.role == WORKER and vm.slot in mine and vm.state == "ready")
+    by_slot = {vm.slot: vm for vm in fit if not vm.failure}
+    return [by_slot[slot] for slot in sorted(by_slot)]
+
+
+def _between(job: JobState, state: ClusterState) -> list[Decision]:
+    if job.stop:
+        return [_stopped(job)]
+    vms = ready(job, state)
+    return [Begin(tuple(vm.name for vm in vms))] if len(vms) == job.spec.workers else []
+
+
+def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]:
+    gone = [name for name in job.vms if (vm := state.vms.get(name)) is None or not vm.living]
+    runs = [name for name in job.vms if name not in job.exits and name not in gone]
+    taken = [name for name in job.vms if _was_taken(name, job, state)]
+    failed = next((each for each in job.exits.values() if not each.noticed and each.code != 0), None)
+    if runs:
+        if job.stop and now - job.stopping_at > STOP_SECONDS:
+            return [_stopped(job)]
+        # Those under notice know of it themselves; the rest is told to end when the first one has.
+        return [StopOn(name) for name in runs] if job.stop or taken or failed else []
+    if job.stop and (taken or failed or any(each.noticed for each in job.exits.values())):
+        return [_stopped(job)]
+    if taken:  # before any failure: where one rank goes, the others may fail for want of it
+        return [Interrupt(f"{taken[0]} {_what_became(state, taken[0])}")]
+    if failed:
+        why = said(failed)
+        if job.failures < job.spec.retries:
+            return [Interrupt(why, failed=True)]
+        return [End("failed", failed.code, why, failed.tail)]
+    if told := next((name for name in job.vms if job.exits[name].noticed), None):
+        return [Interrupt(f"its command on {told} was told to end")]
+    return [End("finished", 0)]
+
+
+def said(exit: JobExited) -> str:
+    """How a command ended that failed, a clause."""
+    if exit.reason:
+        return exit.reason
+    if exit.code is None:
+        return "nobody knows how its command ended"
+    if exit.code < 0:
+        return f"its command was ended by signal {-exit.code}"
+    return f"its command ended with code {exit.code}"
+
+
+def _stopped(job: JobState) -> End:
+    assert job.stop
+    known = next(iter(job.exits.values()), None)
+    state = "failed" if job.stop.failed else "stopped"
+    return End(state, known.code if known else None, job.stop.reason, known.tail if known else "")
+
+
+def _was_taken(name: str, job: JobState, state: ClusterState) -> bool:
+    """Whether the VM goes, or is gone, with a part of the job that had not ended by itself: where that was told to
+    end, or ended badly while its VM goes, it has not."""
+    vm, ended = state.vms.get(name), job.exits.get(name)
+    if vm is None or not vm.living:
+        return ended is None or ended.noticed or ended.code != 0
+    return vm.state == "leaving" and ended is not None and (ended.noticed or ended.code != 0)
+
+
+def _what_became(state: ClusterState, name: str) -> str:
+    vm = state.vms.get(name)
+    if vm is None or vm.state in ("revoked", "leaving"):
+        return "was revoked"
+    return f"was deleted: {vm.reason}" if vm.reason else "is gone"

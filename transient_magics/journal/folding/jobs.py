@@ -1,0 +1,93 @@
+"""What events of jobs do: attempts begun, ended and followed by others; what is kept of them."""
+
+from __future__ import annotations
+
+from ...protocol.job import JobSpec
+from .. import events as e
+from ..jobs import JobState
+from ..state import ClusterState
+from .rules import Rules, changed
+
+rules = Rules()
+
+
+@rules.of(e.JobDeclared)
+def _(state: ClusterState, event: e.JobDeclared) -> ClusterState:
+    if event.job in state.runs:
+        raise ValueError(f"there is a run {event.job}")
+    spec = JobSpec.from_dict({**event.spec, "name": event.job})
+    return changed(state, jobs={**state.jobs, event.job: JobState(event.job, spec, declared_at=event.at)})
+
+
+def _with_job(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    job = state.jobs[name]
+    if job.over:
+        return state
+    return changed(state, jobs={**state.jobs, name: changed(job, **changes)})
+
+
+@rules.of(e.JobBegan)
+def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
+    job = state.jobs[event.job]
+    if event.attempt != job.attempt + 1 or job.vms:
+        raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
+    return _with_job(
+        state, event.job, phase="running", attempt=event.attempt, vms=tuple(event.vms), began_at=event.at, started={},
+        exits={},
+    )  # fmt: skip
+
+
+@rules.of(e.JobStarted)
+def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
+    job = state.jobs[event.job]
+    if event.attempt != job.attempt or not job.vms:
+        return state
+    started = {**job.started, job.vms[event.rank]: event.at}
+    return _with_job(state, event.job, started=started, started_at=job.started_at or event.at)
+
+
+@rules.of(e.JobKept)
+def _(state: ClusterState, event: e.JobKept) -> ClusterState:
+    kept = state.jobs[event.job].kept
+    if kept and event.number <= kept.number:
+        raise ValueError(f"archive {event.number} is no newer than {kept.number}")
+    return _with_job(state, event.job, kept=event)
+
+
+@rules.of(e.JobUnkept)
+def _(state: ClusterState, event: e.JobUnkept) -> ClusterState:
+    return _with_job(state, event.job, unkept=event.reason)
+
+
+@rules.of(e.JobExited)
+def _(state: ClusterState, event: e.JobExited) -> ClusterState:
+    job = state.jobs[event.job]
+    if event.attempt != job.attempt or not job.vms:
+        return state
+    return _with_job(state, event.job, exits={**job.exits, job.vms[event.rank]: event})
+
+
+@rules.of(e.JobInterrupted)
+def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
+    job = state.jobs[event.job]
+    if event.attempt != job.attempt or not job.vms:
+        return state
+    counted = {"failures": job.failures + 1} if event.failed else {"interruptions": job.interruptions + 1}
+    return _with_job(
+        state, event.job, vms=(), began_at=0.0, started={}, exits={}, spent=job.ran(event.at), unkept="",
+        reason=event.reason, **counted,
+    )  # fmt: skip
+
+
+@rules.of(e.JobStopping)
+def _(state: ClusterState, event: e.JobStopping) -> ClusterState:
+    return _with_job(state, event.job, stopping_at=event.at, stop=event)
+
+
+@rules.of(e.JobEnded)
+def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
+    job = state.jobs[event.job]
+    return _with_job(
+        state, event.job, phase=event.state, ended_at=event.at, code=event.code, reason=event.reason, tail=event.tail,
+        spent=job.ran(event.at), started={}, unkept="",
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""What the events of a journal add up to, of jobs: their attempts, what is kept of them, how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..protocol.job import JobSpec
+from . import events as e
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job. `phase`: declared (it waits), running, finished, failed, stopped.
+
+    Times in seconds since 1970 (0: not yet). An attempt is under way where `vms` are named: those to which it was
+    given, rank 0 first.
+    """
+
+    name: str
+    spec: JobSpec
+    phase: str = "declared"
+    declared_at: float = 0.0
+    attempt: int = 0
+    vms: tuple[str, ...] = ()
+    began_at: float = 0.0
+    """When the attempt under way was given to its VMs."""
+    started: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By VM: when the command runs there in the attempt under way."""
+    exits: Mapping[str, e.JobExited] = field(default_factory=dict[str, e.JobExited])
+    """By VM: how it ended there."""
+    kept: e.JobKept | None = None
+    """The folder as it was brought here last."""
+    unkept: str = ""
+    """Why it is not brought here, a clause, while it is not."""
+    interruptions: int = 0
+    """Attempts that ended without a fault of the job's own."""
+    failures: int = 0
+    spent: float = 0.0
+    """Seconds for which it ran in the attempts before."""
+    stopping_at: float = 0.0
+    stop: e.JobStopping | None = None
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    code: int | None = None
+    reason: str = ""
+    tail: str = ""
+
+    @property
+    def over(self) -> bool:
+        """It will not run any more."""
+        return self.phase in ("finished", "failed", "stopped")
+
+    def ran(self, now: float) -> float:
+        """For how many seconds its command has run, over all attempts."""
+        begin = min(self.started.values(), default=0.0)
+        return self.spent + (max(0.0, now - begin) if begin else 0.0)

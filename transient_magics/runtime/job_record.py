@@ -1,0 +1,98 @@
+"""What is on disk about a job on a VM: what is wanted, which process looks after it, and which processes are its own.
+
+An agent writes down what it was told before it does it, and the process that looks after the job (`runtime.jobs`) holds
+a lock as long as it lives. So either may be killed at any moment: the next agent finds what runs, and what a runner
+that was killed has left is found by the mark that all processes of a job have in their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from .. import files
+from ..files import write_atomically
+from ..protocol import agent_commands, layout
+from ..protocol.agent_commands import BeginJob
+from .role_record import start_time
+
+MARK = "TRANSIENT_JOB_FOLDER"
+"""The variable with which all processes of a job are started; its value is the job's folder on this VM."""
+
+
+def wanted(folder: Path) -> BeginJob | None:
+    """What is to be done in the folder of a job; None where nothing is, or that cannot be read."""
+    try:
+        command = agent_commands.read((folder / "wanted.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return command if isinstance(command, BeginJob) else None
+
+
+def want(folder: Path, begin: BeginJob) -> None:
+    """Have it wanted from now on."""
+    write_atomically(folder / "wanted.json", begin.encoded)
+
+
+def all_wanted(root: Path) -> Iterator[tuple[Path, BeginJob]]:
+    """The jobs below an agent's root of which an attempt was begun and has not ended."""
+    for path in sorted((root / layout.JOBS).glob("*/wanted.json")):
+        if (begin := wanted(path.parent)) and not has_exited(path.parent, begin.attempt):
+            yield path.parent, begin
+
+
+def claim(folder: Path, attempt: int) -> bool:
+    """Be the process that looks after this attempt, until it ends; False where another one is."""
+    lock = files.lock(folder / "runner.lock")
+    if lock is None:
+        return False
+    os.ftruncate(lock, 0)
+    told = {"pid": os.getpid(), "started": start_time(os.getpid()), "attempt": attempt}
+    os.write(lock, json.dumps(told).encode())
+    return True
+
+
+def runner(folder: Path) -> tuple[int, int | None, int] | None:
+    """The number, start time and attempt of the process that looks after the job, if one lives."""
+    try:
+        told = json.loads((folder / "runner.lock").read_bytes())
+        pid, started, attempt = int(told["pid"]), told["started"], int(told["attempt"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (pid, started, attempt) if started is not None and start_time(pid) == started else None
+
+
+def has_exited(folder: Path, attempt: int) -> bool:
+    """Whether the end of this attempt was told."""
+    return (folder / f"exited-{attempt}").exists()
+
+
+def mark_exited(folder: Path, attempt: int) -> None:
+    """Note that it was."""
+    (folder / f"exited-{attempt}").touch()
+
+
+def marked(folder: Path) -> list[int]:
+    """The numbers of all processes that bear the mark of the job."""
+    mark, found = f"{MARK}={folder}".encode(), list[int]()
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            with suppress(OSError):
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+    return found
+
+
+def kill_marked(folder: Path) -> None:
+    """Kill all of them, and what they have started meanwhile."""
+    for _ in range(10):
+        found = marked(folder)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return

@@ -1,0 +1,232 @@
+"""A folder in one file and back: regular files and folders under plain names, and nothing else.
+
+An archive is an uncompressed tar file. What is packed never follows a link, and is either as the folder was at one
+moment, as far as that can be seen, or is not made at all. What is unpacked may come from anybody: each member is looked
+at before the first one is written, and the folder is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import tarfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ...protocol.job import MOST_KEPT_BYTES, MOST_KEPT_FILES
+from ...protocol.names import checked_file, is_path
+
+_BLOCK = 1 << 20
+_TRIES, _PAUSE = 4, 0.25
+_DEEPEST = 32
+_Listing = dict[str, tuple[int, int, int, int]]
+"""By path: mode, size, time of change in ns, inode."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed: how many `files` of how many `bytes`, the archive's SHA-256, and what was left out, and why."""
+
+    files: int
+    bytes: int
+    digest: str
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass
+class _Found:
+    entries: _Listing = field(default_factory=_Listing)
+    left_out: list[str] = field(default_factory=list[str])
+
+
+def signature(folder: Path) -> object:
+    """What changes when anything in the folder does. Raises OSError."""
+    return _listed(folder).entries
+
+
+def pack(folder: Path, target: Path) -> Packed:
+    """Write the archive of a folder to `target`, which is there once all of it is on disk.
+
+    Links, devices and names that are none are left out. Raises ValueError, a clause, where the folder is too large, has
+    too many files, or does not hold still; OSError where it cannot be read, or the archive written.
+    """
+    for last in [False] * (_TRIES - 1) + [True]:
+        before = _listed(folder)
+        _check_size(before.entries)
+        digest = _write(folder, before.entries, target, grown=last)
+        after = _listed(folder).entries
+        if digest and (before.entries == after or (last and _only_grew(before.entries, after))):
+            sizes = [size for mode, size, *_ in before.entries.values() if stat.S_ISREG(mode)]
+            return Packed(len(sizes), sum(sizes), digest, tuple(before.left_out))
+        target.unlink(missing_ok=True)
+        time.sleep(_PAUSE)
+    raise ValueError("it changes while it is packed: write files beside it and rename them into it")
+
+
+def look_through(archive: Path) -> None:
+    """Raises ValueError, a clause, where an archive has anything but files and folders under plain names, or too much
+    of them."""
+    with _opened(archive) as tar:
+        _members(tar)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Have `folder`, which must not be there, with what is in the archive. Raises ValueError as `look_through`, or
+    OSError; there is nothing then."""
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True, mode=0o700)
+        with _opened(archive) as tar:
+            for member in _members(tar):
+                path = fresh / member.name
+                if member.isdir():
+                    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    continue
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                source = tar.extractfile(member)
+                assert source is not None
+                mode = 0o700 if member.mode & 0o100 else 0o600
+                with source, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                    shutil.copyfileobj(source, file, _BLOCK)
+                    if file.tell() != member.size:
+                        raise ValueError(f"{member.name} is cut off")
+                os.utime(path, (member.mtime, member.mtime))
+        fresh.rename(folder)
+    except tarfile.TarError as error:
+        raise ValueError(f"it is no whole archive: {error}") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _opened(archive: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(archive, "r:")
+    except tarfile.TarError as error:
+        raise ValueError(f"it is no archive: {error}") from None
+
+
+def _members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    found: dict[str, tarfile.TarInfo] = {}
+    size = 0
+    try:
+        for member in tar:
+            name = member.name
+            if not (member.isreg() or member.isdir()) or member.issparse():
+                raise ValueError(f"{name!r:.80} is neither a file nor a folder")
+            if not is_path(name) or name.count("/") >= _DEEPEST:
+                raise ValueError(f"{name!r:.80} is no name of a file")
+            if name in found:
+                raise ValueError(f"{name!r:.80} is there twice")
+            if member.size < 0 or not 0 <= member.mtime < 2**40:
+                raise ValueError(f"{name!r:.80} has a size or time that there is not")
+            size += member.size
+            found[name] = member
+            if size > MOST_KEPT_BYTES or len(found) > 2 * MOST_KEPT_FILES:
+                raise ValueError("it has too much in it")
+    except tarfile.TarError as error:
+        raise ValueError(f"it is no whole archive: {error}") from None
+    return list(found.values())
+
+
+def _listed(folder: Path) -> _Found:
+    found = _Found()
+    for entry, name in _walk(folder, ""):
+        try:
+            known = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
+            found.left_out.append(f"{name!r:.80} is no file")
+        elif not _is_plain(name):
+            found.left_out.append(f"{name!r:.80} has a name that cannot be kept")
+        else:
+            changed = 0 if stat.S_ISDIR(known.st_mode) else known.st_mtime_ns
+            size = 0 if stat.S_ISDIR(known.st_mode) else known.st_size
+            found.entries[name] = known.st_mode, size, changed, known.st_ino
+    return found
+
+
+def _walk(folder: Path, below: str, deep: int = 0) -> Iterator[tuple[os.DirEntry[str], str]]:
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            name = f"{below}{entry.name}"
+            yield entry, name
+            if deep < _DEEPEST - 1 and entry.is_dir(follow_symlinks=False) and _is_plain(name):
+                yield from _walk(folder / entry.name, f"{name}/", deep + 1)
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        checked_file(name.rpartition("/")[2]).encode()
+    except ValueError:  # UnicodeEncodeError among them: a name that is no text
+        return False
+    return True
+
+
+def _check_size(entries: _Listing) -> None:
+    files = [size for mode, size, *_ in entries.values() if stat.S_ISREG(mode)]
+    if len(entries) > MOST_KEPT_FILES:
+        raise ValueError(f"it has {len(entries):,} files and folders, more than {MOST_KEPT_FILES:,}")
+    if sum(files) > MOST_KEPT_BYTES:
+        raise ValueError(f"it has {sum(files) / 2**30:,.1f} GB, more than {MOST_KEPT_BYTES >> 30} GB")
+
+
+def _only_grew(before: _Listing, after: _Listing) -> bool:
+    """Whether nothing has happened but that the same files were written on at their ends, as logs are, or new ones
+    came: then each is what it was at one moment."""
+    return all(
+        name in after and after[name][3] == inode and (after[name] == (mode, size, at, inode) or after[name][1] > size)
+        for name, (mode, size, at, inode) in before.items()
+    )
+
+
+class _Hashed:
+    """A file that is written once, and its digest."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.digest = file, hashlib.sha256()
+
+    def write(self, block: bytes) -> int:
+        self.digest.update(block)
+        return self._file.write(block)
+
+
+def _write(folder: Path, entries: _Listing, target: Path, *, grown: bool) -> str:
+    """The digest of the archive; empty where a file went or shrank meanwhile."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+            hashed = _Hashed(file)
+            with tarfile.open(fileobj=cast("BinaryIO", hashed), mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                for name, (mode, size, changed, _) in entries.items():
+                    member = tarfile.TarInfo(name)
+                    member.mtime, member.mode = changed // 10**9, 0o700 if mode & 0o100 else 0o600
+                    if stat.S_ISDIR(mode):
+                        member.type = tarfile.DIRTYPE
+                        tar.addfile(member)
+                        continue
+                    member.size = size
+                    with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+                        now = os.fstat(source.fileno())
+                        if not stat.S_ISREG(now.st_mode) or now.st_size < size or (now.st_size > size and not grown):
+                            return ""
+                        tar.addfile(member, source)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except (FileNotFoundError, tarfile.TarError):
+        return ""
+    except OSError as error:
+        if error.errno in (None, errno.ELOOP):  # it ended too early, or is a link by now
+            return ""
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+    return hashed.digest.hexdigest()

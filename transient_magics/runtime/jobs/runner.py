@@ -1,0 +1,302 @@
+"""The process that looks after one attempt of a job on its VM: prepare, start, watch, pack, end, tell.
+
+It watches for the preemption notice itself, so that a job is told in time while there is no agent. Whoever is to end
+(by the notice, or by SIGTERM to this process) is sent SIGTERM and has `GRACE_SECONDS`; then the folder is packed as it
+is, and once more if it ends before `LAST_SECONDS` are over. All that the command has started ends with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...errors import TrainingError
+from ...protocol import checks, layout
+from ...protocol.agent_commands import BeginJob
+from ...protocol.job import JobSpec
+from ...protocol.vm_events import JobExited, JobPacked, JobStarted, JobUnkept, told
+from .. import job_record
+from ..folder import Lines, RunFolder
+from ..metadata import watch_preemption
+from ..training.packages import provide
+from .archive import pack, signature, unpack
+from .family import Family, adopt_orphans, in_child, machine_memory
+from .output import Output
+
+GRACE_SECONDS, LAST_SECONDS = 15.0, 24.0
+"""After the notice: until the folder is packed in any case, and until all of the job has ended. 30 s are sure."""
+MASTER_PORT = 29_500
+_LOOK_SECONDS, _CLOSE_SECONDS = 1.0, 2.0
+_FREE_SHARE, _BLAMED_SHARE = 0.02, 0.5
+"""A VM with less memory left than this share of its own ends a job that has more than that one."""
+_TAIL = 2000
+_ARCHIVES = 3
+_OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME")
+"""Of the agent's environment: what is for its own Python."""
+
+
+class Runner:
+    """One attempt of the job in `folder`, as `begin` says."""
+
+    def __init__(self, folder: Path, begin: BeginJob) -> None:
+        self._folder, self._begin = folder, begin
+        self._lines = Lines(folder / layout.job_events(begin.attempt))
+        self._work = folder / f"work-{begin.attempt}"
+        self._family = Family(folder)
+        self._told = asyncio.Event()
+        self._noticed_at = 0.0
+        self._why = ""
+        self._packing = asyncio.Lock()
+        self._packed: object = None
+        self._unkept = ""
+        self._number = begin.kept
+        self._spec: JobSpec
+        self._output: Output
+
+    async def run(self) -> None:
+        """Live until the job has ended here, and that was told."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._tell)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a VM that shuts down sends it along
+        adopt_orphans()
+        watching = asyncio.create_task(watch_preemption(self._tell))
+        try:
+            try:
+                self._spec = self._declared()
+                environment = await asyncio.to_thread(self._prepare)
+                process = await self._start(environment)
+            except (OSError, ValueError, TrainingError, subprocess.SubprocessError) as error:
+                self._exited(None, 0.0, f"it could not be started: {error}", "")
+                return
+            await self._see_through(process)
+        finally:
+            watching.cancel()
+
+    def _tell(self) -> None:
+        if not self._told.is_set():
+            self._noticed_at = time.monotonic()
+            self._told.set()
+
+    def _declared(self) -> JobSpec:
+        return JobSpec.from_dict(checks.parsed_object((self._folder / layout.JOB).read_bytes()))
+
+    # --- before ------------------------------------------------------------------------------------------------------
+    def _prepare(self) -> Mapping[str, str]:
+        """The folder in which the command runs, as it was left where this attempt began before; and its environment."""
+        ready = self._folder / f"prepared-{self._begin.attempt}"
+        if not ready.exists():
+            for old in self._folder.glob("work-*"):
+                shutil.rmtree(old)
+            self._work.mkdir(mode=0o700)
+            if (include := self._folder / layout.INCLUDE).is_dir():
+                shutil.copytree(include, self._work, symlinks=True, dirs_exist_ok=True)
+            if self._spec.cell:
+                shutil.copyfile(self._folder / layout.CELL, self._work / layout.CELL)
+            if self._kept and self._begin.kept:
+                shutil.rmtree(self._kept, ignore_errors=True)  # of the same name among what was sent along
+                unpack(self._folder / layout.KEPT / layout.archive(self._begin.kept), self._kept)
+            elif self._kept:
+                self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)
+            ready.touch()
+        (self._folder / layout.KEPT).mkdir(exist_ok=True, mode=0o700)
+        there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
+        self._number = max([self._begin.kept, *there])
+        packages = RunFolder(self._folder)
+        provide(packages)
+        return self._environment(packages.packages)
+
+    @property
+    def _kept(self) -> Path | None:
+        return self._work / self._spec.keep if self._spec.keep else None
+
+    def _environment(self, packages: Path) -> dict[str, str]:
+        """The agent's, with what a program on several VMs wants to know, under the names that PyTorch reads."""
+        begin = self._begin
+        given = {name: value for name, value in os.environ.items() if name not in _OURS}
+        here = str(Path(sys.executable).parent)
+        found = {
+            **given, "PATH": f"{here}:{given.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1",
+            "RANK": str(begin.rank), "WORLD_SIZE": str(len(begin.addresses)), "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": begin.addresses[0], "MASTER_PORT": str(MASTER_PORT),
+            "TRANSIENT_ADDRESSES": ",".join(begin.addresses), "TRANSIENT_JOB": begin.job,
+            "TRANSIENT_ATTEMPT": str(begin.attempt), "TRANSIENT_KEEP": str(self._kept or ""),
+        }  # fmt: skip
+        if packages.exists():
+            found["PYTHONPATH"] = sysconfig.get_path("purelib", vars={"base": str(packages)})
+            found["PATH"] = f"{packages / 'bin'}:{found['PATH']}"
+        return {**found, **self._spec.environment, job_record.MARK: str(self._folder)}
+
+    async def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        self._output = Output(self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._begin.rank))
+        if self._kept:
+            self._packed = await asyncio.to_thread(signature, self._kept) if self._begin.kept else {}
+        process = self._spawn(environment)  # here: it is to end with this thread
+        self._family.command = process.pid
+        about = self._begin
+        started = JobStarted(job=about.job, attempt=about.attempt, rank=about.rank, kept=about.kept)
+        self._lines.write(started.kind, told(started))
+        return process
+
+    def _spawn(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", self._spec.command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            cwd=self._work, env=environment, start_new_session=True, preexec_fn=in_child(),
+        )  # fmt: skip
+
+    # --- meanwhile ---------------------------------------------------------------------------------------------------
+    async def _see_through(self, process: subprocess.Popen[bytes]) -> None:
+        began = time.monotonic()
+        ended = asyncio.create_task(_readable(os.pidfd_open(process.pid)))
+        pump = asyncio.create_task(self._pump(process))
+        duties = [asyncio.create_task(each) for each in (self._pack_now_and_then(), self._watch_memory())]
+        leaving = asyncio.create_task(self._told.wait())
+        await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*duties, leaving):
+            task.cancel()
+        await asyncio.gather(*duties, return_exceptions=True)
+        noticed = self._told.is_set() and not ended.done()
+        if noticed:
+            await self._leave()
+        await asyncio.to_thread(self._family.kill)
+        await ended
+        code = process.wait()
+        await asyncio.wait([pump], timeout=_CLOSE_SECONDS)
+        pump.cancel()
+        await self._pack()
+        self._output.close()
+        self._exited(code, time.monotonic() - began, self._why, self._output.tail(_TAIL), noticed=noticed)
+
+    async def _leave(self) -> None:
+        """Have it end: told once, packed in any case before its VM may be gone."""
+        self._family.tell(signal.SIGTERM)
+        self._family.tell(signal.SIGCONT)
+        if not await self._gone_by(GRACE_SECONDS):
+            await self._pack()
+            await self._gone_by(LAST_SECONDS)
+
+    async def _gone_by(self, seconds: float) -> bool:
+        while time.monotonic() - self._noticed_at < seconds:
+            if not await asyncio.to_thread(self._family.members):
+                return True
+            self._family.bury()
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _pump(self, process: subprocess.Popen[bytes]) -> None:
+        """Until nobody can write any more: that is later than the end of the command, where its children go on."""
+        assert process.stdout
+        handle = process.stdout.fileno()
+        while True:
+            await _readable(handle, keep=True)
+            if not (block := os.read(handle, 1 << 16)):
+                return
+            self._output.write(block)
+
+    async def _pack_now_and_then(self) -> None:
+        while self._kept:
+            await asyncio.sleep(self._spec.keep_seconds)
+            await asyncio.shield(self._pack())
+
+    async def _pack(self) -> None:
+        """Pack the folder that is kept, if anything in it is new; what stands in the way is told once."""
+        if self._kept is None or self._begin.rank:
+            return
+        async with self._packing:
+            try:
+                why = await asyncio.to_thread(self._packed_anew, self._kept)
+            except ValueError as error:
+                why = str(error)
+            except OSError as error:
+                why = f"it cannot be packed: {error.strerror or error}"
+            if why != self._unkept:
+                self._unkept = why
+                unkept = JobUnkept(job=self._begin.job, attempt=self._begin.attempt, reason=why)
+                self._lines.write(unkept.kind, told(unkept))
+
+    def _packed_anew(self, folder: Path) -> str:
+        """What of it was left out, a clause. Raises ValueError or OSError where all of it was."""
+        if folder.is_symlink():
+            raise ValueError("it is a link now")
+        seen = signature(folder)
+        if seen == self._packed or (not seen and not self._packed):
+            return self._unkept
+        kept = self._folder / layout.KEPT
+        number = self._number + 1
+        packed = pack(folder, kept / layout.archive(number))
+        self._number, self._packed = number, seen
+        told_of = JobPacked(
+            job=self._begin.job, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
+            digest=packed.digest,
+        )  # fmt: skip
+        self._lines.write(told_of.kind, told(told_of))
+        for old in kept.glob("*.tar"):
+            if old.stem.isdecimal() and int(old.stem) <= number - _ARCHIVES:
+                old.unlink(missing_ok=True)
+        if not packed.left_out:
+            return ""
+        others = f" and {len(packed.left_out) - 1} more" if len(packed.left_out) > 1 else ""
+        return f"not all of it is kept: {packed.left_out[0]}{others}"
+
+    async def _watch_memory(self) -> None:
+        """End it where it needs more memory than it may have, or than there is."""
+        total, _ = machine_memory()
+        most = self._spec.memory_bytes or total
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            used = await asyncio.to_thread(self._family.memory, most)
+            _, free = machine_memory()
+            if used > most or (free < _FREE_SHARE * total and used > _BLAMED_SHARE * total):
+                has = f"it may have {_gb(most)} (--memory)" if self._spec.memory_bytes else f"this VM has {_gb(total)}"
+                self._why = f"it needs more memory than there is: it had {_gb(used)}, and {has}"
+                await asyncio.to_thread(self._family.kill)
+                return
+
+    # --- at the end --------------------------------------------------------------------------------------------------
+    def _exited(self, code: int | None, seconds: float, reason: str, tail: str, *, noticed: bool = False) -> None:
+        about = self._begin
+        exited = JobExited(
+            job=about.job, attempt=about.attempt, rank=about.rank, code=code, seconds=seconds, noticed=noticed,
+            reason=reason, tail=tail,
+        )  # fmt: skip
+        self._lines.write(exited.kind, told(exited))
+        while self._lines.waiting:  # a full disk: nobody would ever hear of the end
+            time.sleep(_LOOK_SECONDS)
+            self._lines.flush()
+        job_record.mark_exited(self._folder, about.attempt)
+
+
+async def _readable(handle: int, *, keep: bool = False) -> None:
+    """Wait until something can be read there, as it can of a process that has ended; then it is closed."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(handle, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(handle)
+        if not keep:
+            os.close(handle)
+
+
+def _gb(count: int) -> str:
+    return f"{count / 2**30:.1f} GB"
+
+
+def main() -> None:
+    """Look after the attempt that is wanted in the folder; a second process that would ends at once."""
+    parser = argparse.ArgumentParser(description="Looks after a job; started by the agent.")
+    parser.add_argument("--folder", type=Path, required=True)
+    folder: Path = parser.parse_args().folder.absolute()
+    begin = job_record.wanted(folder)
+    if begin is None or job_record.has_exited(folder, begin.attempt) or not job_record.claim(folder, begin.attempt):
+        return
+    asyncio.run(Runner(folder, begin).run())
