@@ -169,10 +169,10 @@ class Cluster:
         return bill(self.state, now())
 
     @overload
-    def run(self, name: str | None = None) -> Run: ...
+    def run(self, name: str | None = None, /) -> Run: ...
     @overload
-    def run(self, name: str, *, keep: str = "", workers: int = 1, **options: Any) -> Job: ...
-    def run(self, name: str | None = None, **options: Any) -> Run | Job:
+    def run(self, name: str, /, *, keep: str = "", workers: int = 1, **options: Any) -> Job: ...
+    def run(self, name: str | None = None, /, **options: Any) -> Run | Job:
         """Of a name: the run called so, else the latest one. Raises ClusterError where there is none.
 
         Of a command, which has blanks or options behind it, begin a job: `run("python train.py", keep="checkpoints/")`

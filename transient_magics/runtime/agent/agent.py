@@ -258,6 +258,7 @@ class Agent:
         if not (self._root / layout.RUNS / assignment.run / layout.RUN).is_file():
             raise TransientError(f"{layout.RUN} of {assignment.run} has not been put here yet")
         others = runs if assignment.role == "ps" else ()
+        self._jobs.end_others()
         # Nobody may have been left to say that one is over.
         await self._end(lambda run: run != assignment.run and run not in others)
         known = self._roles.get((assignment.run, assignment.name))
@@ -269,9 +270,10 @@ class Agent:
 
     async def _begin_job(self, command: BeginJob) -> None:
         """Run this job, and train in no run: nobody may have been left to say that one is over."""
-        if self._preempted:
+        if self._preempted and not self._jobs.knows(command):
             raise TransientError("this VM is about to be taken away")
         await self._end(lambda _: True)
+        self._jobs.end_others(command.job)
         await self._jobs.begin(command)
 
     def _tell_chief(self, run: str, what: signal.Signals) -> None:

@@ -54,6 +54,18 @@ class AgentJobs:
             job_record.want(folder, begin)
         self._watch(folder, begin)
 
+    def knows(self, begin: BeginJob) -> bool:
+        """Whether this attempt was begun here, or has ended already."""
+        folder = self._root / layout.JOBS / begin.job
+        known = job_record.wanted(folder)
+        return known is not None and known.attempt >= begin.attempt
+
+    def end_others(self, job: str = "") -> None:
+        """End what runs here but for this job: nobody may have been left to say that it is over."""
+        for folder, begin in job_record.all_wanted(self._root):
+            if begin.job != job:
+                self.end(folder.name, begin.attempt)
+
     def end(self, job: str, attempt: int) -> None:
         """Have what looks after that attempt end it in an orderly way."""
         found = job_record.runner(self._root / layout.JOBS / job)

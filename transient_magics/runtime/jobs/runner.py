@@ -244,8 +244,8 @@ class Runner:
                 old.unlink(missing_ok=True)
         if not packed.left_out:
             return ""
-        others = f" and {len(packed.left_out) - 1} more" if len(packed.left_out) > 1 else ""
-        return f"not all of it is kept: {packed.left_out[0]}{others}"
+        first, *others = packed.left_out
+        return f"not all of it is kept: {first}" + (f" and {len(others)} more" if others else "")
 
     async def _watch_memory(self) -> None:
         """End it where it needs more memory than it may have, or than there is."""

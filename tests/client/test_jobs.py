@@ -1,0 +1,127 @@
+"""What a job says of itself: words, output, what it keeps; how it is shown, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.homes import own_home
+from transient_magics import client, places
+from transient_magics.cli.arguments import parse, split
+from transient_magics.client import Cluster, Job, jobbing, text
+from transient_magics.client.declaring import specify
+from transient_magics.errors import ClusterError, DeclarationError
+from transient_magics.journal import Event, JobState, Journal, events
+from transient_magics.panels.job import Drawn
+from transient_magics.protocol import layout
+from transient_magics.protocol.job import JobSpec
+from transient_magics.runtime.jobs.archive import pack
+
+SPEC = JobSpec("job-1", "python train.py", keep="out")
+BEGAN = events.JobBegan(job="job-1", attempt=1, vms=("worker-0",))
+
+
+def job_with(*history: Event) -> Job:
+    """The handle of a job whose journal has these events; in a home of its own."""
+    directory = places.cluster("one")
+    directory.mkdir(parents=True)
+    spec = specify(client.Declaration("cpux2", name="one"))
+    with Journal(directory / layout.JOURNAL) as journal:
+        declared = events.JobDeclared(job="job-1", spec=SPEC.to_dict())
+        for event in (events.ClusterDeclared(spec=spec.to_dict()), declared, *history):
+            journal.append(event)
+    return Job("job-1", Cluster("one"))
+
+
+def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
+    with own_home():
+        job = job_with(BEGAN, events.JobStarted(job="job-1", attempt=1, rank=0))
+        (job.directory / layout.OUTPUT).mkdir(parents=True)
+        for attempt, said in ((2, "<b>two</b>\x1b[2J\n"), (10, "ten\n"), (1, "one\n")):
+            (job.directory / layout.OUTPUT / layout.output(attempt, 0)).write_text(said)
+        (job.directory / layout.OUTPUT / layout.output(1, 1)).write_text("another rank\n")
+        assert str(job.output()) == "one\n<b>two</b>\x1b[2J\nten\n", "in the order of attempts"
+        assert str(job.output(1)) == "ten"
+        assert str(job) == "job-1: running on worker-0 (attempt 1)."
+        shown = Drawn(job)._repr_html_()
+        assert "<b>two</b>" not in shown
+        assert "&lt;b&gt;two" in shown
+        assert "\x1b" not in shown + repr(Drawn(job))
+        assert "job-1  running on worker-0 (attempt 1)" in text.status(job.cluster.state, job.cluster.cost(), 0.0)
+        read: dict[str, int] = {}
+        assert len(list(job.blocks(read))) == 3
+        with (job.directory / layout.OUTPUT / layout.output(10, 0)).open("a") as file:
+            file.write("more\n")
+        assert [block for _, block in job.blocks(read)] == [b"more\n"]
+
+
+def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with own_home():
+        job = job_with(BEGAN)
+        with pytest.raises(ClusterError, match="nothing of it is here yet"):
+            job.fetch(tmp_path / "got")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "model").write_text("weights")
+        (job.directory / layout.KEPT).mkdir(parents=True)
+        packed = pack(tmp_path / "out", job.directory / layout.KEPT / layout.archive(3))
+        with Journal(job.cluster.directory / layout.JOURNAL) as journal:
+            journal.append(events.JobKept(
+                job="job-1", attempt=1, number=3, files=packed.files, bytes=packed.bytes, digest=packed.digest
+            ))  # fmt: skip
+        assert (job.fetch(tmp_path / "got") / "model").read_text() == "weights"
+        with pytest.raises(ClusterError, match="cannot be made"):
+            job.fetch(tmp_path / "got")
+        assert "7 bytes kept" in str(job)
+
+
+def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_home():
+        first = job_with(BEGAN)
+        first.directory.mkdir(parents=True)
+        cluster = first.cluster
+        with pytest.raises(ClusterError, match="one has no run make"):
+            cluster.run("make")
+        sent: list[object] = []
+        monkeypatch.setattr(jobbing.commands, "send", lambda _, command: sent.append(command) or {})
+        job = cluster.run("make", workers=2)
+        assert (job.name, cluster.run("make all", keep="out/").name) == ("job-2", "job-3")
+        assert JobSpec.from_dict(_declaration(job)).workers == 2
+        for wrong, why in (
+            ({"keep": "../out"}, "Invalid --keep: '../out' is no folder below"),
+            ({"workers": 3}, "one has 2 workers, not 3"),
+            ({"environment": {"LD_PRELOAD": "x"}}, "Invalid --environment: LD_PRELOAD cannot be set"),
+            ({"include": ("nowhere.py",)}, "There is no nowhere.py"),
+            ({"timeout_seconds": -1.0}, "Invalid --job-timeout"),
+        ):
+            with pytest.raises(DeclarationError, match=why):
+                cluster.run("make all", **wrong)
+        with pytest.raises(ClusterError, match="one has a job job-2 already"):
+            cluster.run("true", name="job-2", workers=1)
+
+
+def test_how_jobs_end_in_words() -> None:
+    job = JobState("job-1", SPEC, attempt=3, vms=("worker-4",), phase="running", interruptions=2)
+    assert text.job_words(job) == "begins on worker-4 (attempt 3, after 2 revocations)"
+    assert text.job_words(replace(job, vms=())).startswith("waits for 1 worker to go on")
+    assert text.job_words(replace(job, phase="failed", reason="its command ended with code 3")) == (
+        "failed: its command ended with code 3"
+    )
+    assert text.job_words(JobState("job-1", SPEC)) == "waits for 1 worker"
+
+
+def test_a_line_of_a_job_is_read_as_its_help_says() -> None:
+    said = "'python train.py' --keep out --keep-every 5m --env A=b=c --env D= --job-timeout 2h --memory 1.5 --workers 2"
+    values = parse("job", split(said)).values
+    assert values == {
+        "command": "python train.py", "keep": "out", "keep_seconds": 300.0, "environment": {"A": "b=c", "D": ""},
+        "timeout_seconds": 7200.0, "memory_bytes": 1_500_000_000, "workers": 2,
+    }  # fmt: skip
+    with pytest.raises(DeclarationError, match="TRANSIENT_JOB cannot be set"):
+        parse("job", split("true --env TRANSIENT_JOB=x"))
+
+
+def _declaration(job: Job) -> dict[str, object]:
+    return json.loads((job.directory / layout.JOB).read_text())
