@@ -35,7 +35,7 @@ def leave(*_):
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, leave)
-while done < 80:
+while not os.path.exists(os.environ["ENOUGH"]):
     time.sleep(0.25)
     done += 1
     if done % 4 == 0:
@@ -55,7 +55,9 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
             cluster.run("true", workers=3)
         with pytest.raises(DeclarationError, match="Invalid --keep: '/etc' is no folder below"):
             cluster.run("true", keep="/etc")
-        job = verbs.job(parse("job", split("--keep kept/ --keep-every 5s --cluster jb")), RESUMES).job
+        enough = tmp_path / "enough"  # VMs of the emulator see this machine's files
+        line = f"--keep kept/ --keep-every 5s --cluster jb --env ENOUGH={enough}"
+        job = verbs.job(parse("job", split(line)), RESUMES).job
         other = cluster.run("echo begun; sleep 600", name="other")
         failing = cluster.run("echo why; exit 5", name="failing")
         patient.until(
@@ -75,12 +77,13 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
         state = patient.until(lambda state: state.jobs["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
         assert state.jobs["job-1"].interruptions == 1
         other.stop()
+        enough.touch()
         said = str(job.wait(2 * PATIENCE) and job.output())
         begun = [int(line.split()[-1]) for line in said.splitlines() if line.startswith("begins at")]
         left = [int(line.split()[-1]) for line in said.splitlines() if line.startswith("leaves at")]
         assert begun[0] == 0
         assert begun[-1] == left[-1], "nothing that it had done at the notice was lost"
-        assert said.rstrip().endswith("done at 80")
+        assert int(said.split()[-1]) >= begun[-1]
         assert job.state.failures == 0
         assert [path.name for path in job.fetch(tmp_path / "got").iterdir()] == ["state.npz"]
 
