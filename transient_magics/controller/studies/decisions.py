@@ -164,7 +164,7 @@ def _next(study: StudyState, state: ClusterState, places: int, now: float) -> li
     if any(name not in state.runs for trial in study.running for name in trial.runs):
         return []
     needed = min(study.spec.workers, places)
-    free = places - places_kept(state.turns, places, now)
+    free = places - places_kept(state.claims, places, now)
     return [Ask(len(study.trials))] if places and free >= needed else []
 
 
