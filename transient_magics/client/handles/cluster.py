@@ -179,7 +179,7 @@ class Cluster:
         is `declare_job` on this cluster. A command of one word is `run("make", workers=1)`.
         """
         if name and (options or not is_name(name)):
-            from ..jobbing import declare_job
+            from .. import declare_job  # by the package, which imports it when it is asked for
 
             return declare_job(name, cluster=self, **options)
         runs = self.state.runs
