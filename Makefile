@@ -1,4 +1,4 @@
-# make demo | test | quick | faults | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | notebooks | test | quick | faults | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,7 +10,7 @@ FRONT := widgets/dist/cluster.js
 # Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick faults docs light lint lab venv browser bench lock clean
+.PHONY: demo notebooks test quick faults docs light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -34,6 +34,10 @@ $(FRONT): tools/bundle.py $(wildcard widgets/*.js widgets/*.css widgets/package*
 # The quickstart notebook, headless, with progress; leaves a summary on the screen and out/quickstart.html.
 demo: $(FRONT)
 	@$(BIN)/python notebooks/demo.py
+
+# All of them, the published study among them: an hour or more; its rows are in out/icac19-rows.jsonl as they come.
+notebooks: $(FRONT)
+	@for each in quickstart planning icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
 
 lab: $(FRONT)
 	@$(BIN)/jupyter lab notebooks/quickstart.ipynb

@@ -1,4 +1,4 @@
-"""Run the quickstart notebook headless: progress as it happens, a summary at the end, and out/quickstart.html.
+"""Run a notebook headless, as the quickstart: progress as it happens, a summary at the end, and out/quickstart.html.
 
 `python notebooks/demo.py [NOTEBOOK]`. Everything that the run keeps goes into a folder of its own below out/, and no VM
 is left when it ends, however it ends.
@@ -36,6 +36,8 @@ def main() -> int:
     out.mkdir(exist_ok=True)
     home = tempfile.mkdtemp(prefix="tm-demo-")  # a short path: sockets lie below it
     os.environ["TRANSIENT_MAGICS_HOME"] = home
+    beside = [str(notebook.resolve().parent), os.environ.get("PYTHONPATH", "")]  # what notebooks import
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, beside))
     began = time.monotonic()
     try:
         return _run(notebook, out, began)
@@ -60,7 +62,7 @@ def _run(path: Path, out: Path, began: float) -> int:
                 client.follower().subscribe(cluster.name, lambda state, new: _tell(began, state, new))
 
     runner = NotebookClient(
-        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(out)}},
+        notebook, timeout=5400, kernel_name="python3", resources={"metadata": {"path": str(out)}},
         on_cell_executed=watch, extra_arguments=["--log-level=ERROR"],
     )  # fmt: skip
     failed = ""
