@@ -249,6 +249,7 @@ def test_every_option_of_the_other_sub_commands_is_taken_by_what_it_is_for(verb:
         "cluster",
         "train",
         "study",
+        "job",
         "image",
         "emulator",
     }
@@ -510,4 +511,4 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
 def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
     images = {f"image {each}" for each in arguments.verbs("image")}
     said = {"declare", *arguments.verbs(), *images, *arguments.verbs("transient")} - {"cluster", "image", "emulator"}
-    assert said == {*verbs.ACTS, "train", "study", "doctor"}, "these need more than their line"
+    assert said == {*verbs.ACTS, "train", "study", "job", "doctor"}, "these need more than their line"
