@@ -17,6 +17,7 @@ from tests.notebooks import notebook_of, runner_of
 from transient_magics import client
 from transient_magics.cli import arguments
 from transient_magics.cli.options import declared
+from transient_magics.client.project.availability import replayed
 from transient_magics.emulator.weather.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -184,13 +185,19 @@ def test_the_documents_show_lines_of_every_kind() -> None:
     assert {*arguments.verbs("transient")} - verbs == {"tensorboard"}, "whose line there is Jupyter's own"
 
 
-def test_every_weather_that_it_shows_can_be_set() -> None:
+def test_every_weather_that_it_shows_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("market.csv").write_text(
+        "zone,gpu,gpus_per_vm,seconds,available\nus-east-1f,v100,1,0,3\nus-east-1f,v100,1,900,\n"
+    )
     lines = re.findall(r"^%transient_weather (.*)$", "\n".join(blocks("text", EMULATOR)), re.MULTILINE)
     assert lines
     for line in lines:
         values = dict(arguments.parse("weather", arguments.split(line)).values)
         assert values.pop("name") == "tour"
         values.pop("reset", None)
+        if said := values.get("availability"):
+            values["availability"] = replayed(str(said), [("us-west1-b", "k80")])
         Settings().changed(values)
 
 
