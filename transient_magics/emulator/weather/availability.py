@@ -81,7 +81,7 @@ class Replay:
         self._replayed, self._clock, self._since = replayed, clock, clock.at(since)
 
     def numbers(self, now: float) -> dict[tuple[str, str], int]:
-        """By zone and GPU, how many transient VMs there are to be had now, those that run included."""
+        """How many transient VMs a zone has of a GPU now, those that run included."""
         passed = self._passed(now)
         return {(each.zone, each.gpu): each.trace.at(passed) for each in self._replayed}
 

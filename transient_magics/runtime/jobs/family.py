@@ -59,15 +59,15 @@ class Family:
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kill all, until there are none. What is dead is buried by whoever waits for it."""
+        """Kill all, until there are none. The parent of a dead one collects its exit code."""
         for _ in range(20):
             if not self.members():
                 return
             self.tell(signal.SIGKILL)
-            self.bury()
+            self.reap()
             time.sleep(0.02)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Wait for orphans that have ended. The command itself is waited for by who started it."""
         for pid in _ended_children():
             if pid != self.command:

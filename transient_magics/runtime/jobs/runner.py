@@ -188,7 +188,7 @@ class Runner:
         while time.monotonic() - self._noticed_at < seconds:
             if not await asyncio.to_thread(self._family.members):
                 return True
-            self._family.bury()
+            self._family.reap()
             await asyncio.sleep(0.1)
         return False
 
