@@ -172,7 +172,7 @@ class StoryCluster:
     def delete(self, timeout: float | None = 300.0) -> None:
         self.asked.append(("delete",))
 
-    def run(self, name: str | None = None) -> Any:
+    def run(self, name: str | None = None, /, **options: Any) -> Any:
         return self
 
     def stop(self) -> None:

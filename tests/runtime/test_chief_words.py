@@ -41,6 +41,10 @@ def written(step: int, **more: Any) -> events.Emit:
     return told(vm_events.TrainCheckpoint, step=step, path=name, seconds=0.1, bytes=10, **more)
 
 
+def made(step: int) -> events.Emit:
+    return told(vm_events.TrainMade, step=step)
+
+
 TO_WORKER = kinds(*get_args(chief_messages.ToWorker))
 
 
@@ -124,7 +128,7 @@ def test_a_run_from_its_first_step_to_its_last() -> None:
         (13, events.Joined(4, "worker-3"), [over(4)]),
         (13, events.StepSeen(101), []),
         (14, events.Leaving(1, "finished"), [left(0, 0, "finished"), events.Persist(), events.Save()]),
-        (15, saved(101), [written(101), events.Evaluate(101)]),
+        (15, saved(101), [written(101), made(101), events.Evaluate(101)]),
         (
             16, events.EvaluationDone(101, {"accuracy": 0.9}),
             [
@@ -315,7 +319,8 @@ def test_a_run_that_is_stopped_ends_as_soon_as_its_steps_are_saved() -> None:
         story = training()
         plays(story, (1, events.StepSeen(100), [events.Save()]), (2, events.StopAsked(), []), (3, last, said))
     story = training()
-    plays(story, (1, events.StepSeen(100), [events.Save()]), (2, saved(100), [written(100), events.Evaluate(100)]))
+    said = [written(100), made(100), events.Evaluate(100)]
+    plays(story, (1, events.StepSeen(100), [events.Save()]), (2, saved(100), said))
     plays(story, (3, events.StopAsked(), [events.Finish(0)]))
 
 
@@ -409,7 +414,7 @@ def test_an_evaluation_is_not_begun_twice_and_the_next_one_is_of_the_next_checkp
         (9, saved(14), [written(14, asked=True)]),
         (10, events.StepSeen(101), [events.Save()]),
         (11, events.EvaluationAsked(), []),
-        (12, saved(101), [written(101), events.Evaluate(101)]),
+        (12, saved(101), [written(101), made(101), events.Evaluate(101)]),
         (13, events.EvaluationDone(9), [evaluated, events.Evaluate(101)]),
     )  # fmt: skip
 
