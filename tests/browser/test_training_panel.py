@@ -52,11 +52,17 @@ def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path,
     bars = run.get_by_role("region", name="Where a step's time goes").get_by_role("img")
     said = re.compile(r"^worker-\d+: \d+ ms a step: input .*, compute \d\d%")
     expect(bars.first).to_have_attribute("aria-label", said)
-    inside, whole = bars.evaluate_all(
+    parts = (
         "bars => bars.map(bar => [[...bar.children].reduce((sum, part) => sum + part.offsetWidth, 0), bar.offsetWidth])"
         ".reduce(([most, all], [parts, width]) => [Math.max(most, parts), width], [0, 0])"
     )
-    assert inside == pytest.approx(whole, abs=6), "the slowest worker's parts fill its bar"
+    for _ in range(50):  # bars grow to their width
+        inside, whole = bars.evaluate_all(parts)
+        if inside == pytest.approx(whole, abs=6):
+            break
+        page.wait_for_timeout(100)
+    else:
+        pytest.fail(f"the slowest worker's parts fill {inside} of its bar's {whole} pixels")
     page.screenshot(path=shots / "training.png")
 
     loss = run.get_by_role("group", name=re.compile("^loss"))

@@ -59,13 +59,13 @@ class Family:
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kill all, until there are none. The parent of a dead one collects its exit code."""
+        """Kill all, until there are none, and wait for the orphans among them."""
         for _ in range(20):
             if not self.members():
-                return
+                break
             self.tell(signal.SIGKILL)
-            self.reap()
             time.sleep(0.02)
+        self.reap()
 
     def reap(self) -> None:
         """Wait for orphans that have ended. The command itself is waited for by who started it."""
