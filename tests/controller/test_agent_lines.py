@@ -20,6 +20,7 @@ from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, Situation, decide
 from transient_magics.controller.metering import Metering
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import fleet as vms_fleet
@@ -191,8 +192,9 @@ def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> 
     training = SimpleNamespace(give_up=lambda vm, role, said: not asked.append((vm, role, said)))
     fleet = SimpleNamespace(delete=lambda vm, reason: asked.append((vm.name, reason)))
     with in_charge(cluster) as controller:
-        controller._trainings["run-1"] = cast(Training, training)
-        controller._fleet = cast(Fleet, fleet)
+        runs = controller._runs = Runs(cluster, SPEC, controller._recorder)
+        runs.take_charge(cast(Fleet, fleet), cast(Tasks, None))
+        runs._trainings["run-1"] = cast(Training, training)
         for run in ("run-0", "run-1"):  # the first one is over
             line = {"kind": "process.gave_up", "time": 1, "run": run, "role": "worker", "name": "worker-0"}
             tell(controller, {**line, "said": "Killed"})

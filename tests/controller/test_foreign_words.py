@@ -24,6 +24,7 @@ from transient_magics.controller.placement import attaching
 from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs import checking
+from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
@@ -133,13 +134,14 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
         begun.append((run, own))
         return cast(Training, SimpleNamespace())
 
-    monkeypatch.setattr("transient_magics.controller.cluster.Training", training)
+    monkeypatch.setattr("transient_magics.controller.runs.conduct.Training", training)
     with taken_back(home) as controller:
-        controller._tasks = cast(Any, SimpleNamespace(do=lambda *_: None))
         fleet = cast(Fleet, SimpleNamespace(training_refused="", link=None, storage=None, bounded_token=None))
-        controller._conduct(fleet, controller._state.runs["run-1"])
+        runs = Runs(home, SPEC, controller._recorder)
+        runs.take_charge(fleet, cast(Any, SimpleNamespace(do=lambda *_: None)))
+        runs._conduct(fleet, controller._state.runs["run-1"])
         declared.note_brought(home, "run-1")
-        controller._conduct(fleet, controller._state.runs["run-1"])
+        runs._conduct(fleet, controller._state.runs["run-1"])
     (run, own), (_, brought) = begun
     assert (run.spec.pip, run.spec.store, run.train_steps) == ((), None, 9)
     assert (own, brought) == (True, False)
@@ -174,7 +176,7 @@ def test_a_declaration_that_cannot_be_read_holds_up_no_controller(home: Path) ->
         (home / "runs" / name).mkdir()
         (home / "runs" / name / "run.json").write_text(json.dumps({"name": name, "train_steps": 9, **values}))
     with taken_back(home) as controller:
-        controller._declare_waiting_runs()
+        Runs(home, SPEC, controller._recorder).declare_waiting()
         runs = controller._state.runs
         assert "hparams: a text of 5000" in runs["run-2"].reason
         assert [runs[name].phase for name in ("run-1", "run-2", "run-3")] == ["declared", "failed", "declared"]

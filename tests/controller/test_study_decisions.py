@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.training import waiting_runs
+from transient_magics.controller.runs.conduct import waiting_runs
 from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.controller.tasks import Tasks

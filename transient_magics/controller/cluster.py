@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError, TransientError
-from ..journal import ClusterState, Journal, RunState, events, now, read, replay, unknown_run
-from ..journal.declared import agree, agreed, declared_run, differences, is_brought, resized, run_folder, was_elsewhere
+from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
+from ..journal import ClusterState, Journal, events, now, read, replay
+from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
 from ..protocol.cluster_commands import (
     Command,
@@ -42,7 +42,7 @@ from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, Pr
 from ..spec import WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import skew
-from .commands import serve
+from .commands import PATIENCE, serve, still_looking
 from .decisions.core import (
     BeginDeletion,
     DeleteVm,
@@ -55,16 +55,13 @@ from .decisions.core import (
     decide,
     wanted,
 )
-from .decisions.ledger import leases, to_check, to_conduct
 from .jobs.conduct import Jobs
 from .metering import Metering
 from .place import command_socket, here
 from .placement.seat import Seat
 from .record import Recorder
-from .runs.tracing import bring
-from .runs.training import Training, waiting_runs
+from .runs.conduct import Runs
 from .studies.conduct import Studies
-from .studies.decisions import StopRun
 from .tasks import Tasks
 from .vms import live_prices
 from .vms.access import Access
@@ -79,10 +76,7 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
-_END_OF_RUN_SECONDS = 150.0
 _MOST_LOG = 262_144  # bytes
-_LOOK_SECONDS = 0.1
-_PATIENCE = 10.0  # of a command, with a controller that is just starting
 
 
 class Controller:
@@ -91,7 +85,6 @@ class Controller:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
-        self._trainings: dict[str, Training] = {}
         self._saved_ahead = False
         self._prepared: set[str] = set()
         self._fleet: Fleet | None = None
@@ -100,6 +93,7 @@ class Controller:
         self._taken: set[str] = set()
         """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
         self._recorder: Recorder
+        self._runs: Runs
         self._studies: Studies
         self._jobs: Jobs
         self._tasks: Tasks
@@ -114,6 +108,7 @@ class Controller:
         with Journal(path) as journal:
             history = read(path)
             self._recorder = Recorder(journal, replay(history))
+            self._runs = Runs(self._directory, self._declared, self._recorder)
             self._studies = Studies(self._directory, self._recorder, partial(run_store, self._declared))
             self._jobs = Jobs(self._directory, self._recorder, lambda vm: self._fleet.link(vm) if self._fleet else None)
             if self._state.over:
@@ -126,7 +121,7 @@ class Controller:
                 self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
             else:
                 self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
-            self._declare_waiting_runs()
+            self._runs.declare_waiting()
             async with (
                 serve(command_socket(self._directory), self._command),
                 Access(self._declared, makes_vms=self._state.phase != "deleting") as access,
@@ -217,6 +212,7 @@ class Controller:
             recorder = self._recorder
             self._tasks = Tasks(group, recorder.changed.set, lambda key, what: recorder.note(key, what))
             fleet = self._fleet = Fleet(self._directory, recorder, access, self._tasks, self._agent_line)
+            self._runs.take_charge(fleet, self._tasks)
             self._in_charge.set()
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
@@ -234,12 +230,12 @@ class Controller:
                 fleet.keep_links()
                 self._study(at)
                 if self._state.phase != "deleting":
-                    self._declare_waiting_runs()
+                    self._runs.declare_waiting()
                     self._jobs.declare_waiting()
-                self._keep_training(fleet, at)
+                self._runs.look(self._worker_slots(at), at)
                 self._jobs.look(self._tasks, at)
                 if self._state.phase == "deleting" and self._state.active_run:
-                    self._tasks.do("end", self._end_runs)
+                    self._tasks.do("end", self._runs.end_all)
                 if self._state.phase == "deleting" and not self._state.living:
                     await fleet.verify_gone()
                 elif not recorder.changed.is_set():
@@ -272,8 +268,7 @@ class Controller:
                     self._delete(decision.reason)
                 case SaveAhead():
                     self._saved_ahead = True
-                    for name, training in self._trainings.items():
-                        self._tasks.do(f"save {name}", training.save)
+                    self._runs.save_ahead()
                 case TellReady():
                     seconds = now() - self._state.declared_at
                     self._recorder.record(events.ClusterReady(workers=decision.workers, seconds=seconds))
@@ -288,104 +283,15 @@ class Controller:
         if self._state.phase not in ("deleting", "deleted"):
             self._recorder.record(events.ClusterDeleting(reason=reason))
 
-    async def _end_runs(self) -> None:
-        """Stop what still trains, the last checkpoint of each brought home if it can be had."""
-        async with asyncio.TaskGroup() as group:
-            for run in self._state.runs.values():
-                group.create_task(self._end_run(run))
-
-    async def _end_run(self, run: RunState) -> None:
-        if training := self._trainings.get(run.name):
-            await training.stop(lambda: self._state.runs[run.name])
-            await self._tasks.finished(f"run {run.name}", _END_OF_RUN_SECONDS)
-        run = self._state.runs[run.name]
-        if not run.over:
-            self._recorder.record(
-                events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
-            )
-
-    def _keep_training(self, fleet: Fleet, at: float) -> None:
-        """Have every run that has begun go on, with the workers that it has."""
-        if self._state.phase != "deleting":
-            self._lease(fleet, at)
-        state = self._state
-        for run in to_conduct(state):
-            if training := self._training(fleet, run):
-                assert state.spec
-                mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
-                training.give(mine, state.spec.parameter_servers, state.ports.get(run.name, 0))
-        if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(fleet, run)):
-            training.look(state.living)
-
     def _study(self, at: float) -> None:
         """Have studies ask for trials and tell them, and end the runs of those that have ended."""
         if self._state.phase != "deleting":
             self._studies.declare_waiting()
         for stop in self._studies.look(self._tasks, len(self._worker_slots(at)), at):
-            self._stop_for_study(stop)
-
-    def _stop_for_study(self, stop: StopRun) -> None:
-        run, training = self._state.runs[stop.run], self._trainings.get(stop.run)
-        if training and not training.ending:
-            again = partial(training.stop, lambda: self._state.runs[run.name], save=stop.save)
-            self._tasks.do(f"stop {run.name}", again)
-        elif not training and not self._state.has_begun(run):
-            self._recorder.record(events.TrainFinished(run=run.name, step=run.step, stopped=True))
+            self._runs.stop_trial(stop.run, save=stop.save)
 
     def _worker_slots(self, now: float) -> list[int]:
         return [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
-
-    def _lease(self, fleet: Fleet, at: float) -> None:
-        """Write down who has which workers from now on, where that is another one, and end what one does for another.
-
-        A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
-        """
-        slots = self._worker_slots(at)
-        state, server = self._state, fleet.server
-        held = leases(state, slots, server, at)
-        if (held.ports, held.workers, held.held) != (state.ports, state.leases, state.held):
-            if set(held.ports) - set(state.ports):
-                self._recorder.forget([each.name for each in state.runs.values() if each.over])
-            workers = {str(slot): run for slot, run in sorted(held.workers.items())}
-            self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
-        for vm in self._state.living:
-            if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
-                for other in link.runs - {held.workers.get(vm.slot, "")}:
-                    link.release(other)
-
-    def _training(self, fleet: Fleet, run: RunState) -> Training | None:
-        """The conduct of a run; None where there can be none, and the run has failed."""
-        if run.name not in self._trainings:
-            self._conduct(fleet, run)
-        return self._trainings.get(run.name)
-
-    def _conduct(self, fleet: Fleet, run: RunState) -> None:
-        if refused := fleet.training_refused:
-            self._recorder.record(events.TrainFailed(run=run.name, reason=refused))
-            return
-        try:
-            run = declared_run(self._directory, run)
-        except ClusterError as error:
-            self._recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
-            return
-        folder, changed = run_folder(self._directory, run.name), self._recorder.changed.set
-        own = not is_brought(self._directory, run.name)
-        training = Training(
-            run, folder, self._recorder.record, fleet.link, changed,
-            store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
-            mint=fleet.bounded_token, note=partial(self._recorder.note, run=run.name), own=own,
-            checked=lambda: [each for each in self._state.runs.values() if each.checked and each.spec.check],
-        )  # fmt: skip
-        self._trainings[run.name] = training
-
-        async def conduct() -> None:
-            try:
-                await training.conduct()
-                fleet.release(run.name)  # not when this is cancelled: then the run goes on, under another controller
-            finally:
-                self._trainings.pop(run.name, None)
-
-        self._tasks.do(f"run {run.name}", conduct)
 
     def _agent_line(self, vm: str, line: AgentLine) -> None:
         """What an agent told of its VM. Each controller reads all lines of its agents."""
@@ -398,11 +304,7 @@ class Controller:
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())
             case ProcessGaveUp() if (line.name, line.role) == (vm, state.role):
-                training = self._trainings.get(line.run)
-                if training and state.living:
-                    log.warning("%s: its process keeps ending: %s", vm, line.said)
-                    if training.give_up(vm, line.role, line.said) and self._fleet:
-                        self._fleet.delete(state, f"its worker keeps ending: {line.said}")
+                self._runs.gave_up(state, line)
             case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
                 if state.living and not state.failure:
                     self._recorder.record(events.VmUnfit(vm=vm, reason=line.reason))
@@ -441,16 +343,16 @@ class Controller:
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
             case Train():
                 self._refuse_when_ending()
-                self._declare_run(command.run)
+                self._runs.declare(command.run)
             case Stop():
-                await self._stop_run(command.run)
+                await self._runs.stop(command.run)
             case Job():
                 self._refuse_when_ending()
                 self._jobs.declare(command.job)
             case StopJob():
                 self._jobs.stop(command.job)
             case Move():
-                self._move_run(command.run, command.before)
+                self._runs.move(command.run, command.before)
             case Study():
                 self._refuse_when_ending()
                 self._studies.declare(command.study)
@@ -460,11 +362,11 @@ class Controller:
                 self._refuse_when_ending()
                 self._studies.extend(command.study, command.trials)
             case Save():
-                await self._ask_chief(agent_commands.Save(run=command.run))
+                await self._runs.ask_chief(agent_commands.Save(run=command.run))
             case Evaluate():
-                await self._ask_chief(agent_commands.Evaluate(run=command.run))
+                await self._runs.ask_chief(agent_commands.Evaluate(run=command.run))
             case Profile():
-                self._trace(command.run, command.worker)
+                self._runs.trace(command.run, command.worker)
             case Delete():
                 self._delete(command.reason)
             case Revoke():
@@ -480,88 +382,12 @@ class Controller:
         if self._state.phase in ("deleting", "deleted"):
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
-    def _declare_waiting_runs(self) -> None:
-        """Runs whose command reached no controller: it died, or the kernel before it had told anybody.
-
-        One that cannot be read has failed, and holds up nobody.
-        """
-        for name in waiting_runs(self._directory, self._state):
-            try:
-                self._declare_run(name)
-            except ClusterError as error:
-                self._recorder.record(events.TrainDeclared(run=name, spec={}))
-                self._recorder.record(events.TrainFailed(run=name, reason=str(error)))
-
-    def _declare_run(self, run: str) -> None:
-        if run not in self._state.runs:
-            declared = declared_run(self._directory, unknown_run(run))
-            self._recorder.record(events.TrainDeclared(run=run, spec=declared.spec.without_token()))
-
-    def _trace(self, name: str, worker: str) -> None:
-        """Have a step of a worker traced; what became of it is an event."""
-        run = self._known_run(name)
-        chosen = worker or next(iter(sorted(run.workers)), "")
-        link = self._fleet.link(chosen) if self._fleet and chosen in run.workers else None
-        if link is None:
-            what = f"{worker} does not train in {name} now" if worker else f"{name} has no worker that trains now"
-            fix = f"There are: {', '.join(sorted(run.workers))}." if run.workers else ""
-            raise ClusterError(what, fix=fix)
-
-        async def trace() -> None:
-            why = ""
-            try:
-                await bring(await link.connection(name), name, chosen, run_folder(self._directory, name))
-            except (TransientError, OSError) as error:
-                why = str(error).rstrip(".")
-            self._recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
-
-        self._tasks.do(f"trace of {chosen}", trace)
-
-    def _known_run(self, name: str) -> RunState:
-        if run := self._state.runs.get(name):
-            return run
-        fix = f"There are: {', '.join(self._state.runs)}." if self._state.runs else ""
-        raise ClusterError(f"{self._declared.name} has no run {name}", fix=fix)
-
-    async def _stop_run(self, name: str) -> None:
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                while True:
-                    run = self._known_run(name)
-                    if run.over or not self._state.has_begun(run) or name in self._trainings:
-                        break
-                    await asyncio.sleep(_LOOK_SECONDS)  # or what it has made since its last checkpoint would be lost
-        except TimeoutError:
-            raise self._still_looking() from None
-        if training := self._trainings.get(name):
-            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self._state.runs[name]))
-        elif not run.over:
-            self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
-
-    def _move_run(self, name: str, before: str) -> None:
-        queue = [run.name for run in self._state.queue]
-        for each in filter(None, (name, before)):
-            if each not in queue:
-                does = "is over" if self._known_run(each).over else "has begun already"
-                there = f"These wait: {', '.join(queue)}." if queue else "No run waits now."
-                raise ClusterError(f"{each} {does}, and does not wait", fix=there)
-        if name == before:
-            raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
-        self._recorder.record(events.TrainMoved(run=name, before=before))
-
-    async def _ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
-        name = command.run
-        run, training = self._state.runs.get(name), self._trainings.get(name)
-        if run is None or training is None or run.phase != "running":
-            raise ClusterError(f"{name} does not train now")
-        await training.ask_chief(command)
-
     async def _revoke(self, name: str, seconds: float) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(PATIENCE):
                 await self._in_charge.wait()
         except TimeoutError:
-            raise self._still_looking() from None
+            raise still_looking(self._declared.name) from None
         vm = self._state.vms.get(name)
         if vm is None or not vm.living:
             living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
@@ -579,10 +405,6 @@ class Controller:
         await self._fleet.preempt(vm, seconds)
         if seconds <= 0:
             self._taken.add(name)
-
-    def _still_looking(self) -> ClusterError:
-        what = f"The controller of {self._declared.name} is still looking for Compute Engine"
-        return ClusterError(what, fix="Try again in a moment.")
 
     def _resize(self, wanted: ClusterSpec) -> None:
         assert self._state.spec

@@ -22,6 +22,8 @@ from ..protocol.cluster_commands import Command, read
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Command], Awaitable[dict[str, Any]]]
+PATIENCE = 10.0
+"""Seconds that a command waits for a controller that is just starting."""
 
 
 @asynccontextmanager
@@ -51,6 +53,12 @@ async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
         for writer in list(open_connections):
             writer.close()
         path.unlink(missing_ok=True)
+
+
+def still_looking(cluster: str) -> ClusterError:
+    """The answer to a command that has waited so long."""
+    what = f"The controller of {cluster} is still looking for Compute Engine"
+    return ClusterError(what, fix="Try again in a moment.")
 
 
 async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:

@@ -41,8 +41,9 @@ from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store, run_store
 from ..commands import serve
 from ..place import command_socket
+from ..runs.conduct import waiting_runs
 from ..runs.results import thin_metrics
-from ..runs.training import MOST_METRICS, waiting_runs
+from ..runs.training import MOST_METRICS
 from ..studies.conduct import waiting_studies
 from ..studies.trial_folder import declared, make
 from ..tasks import Tasks

@@ -22,10 +22,9 @@ from pathlib import Path
 from ...cloud import BoundedToken, CloudStorage, Reach
 from ...errors import CloudError, ConnectionLostError, ForeignError, RemoteError, TrainingError
 from ...files import write_atomically
-from ...journal import ClusterState, Event, RunState, VmState, events, metrics, now, read
+from ...journal import Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
 from ...protocol.agent_commands import Assignment, Evaluate, Save
-from ...protocol.names import is_name
 from ...protocol.vm_events import from_chief
 from ...remote import MOST_FILES, Connection, follow_across, room
 from ...runtime.files.checkpoints import BEST
@@ -581,10 +580,3 @@ def _whole(sizes: Mapping[str, int]) -> dict[str, int]:
 def _newest(names: Iterable[str]) -> int:
     """The step of the newest checkpoint among files of these names, -1 if there is none."""
     return max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
-
-
-def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
-    """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    folders = [path.parent for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")]
-    waiting = [each for each in folders if each.name not in state.runs and is_name(each.name)]  # no half-made ones
-    return [each.name for each in sorted(waiting, key=lambda each: (each / layout.RUN).stat().st_mtime)]

@@ -1,0 +1,242 @@
+"""The runs of a cluster: declared, given workers by the ledger, conducted, moved in the queue, stopped.
+
+What the ledger (`decisions/ledger`) decides is written down and done at every look. A run that has begun is conducted
+by a `Training` of its own, under whichever controller is in charge: another one makes it anew from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from ...errors import ClusterError, TransientError
+from ...journal import ClusterState, RunState, VmState, events, unknown_run
+from ...journal.declared import declared_run, is_brought, run_folder
+from ...protocol import layout
+from ...protocol.agent_commands import Evaluate, Save
+from ...protocol.names import is_name
+from ...protocol.vm_events import ProcessGaveUp
+from ...spec import WORKER, ClusterSpec, run_store
+from ..commands import PATIENCE, still_looking
+from ..decisions.ledger import leases, to_check, to_conduct
+from ..record import Recorder
+from ..tasks import Tasks
+from ..vms.fleet import Fleet
+from .tracing import bring
+from .training import Training
+
+log = logging.getLogger(__name__)
+
+_LAST_SECONDS = 150.0
+"""How long the end of a cluster waits for a run's last checkpoint and results."""
+_LOOK_SECONDS = 0.1
+
+
+class Runs:
+    """The runs of the cluster in `directory`, which was declared as `spec`."""
+
+    def __init__(self, directory: Path, spec: ClusterSpec, recorder: Recorder) -> None:
+        self._directory, self._declared, self._recorder = directory, spec, recorder
+        self._trainings: dict[str, Training] = {}
+        self._fleet: Fleet | None = None
+        self._tasks: Tasks
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    def take_charge(self, fleet: Fleet, tasks: Tasks) -> None:
+        """Begin to conduct them: before this they are declared, moved and stopped only."""
+        self._fleet, self._tasks = fleet, tasks
+
+    def declare(self, name: str) -> None:
+        """Begin the run whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
+        if name not in self._state.runs:
+            declared = declared_run(self._directory, unknown_run(name))
+            self._recorder.record(events.TrainDeclared(run=name, spec=declared.spec.without_token()))
+
+    def declare_waiting(self) -> None:
+        """Runs whose command reached no controller: it died, or the kernel before it had told anybody.
+
+        One that cannot be read has failed, and holds up nobody.
+        """
+        for name in waiting_runs(self._directory, self._state):
+            try:
+                self.declare(name)
+            except ClusterError as error:
+                self._recorder.record(events.TrainDeclared(run=name, spec={}))
+                self._recorder.record(events.TrainFailed(run=name, reason=str(error)))
+
+    def look(self, slots: Sequence[int], at: float) -> None:
+        """Have every run that has begun go on, with the workers that it has of those in `slots`."""
+        assert self._fleet
+        if self._state.phase != "deleting":
+            self._lease(self._fleet, slots, at)
+        state = self._state
+        for run in to_conduct(state):
+            if training := self._training(self._fleet, run):
+                assert state.spec
+                mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
+                training.give(mine, state.spec.parameter_servers, state.ports.get(run.name, 0))
+        if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(self._fleet, run)):
+            training.look(state.living)
+
+    def save_ahead(self) -> None:
+        """Have each of them save, for the cluster ends soon."""
+        for name, training in self._trainings.items():
+            self._tasks.do(f"save {name}", training.save)
+
+    def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
+        """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
+        training = self._trainings.get(line.run)
+        if training and vm.living:
+            log.warning("%s: its process keeps ending: %s", vm.name, line.said)
+            if training.give_up(vm.name, line.role, line.said) and self._fleet:
+                self._fleet.delete(vm, f"its worker keeps ending: {line.said}")
+
+    async def stop(self, name: str) -> None:
+        """End a run, its last checkpoint brought home if it can be had. Raises ClusterError."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    run = self._known(name)
+                    if run.over or not self._state.has_begun(run) or name in self._trainings:
+                        break
+                    await asyncio.sleep(_LOOK_SECONDS)  # or what it has made since its last checkpoint would be lost
+        except TimeoutError:
+            raise still_looking(self._declared.name) from None
+        if training := self._trainings.get(name):
+            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self._state.runs[name]))
+        elif not run.over:
+            self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    def stop_trial(self, name: str, *, save: bool) -> None:
+        """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint or without."""
+        run, training = self._state.runs[name], self._trainings.get(name)
+        if training and not training.ending:
+            self._tasks.do(f"stop {name}", partial(training.stop, lambda: self._state.runs[name], save=save))
+        elif not training and not self._state.has_begun(run):
+            self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    async def end_all(self) -> None:
+        """Stop what still trains, the last checkpoint of each brought home if it can be had."""
+        async with asyncio.TaskGroup() as group:
+            for run in self._state.runs.values():
+                group.create_task(self._end(run))
+
+    def move(self, name: str, before: str) -> None:
+        """Have a run that waits begin before another one (empty: before all). Raises ClusterError."""
+        queue = [run.name for run in self._state.queue]
+        for each in filter(None, (name, before)):
+            if each not in queue:
+                does = "is over" if self._known(each).over else "has begun already"
+                there = f"These wait: {', '.join(queue)}." if queue else "No run waits now."
+                raise ClusterError(f"{each} {does}, and does not wait", fix=there)
+        if name == before:
+            raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
+        self._recorder.record(events.TrainMoved(run=name, before=before))
+
+    async def ask_chief(self, command: Save | Evaluate) -> None:
+        """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
+        name = command.run
+        run, training = self._state.runs.get(name), self._trainings.get(name)
+        if run is None or training is None or run.phase != "running":
+            raise ClusterError(f"{name} does not train now")
+        await training.ask_chief(command)
+
+    def trace(self, name: str, worker: str) -> None:
+        """Have a step of a worker (empty: the first one) traced; what became of it is an event. Raises ClusterError."""
+        run = self._known(name)
+        chosen = worker or next(iter(sorted(run.workers)), "")
+        link = self._fleet.link(chosen) if self._fleet and chosen in run.workers else None
+        if link is None:
+            what = f"{worker} does not train in {name} now" if worker else f"{name} has no worker that trains now"
+            fix = f"There are: {', '.join(sorted(run.workers))}." if run.workers else ""
+            raise ClusterError(what, fix=fix)
+
+        async def trace() -> None:
+            why = ""
+            try:
+                await bring(await link.connection(name), name, chosen, run_folder(self._directory, name))
+            except (TransientError, OSError) as error:
+                why = str(error).rstrip(".")
+            self._recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
+
+        self._tasks.do(f"trace of {chosen}", trace)
+
+    def _known(self, name: str) -> RunState:
+        if run := self._state.runs.get(name):
+            return run
+        fix = f"There are: {', '.join(self._state.runs)}." if self._state.runs else ""
+        raise ClusterError(f"{self._declared.name} has no run {name}", fix=fix)
+
+    async def _end(self, run: RunState) -> None:
+        if training := self._trainings.get(run.name):
+            await training.stop(lambda: self._state.runs[run.name])
+            await self._tasks.finished(f"run {run.name}", _LAST_SECONDS)
+        run = self._state.runs[run.name]
+        if not run.over:
+            self._recorder.record(
+                events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
+            )
+
+    def _lease(self, fleet: Fleet, slots: Sequence[int], at: float) -> None:
+        """Write down who has which workers from now on, where that is another one, and end what one does for another.
+
+        A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
+        """
+        state, server = self._state, fleet.server
+        held = leases(state, slots, server, at)
+        if (held.ports, held.workers, held.held) != (state.ports, state.leases, state.held):
+            if set(held.ports) - set(state.ports):
+                self._recorder.forget([each.name for each in state.runs.values() if each.over])
+            workers = {str(slot): run for slot, run in sorted(held.workers.items())}
+            self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
+        for vm in self._state.living:
+            if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
+                for other in link.runs - {held.workers.get(vm.slot, "")}:
+                    link.release(other)
+
+    def _training(self, fleet: Fleet, run: RunState) -> Training | None:
+        """The conduct of a run; None where there can be none, and the run has failed."""
+        if run.name not in self._trainings:
+            self._conduct(fleet, run)
+        return self._trainings.get(run.name)
+
+    def _conduct(self, fleet: Fleet, run: RunState) -> None:
+        if refused := fleet.training_refused:
+            self._recorder.record(events.TrainFailed(run=run.name, reason=refused))
+            return
+        try:
+            run = declared_run(self._directory, run)
+        except ClusterError as error:
+            self._recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
+            return
+        folder, changed = run_folder(self._directory, run.name), self._recorder.changed.set
+        own = not is_brought(self._directory, run.name)
+        training = Training(
+            run, folder, self._recorder.record, fleet.link, changed,
+            store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
+            mint=fleet.bounded_token, note=partial(self._recorder.note, run=run.name), own=own,
+            checked=lambda: [each for each in self._state.runs.values() if each.checked and each.spec.check],
+        )  # fmt: skip
+        self._trainings[run.name] = training
+
+        async def conduct() -> None:
+            try:
+                await training.conduct()
+                fleet.release(run.name)  # not when this is cancelled: then the run goes on, under another controller
+            finally:
+                self._trainings.pop(run.name, None)
+
+        self._tasks.do(f"run {run.name}", conduct)
+
+
+def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
+    """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
+    folders = [path.parent for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")]
+    waiting = [each for each in folders if each.name not in state.runs and is_name(each.name)]  # no half-made ones
+    return [each.name for each in sorted(waiting, key=lambda each: (each / layout.RUN).stat().st_mtime)]
