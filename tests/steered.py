@@ -60,7 +60,6 @@ async def steered(declaration: Declaration) -> AsyncIterator[Steered]:
         yield found
     finally:
         if not governing.done():
-            controller._delete("the test is over")
-            controller._recorder.changed.set()
+            controller._recorder.begin_deletion("the test is over")
         async with asyncio.timeout(PATIENCE):
             await governing

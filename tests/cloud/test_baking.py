@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
-import json
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from transient_magics import places
 from transient_magics.client.text import event_words
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.images import image_url
-from transient_magics.controller.cluster import Controller
+from transient_magics.controller.opening import Opening
 from transient_magics.controller.programs.baking import Baking
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.record import Recorder
@@ -299,13 +298,13 @@ async def test_the_controller_chooses_once_and_its_journal_says_which(
     api: Api, engine: ComputeEngine, tmp_path: Path, built_here: None
 ) -> None:
     api.on("GET", "global/images", {"items": [image("second", 2)]})
-    (tmp_path / "spec.json").write_text(json.dumps(cluster("t4").to_dict()))
-    controller, access = Controller(tmp_path), cast(Access, SimpleNamespace(engine=engine))
+    access = cast(Access, SimpleNamespace(engine=engine))
     with Journal(tmp_path / "journal.jsonl") as journal:
-        recorder = controller._recorder = Recorder(journal, replay([]))
+        recorder = Recorder(journal, replay([]))
+        opening = Opening(tmp_path, recorder, access)
         recorder.record(events.ClusterDeclared(spec=cluster("t4").to_dict()))
-        await controller._prepare(access)
-        await controller._prepare(access)
+        await opening.prepare()
+        await opening.prepare()
     assert [path for _, path, _, _ in api.requests] == ["v1/services/6F81-5844-456A/skus", "global/images"]
     state = replay(read(tmp_path / "journal.jsonl"))
     assert state.spec

@@ -22,6 +22,7 @@ from transient_magics.cloud.calling.clock import Heard
 from transient_magics.controller import skew
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import Situation
+from transient_magics.controller.opening import Opening
 from transient_magics.controller.programs import preflight
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.vms.access import Access
@@ -59,10 +60,10 @@ async def test_no_cluster_is_made_by_a_clock_that_is_far_off(
     api.ahead = ahead
     api.on("GET", "aggregated/instances", {"items": {}})
     declared(tmp_path, time.time() + dated)
-    controller, access = Controller(tmp_path), cast(Access, SimpleNamespace(engine=engine))
+    access = cast(Access, SimpleNamespace(engine=engine))
     with Journal(tmp_path / "journal.jsonl") as journal:
-        recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
-        await controller._prepare(access)
+        recorder = Recorder(journal, replay(read(journal.path)))
+        await Opening(tmp_path, recorder, access).prepare()
     assert recorder.state.phase == ("provisioning" if why == "^$" else "deleting")
     assert re.search(why, recorder.state.reason)
 

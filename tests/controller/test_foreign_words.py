@@ -20,6 +20,7 @@ from transient_magics.cloud import CloudStorage, Vm
 from transient_magics.controller.__main__ import _look_after
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
+from transient_magics.controller.opening import Opening
 from transient_magics.controller.placement import attaching
 from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
@@ -166,8 +167,8 @@ async def test_without_an_answer_of_compute_engine_no_vm_is_called_gone(home: Pa
             controller._recorder.record(events.VmRefused(vm="ps-0", reason="it did not start"))
         else:
             controller._recorder.record(events.ClusterDeclared(spec=SPEC.to_dict()))
-        controller._delete("asked by the user")
-        assert await controller._open(access) is asked_for
+        controller._recorder.begin_deletion("asked by the user")
+        assert await Opening(home, controller._recorder, access).open() is asked_for
         assert controller._state.over is not asked_for
 
 

@@ -10,12 +10,11 @@ import asyncio
 import json
 import logging
 import os
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import AlreadyExistsError, CloudError, ClusterError, CredentialsError, RemoteError
+from ..errors import ClusterError, RemoteError
 from ..journal import ClusterState, Journal, events, now, read, replay
 from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
@@ -57,26 +56,22 @@ from .decisions.core import (
 )
 from .jobs.conduct import Jobs
 from .metering import Metering
+from .opening import Opening
 from .place import command_socket, here
 from .placement.seat import Seat
 from .record import Recorder
 from .runs.conduct import Runs
 from .studies.conduct import Studies
 from .tasks import Tasks
-from .vms import live_prices
 from .vms.access import Access
 from .vms.advice import Adviser
 from .vms.fleet import Fleet
-from .vms.image_choice import choose, to_be_chosen
-from .vms.neighbours import taken
-from .vms.owner import note, noted
-from .vms.zones import find
+from .vms.logs import last_lines
 
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-_FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
-_MOST_LOG = 262_144  # bytes
+_MOVE_AGAIN_SECONDS = 60.0
 
 
 class Controller:
@@ -86,7 +81,6 @@ class Controller:
         self._directory = directory
         self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
         self._saved_ahead = False
-        self._prepared: set[str] = set()
         self._fleet: Fleet | None = None
         self._metering: Metering | None = None
         self._in_charge = asyncio.Event()
@@ -126,7 +120,7 @@ class Controller:
                 serve(command_socket(self._directory), self._command),
                 Access(self._declared, makes_vms=self._state.phase != "deleting") as access,
             ):
-                if await self._open(access):
+                if await Opening(self._directory, self._recorder, access).open():
                     adviser = Adviser(self._recorder, access)
                     await adviser.keep_asking(now())  # before the first VM is asked for
                     await self._govern(access, adviser)
@@ -146,67 +140,6 @@ class Controller:
             if not vm.running_at:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
 
-    async def _open(self, access: Access) -> bool:
-        """Open the way to Compute Engine, tried until it opens; False when the cluster was deleted before any VM."""
-        wait, expired = _FIRST_WAIT, False
-        while True:
-            try:
-                await access.reopen()
-                if expired:
-                    await access.renew()
-                if not here():  # a VM's own credentials are not the user's
-                    await note(access.engine, self._directory)
-                await self._prepare(access)
-                if self._state.phase != "deleting" and not here():  # on a VM both are there already
-                    await access.protect(noted(self._directory))
-                    self._recorder.note("public bucket", await access.ensure_bucket())
-            except CloudError as error:
-                expired = isinstance(error, CredentialsError)
-                self._recorder.note("access", str(error))
-                if isinstance(error, AlreadyExistsError) and not self._state.vms:
-                    self._delete(str(error))  # what it would stand on is somebody else's
-            else:
-                self._recorder.note("access", "")
-                return True
-            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that was called refused.
-            if self._state.phase == "deleting" and not self._state.vms:
-                await self._unprotect(access)
-                self._recorder.record(events.ClusterDeleted())
-                return False
-            await self._change(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
-
-    async def _unprotect(self, access: Access) -> None:
-        """Take back rules of which some may have been made. What cannot be had costs nothing and holds up nobody."""
-        try:
-            await access.unprotect()
-        except CloudError as error:
-            log.warning("%s", error)
-
-    async def _prepare(self, access: Access) -> None:
-        """Once each, before the first VM: today's prices, the zones that have the GPUs, the same image for all."""
-        spec = self._state.spec
-        if spec is None or self._state.vms or self._state.phase == "deleting":
-            return
-        if "name" not in self._prepared and (why := await taken(spec, access.engine)):
-            self._delete(why)
-            return
-        self._prepared.add("name")
-        # By the answers to what was asked so far.
-        if why := skew.wrong(access.engine.ahead) or skew.ill_dated(spec.declared_at):
-            self._delete(why)
-            return
-        if "prices" not in self._prepared and (priced := await live_prices.find(spec, access.engine)):
-            self._recorder.record(priced)
-            spec = ClusterSpec.from_dict(priced.spec)
-        self._prepared.add("prices")
-        if "zones" not in self._prepared and (found := await find(spec, access.engine)):
-            self._recorder.record(found)
-        self._prepared.add("zones")
-        if "image" not in self._prepared and to_be_chosen(spec):
-            self._recorder.record(await choose(spec, access.engine))
-        self._prepared.add("image")
-
     async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:
             recorder = self._recorder
@@ -224,7 +157,7 @@ class Controller:
                     self._tasks.do("advice", lambda: adviser.keep_asking(now()))
                 recorder.note("clock", skew.wrong(access.engine.ahead))
                 if not self._directory.exists():
-                    self._delete("its folder on this machine was removed")
+                    self._recorder.begin_deletion("its folder on this machine was removed")
                 at = skew.now(access.engine.ahead)
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
@@ -239,17 +172,8 @@ class Controller:
                 if self._state.phase == "deleting" and not self._state.living:
                     await fleet.verify_gone()
                 elif not recorder.changed.is_set():
-                    await self._change(_TICK_SECONDS)
+                    await recorder.change(_TICK_SECONDS)
             self._tasks.cancel_all()
-
-    async def _change(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._recorder.changed.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._recorder.changed.clear()
 
     def _situation(self, at: float, access: Access, fleet: Fleet) -> Situation:
         return Situation(
@@ -265,7 +189,7 @@ class Controller:
                 case DeleteVm():
                     fleet.delete(self._state.vms[decision.vm], decision.reason)
                 case BeginDeletion():
-                    self._delete(decision.reason)
+                    self._recorder.begin_deletion(decision.reason)
                 case SaveAhead():
                     self._saved_ahead = True
                     self._runs.save_ahead()
@@ -278,10 +202,6 @@ class Controller:
                     self._recorder.note("seat", decision.why)
                 case RequestVm():
                     pass  # all of them were asked for at once
-
-    def _delete(self, reason: str) -> None:
-        if self._state.phase not in ("deleting", "deleted"):
-            self._recorder.record(events.ClusterDeleting(reason=reason))
 
     def _study(self, at: float) -> None:
         """Have studies ask for trials and tell them, and end the runs of those that have ended."""
@@ -325,7 +245,7 @@ class Controller:
                 await Seat(await link.connection(), self._declared, vm).check()
             except RemoteError as error:
                 self._recorder.note("seat", f"The controller cannot move to {vm} yet: {error}")
-                await asyncio.sleep(_LONGEST_WAIT)
+                await asyncio.sleep(_MOVE_AGAIN_SECONDS)
             else:
                 if self._state.spec:
                     agree(self._directory, self._state.spec)
@@ -368,14 +288,17 @@ class Controller:
             case Profile():
                 self._runs.trace(command.run, command.worker)
             case Delete():
-                self._delete(command.reason)
+                self._recorder.begin_deletion(command.reason)
             case Revoke():
                 await self._revoke(command.vm, command.seconds)
             case Resize():
                 self._refuse_when_ending()
                 self._resize(ClusterSpec.from_dict(command.spec))
             case Logs():
-                return {"text": await self._logs(command.vm, command.run, command.lines)}
+                text = await last_lines(
+                    self._directory, self._state, self._fleet, command.vm, command.run, command.lines
+                )
+                return {"text": text}
         return {}
 
     def _refuse_when_ending(self) -> None:
@@ -411,25 +334,3 @@ class Controller:
         spec = resized(self._state.spec, wanted, self._state, now())
         agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
-
-    async def _logs(self, vm: str, run: str | None, lines: int) -> str:
-        if vm and vm == here() and (own := self._directory / layout.CONTROLLER_LOG).exists():
-            return "\n".join(own.read_text(errors="replace").splitlines()[-lines:])
-        link = self._fleet.link(vm) if self._fleet else None
-        if link is None:
-            if vm in self._state.vms:
-                raise ClusterError(f"{vm} is not connected now")
-            living = ", ".join(each.name for each in self._state.living)
-            fix = f"There are: {living}." if living else ""
-            raise ClusterError(f"{self._declared.name} has no VM {vm}", fix=fix)
-        latest = self._state.active_run or self._state.run
-        chosen = run or (latest.name if latest else None)
-        path = layout.log_on_vm(chosen, vm) if chosen else f"{layout.ON_VM}/{layout.AGENT_LOG}"
-        try:
-            async with asyncio.timeout(10):
-                connection = await link.connection()
-                if not await connection.exists(path):
-                    return ""
-                return (await connection.run(f"tail -c {_MOST_LOG} {shlex.quote(path)} | tail -n {lines}"))[-_MOST_LOG:]
-        except TimeoutError:
-            raise ClusterError(f"{vm} does not answer now") from None

@@ -85,6 +85,21 @@ class Recorder:
     def _cannot(self, error: JournalError | OSError) -> None:
         self._troubles["journal", ""], self._failed = str(error), time.monotonic()
 
+    async def change(self, seconds: float) -> None:
+        """Wait until the state is another one, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.changed.clear()
+
+    def begin_deletion(self, reason: str) -> None:
+        """Write down that the cluster is to be deleted, unless that was written already."""
+        if self.state.phase not in ("deleting", "deleted"):
+            self.record(events.ClusterDeleting(reason=reason))
+
     def note(self, source: str, what: str, *, run: str = "") -> None:
         """Say that `source` (of a run) has a trouble, in one sentence, or none any more (empty)."""
         before = self.trouble

@@ -1,0 +1,100 @@
+"""The way to Compute Engine opened, and what is settled once before a cluster's first VM is asked for.
+
+That is: nobody has the name, the clock is right, today's prices, the zones that have the GPUs, one image for all VMs.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ..errors import AlreadyExistsError, CloudError, CredentialsError
+from ..journal import ClusterState, events
+from ..spec import ClusterSpec
+from . import skew
+from .place import here
+from .record import Recorder
+from .vms import live_prices
+from .vms.access import Access
+from .vms.image_choice import choose, to_be_chosen
+from .vms.neighbours import taken
+from .vms.owner import note, noted
+from .vms.zones import find
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
+
+
+class Opening:
+    """The way of the cluster in `directory` to Compute Engine, which is `access`."""
+
+    def __init__(self, directory: Path, recorder: Recorder, access: Access) -> None:
+        self._directory, self._recorder, self._access = directory, recorder, access
+        self._prepared: set[str] = set()
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    async def open(self) -> bool:
+        """Open it, tried until it opens; False when the cluster was deleted before any VM."""
+        access = self._access
+        wait, expired = _FIRST_WAIT, False
+        while True:
+            try:
+                await access.reopen()
+                if expired:
+                    await access.renew()
+                if not here():  # a VM's own credentials are not the user's
+                    await note(access.engine, self._directory)
+                await self.prepare()
+                if self._state.phase != "deleting" and not here():  # on a VM both are there already
+                    await access.protect(noted(self._directory))
+                    self._recorder.note("public bucket", await access.ensure_bucket())
+            except CloudError as error:
+                expired = isinstance(error, CredentialsError)
+                self._recorder.note("access", str(error))
+                if isinstance(error, AlreadyExistsError) and not self._state.vms:
+                    self._recorder.begin_deletion(str(error))  # what it would stand on is somebody else's
+            else:
+                self._recorder.note("access", "")
+                return True
+            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that was called refused.
+            if self._state.phase == "deleting" and not self._state.vms:
+                await self._unprotect()
+                self._recorder.record(events.ClusterDeleted())
+                return False
+            await self._recorder.change(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def prepare(self) -> None:
+        """Settle each of these once, before the first VM; the cluster is deleted where one stands in its way."""
+        spec, engine = self._state.spec, self._access.engine
+        if spec is None or self._state.vms or self._state.phase == "deleting":
+            return
+        if "name" not in self._prepared and (why := await taken(spec, engine)):
+            self._recorder.begin_deletion(why)
+            return
+        self._prepared.add("name")
+        # By the answers to what was asked so far.
+        if why := skew.wrong(engine.ahead) or skew.ill_dated(spec.declared_at):
+            self._recorder.begin_deletion(why)
+            return
+        if "prices" not in self._prepared and (priced := await live_prices.find(spec, engine)):
+            self._recorder.record(priced)
+            spec = ClusterSpec.from_dict(priced.spec)
+        self._prepared.add("prices")
+        if "zones" not in self._prepared and (found := await find(spec, engine)):
+            self._recorder.record(found)
+        self._prepared.add("zones")
+        if "image" not in self._prepared and to_be_chosen(spec):
+            self._recorder.record(await choose(spec, engine))
+        self._prepared.add("image")
+
+    async def _unprotect(self) -> None:
+        """Take back rules of which some may have been made. What cannot be had costs nothing and holds up nobody."""
+        try:
+            await self._access.unprotect()
+        except CloudError as error:
+            log.warning("%s", error)
