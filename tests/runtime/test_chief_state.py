@@ -421,8 +421,11 @@ def test_the_end_during_a_save_and_an_evaluation_still_evaluates_the_last_checkp
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.StepSeen(50))
     assert events.Evaluate(50) in story(events.SaveDone(50, "checkpoints/model.ckpt-50", 0.1, 10))
+    assert not story.state.is_awaited, "steps go on"
+    assert Story(eval_steps=50, study="s", judged_by="max accuracy").state.is_awaited, "it may be pruned"
     story(events.StepSeen(95))
     story(events.StepSeen(100))
+    assert story.state.is_awaited, "nothing is left but to evaluate"
     story(events.SaveDone(95, "checkpoints/model.ckpt-95", 0.1, 10))
     story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
     assert events.Evaluate(100) in story(events.EvaluationDone(50, {"accuracy": 0.5}))

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from transient_magics.errors import TrainingError
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import evaluation
 from transient_magics.runtime.parameter_server.chief.evaluation import evaluate
+from transient_magics.runtime.programs import evaluate as program
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,28 @@ async def test_a_process_that_dies_is_a_reason(
     folder.logs.mkdir()
     done = await evaluate(folder, 40)
     assert (done.step, done.metrics, done.reason) == (40, {}, reason)
+
+
+@pytest.mark.parametrize(("awaited", "behind"), [(True, 0), (False, 10)])
+async def test_steps_come_before_an_evaluation_that_nobody_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, awaited: bool, behind: int
+) -> None:
+    niced = list[int]()
+    monkeypatch.setattr(program.os, "nice", niced.append)
+    folder = RunFolder(tmp_path / "run-1")
+    folder.logs.mkdir(parents=True)
+    asked = list[str]()
+
+    async def answer(_: str, *arguments: str, **__: object) -> dict[str, object]:
+        asked.extend(arguments)
+        return {"metrics": {}}
+
+    monkeypatch.setattr(evaluation, "answer", answer)
+    await evaluate(folder, 40, awaited=awaited)
+    monkeypatch.setattr(sys, "argv", ["evaluate", *asked])
+    with pytest.raises(TrainingError, match="No such file"):  # there is no run
+        program.main()
+    assert niced == [behind]
 
 
 async def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ class Chief:
 
     async def _evaluate(self, step: int) -> None:
         with Checkpoints(self._folder.checkpoints).held(step):  # until it is known whether it is the best
-            self._happened(await evaluate(self._folder, step))
+            self._happened(await evaluate(self._folder, step, awaited=self._state.is_awaited))
 
     # --- carrying out ------------------------------------------------------------------------------------------------
     def _happened(self, event: Any) -> None:

@@ -20,9 +20,12 @@ _LOOK_SECONDS = 0.2
 """Between two looks whether another run's evaluation is over."""
 
 
-async def evaluate(folder: RunFolder, step: int) -> EvaluationDone:
-    """Evaluate the checkpoint of `step`; whatever goes wrong is the reason in the answer."""
-    wanted = ("--run", str(folder.path), "--step", str(step))
+async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> EvaluationDone:
+    """Evaluate the checkpoint of `step`; whatever goes wrong is the reason in the answer.
+
+    Steps come first on the VM's cores, unless the evaluation is `awaited`.
+    """
+    wanted = ("--run", str(folder.path), "--step", str(step), *(("--awaited",) if awaited else ()))
     log_file = folder.logs / "evaluate.log"
     with Checkpoints(folder.checkpoints).held(step):  # the next ones may be written faster than a process starts
         async with _turn(folder):

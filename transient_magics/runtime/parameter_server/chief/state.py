@@ -145,6 +145,11 @@ class ChiefState:
         return self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether its evaluations are waited for: that which ends the run, and each of a trial, which may prune it."""
+        return self.phase is Phase.FINISHING or bool(self.spec.study)
+
+    @property
     def next_mark(self) -> int:
         """The global step at which something is due next: the end, a checkpoint or an evaluation."""
         marks = [self.spec.train_steps]
