@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,22 +21,28 @@ from tests.planner.test_learning import BEGAN, story
 from transient_magics import client, places
 from transient_magics.cli import program
 from transient_magics.client.forecaster import Forecaster
-from transient_magics.journal import Journal
+from transient_magics.journal import Journal, events
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"
 WORDS = re.compile(rf"ends about {CLOCK} \({CLOCK} to {CLOCK}\), for {MONEY} \({MONEY} to {MONEY}\)")
 
 
-def training(home: Path) -> None:
-    """A cluster whose run-1 has trained for four minutes and goes on, as of now."""
+def training(
+    home: Path, name: str = "demo", *, steps: int = 4000, times: int = 1, over: bool = False, **story_of: Any
+) -> None:
+    """A cluster whose run-1 has trained for four minutes and goes on, as of now; `times` as fast, or `over` by now."""
     later = time.time() - 260 - BEGAN
-    history, rows = story()
-    folder = places.private(places.cluster("demo"))
+    history, rows = story(steps, **story_of)
+    folder = places.private(places.cluster(name))
     run = places.private(folder / "runs" / "run-1")
-    (folder / "spec.json").write_text(json.dumps(stories.declaration("demo", declared_at=BEGAN + later).to_dict()))
-    told = [{**row, "time": row["time"] + int(later * 1e9)} for row in rows]
+    (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN + later).to_dict()))
+    told = [{**row, "step": times * row["step"], "time": row["time"] + int(later * 1e9)} for row in rows]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+    last = history[-1]
+    if over:
+        ended = events.TrainFinished(run="run-1", step=times * rows[-1]["step"], loss=0.1)
+        history.append(replace(ended, seq=last.seq + 1, time=last.time + 1))
     with Journal(folder / "journal.jsonl") as journal:
         for event in history:
             journal.append(replace(event, time=event.time + int(later * 1e9)))
@@ -80,3 +87,18 @@ def test_without_scipy_nothing_is_told_and_nothing_started(
     monkeypatch.setitem(sys.modules, "scipy", None)
     assert forecaster.words("demo", "run-1") == ""
     assert forecaster.process is None
+
+
+@pytest.mark.parametrize(("pace", "declared", "said"), [
+    (2, {}, True), (1, {}, False), (2, {"hparams": "learning_rate=0.3"}, False), (2, {"pace_seconds": 0.1}, False),
+])  # fmt: skip
+def test_a_run_that_is_slower_than_earlier_ones_of_its_model_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: int, declared: dict[str, Any], said: bool
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    training(tmp_path, name="before", steps=10**6, revoked=False, times=pace, over=True)
+    training(tmp_path, steps=10**6, revoked=False, **declared)
+    told = str(client.cluster("demo").run("run-1").forecast("none"))
+    behind = "; it makes 8 steps/s where earlier runs lead to expect 1[56](.[0-9])? "
+    assert bool(re.search(behind, told)) == said, told
+    assert "its workers compute slower than those did" in told or not said

@@ -29,7 +29,7 @@ from transient_magics.spec import parse_groups
 BEGAN = 1_000_000.0
 
 
-def story(steps: int = 4000, *, revoked: bool = True, **spec: str) -> tuple[list[Event], list[dict[str, Any]]]:
+def story(steps: int = 4000, *, revoked: bool = True, **spec: Any) -> tuple[list[Event], list[dict[str, Any]]]:
     """Four workers of two steps a second; after 100 s one of them is revoked, 40 s later its replacement joins."""
     cluster = stories.declaration("demo", declared_at=BEGAN)
     told: list[tuple[float, Event]] = [

@@ -20,6 +20,7 @@ from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
 from .choices import Lifetimes
+from .expected import Behind
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import Cell, fit, spread, tell
@@ -47,6 +48,8 @@ class Forecast:
     risk: str
     guess: str = ""
     """From what its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
+    behind: Behind | None = None
+    """Where it is slower than earlier runs of its model lead to expect."""
 
     @property
     def finished(self) -> float:

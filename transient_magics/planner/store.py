@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,11 @@ class ModelStore:
         places.private(self.path.parent)
         write_atomically(self.path, json.dumps({**self.key, "runs": runs}, indent=1), durable=False)
 
-    def workload(self, name: str, wire: str = "fp32") -> Workload:
-        """The workload that these runs are, called `name`. Raises PlanError where no stretch of them is long enough."""
-        records = {name: each for name, each in self.records().items() if each.mode == "async"}
+    def workload(self, name: str, wire: str = "fp32", *, among: Container[str] | None = None) -> Workload:
+        """The workload that these runs are (`among`: only those), called `name`. Raises PlanError where no stretch of
+        them is long enough."""
+        known = {run: each for run, each in self.records().items() if among is None or run in among}
+        records = {run: each for run, each in known.items() if each.mode == "async"}
         seen = [each for record in records.values() for each in record.observations]
         if not seen:
             raise PlanError(

@@ -181,10 +181,12 @@ def forecast_words(forecast: Forecast) -> str:
 
 
 def _but(forecast: Forecast) -> str:
-    """What else must be known of it: how sure it is that the run ends, and whether the intervals are measured."""
+    """What else must be known of it: how sure it is that the run ends, whether the intervals are measured, and whether
+    it is slower than was to be expected."""
     lost = 1 - forecast.finished
     unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
-    return f"{unless}; a guess, from {forecast.guess}" if forecast.guess else unless
+    guess = f"; a guess, from {forecast.guess}" if forecast.guess else ""
+    return f"{unless}{guess}{f'; {forecast.behind}' if forecast.behind else ''}"
 
 
 def ending_words(forecast: Forecast) -> str:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...errors import ClusterError, PlanError, TransientError, UnreachableError
-from ...journal import bill
+from ...journal import ClusterState, bill, kept, metrics
+from ...protocol import layout
+from ...spec import WorkerGroup
 from ..folders import KnownRun, known_runs
 from .learning import alike, learn, record, store_of
 from .revocations import foreseen
 
 if TYPE_CHECKING:
+    from ...planner.expected import Behind
     from ...planner.forecast import Forecast
+    from ...planner.measured import Record
+    from ...planner.store import ModelStore
     from ..handles import Run
 
 
@@ -37,9 +44,55 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     for other in alike(known_runs(), store.key):
         if other.state.over:
             learn(store, other)
+    seen = record(known)
     closings = [each.closing for each in store.records().values() if each.closing is not None]
     closing = statistics.median(closings) if closings else CLOSING_SECONDS
-    return foretell(state, bill(state, now), now, found, record(known), lifetimes, risk=risk, closing=closing)
+    told = foretell(state, bill(state, now), now, found, seen, lifetimes, risk=risk, closing=closing)
+    return replace(told, behind=_behind(known, state, store, seen))
+
+
+def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record) -> Behind | None:
+    """Where the run is slower, with the workers that it has had for long enough, than its like were."""
+    from ...planner.choices import Choice
+    from ...planner.expected import behind
+
+    spec, latest = run.state.spec, seen.observations[-1] if seen.observations else None
+    if not spec.alarm_below or latest is None or latest.seconds < spec.alarm_after:
+        return None
+    mine = [state.vms[name] for name in run.state.workers if name in state.vms]
+    places = Counter((vm.accelerator or "cpu", vm.zone) for vm in mine)
+    groups = tuple(WorkerGroup(gpu, count, zone) for (gpu, zone), count in places.items())
+    if Counter(vm.accelerator or "cpu" for vm in mine) != Counter(latest.workers):
+        return None
+    like = {other.identity for other in alike(known_runs(), store.key) if other.state.over and _is_like(run, other)}
+    rows = metrics.sample(run.directory / layout.METRICS)
+    until = rows[-1]["time"] if rows else 0
+    try:
+        workload = store.workload(run.state.name, spec.wire, among=like)
+        return behind(
+            workload, Choice(groups, latest.servers), latest.steps_per_second, spec.alarm_below,
+            [row for row in rows if row["time"] > until - latest.seconds * 1e9],
+        )  # fmt: skip
+    except TransientError:  # no run like it has trained long enough, or the price or place of such a VM is not known
+        return None
+
+
+_SAME = (
+    "params", "hparams", "mode", "backup_workers", "batching", "wire", "pace_seconds", "ps_shards", "chief", "threads",
+)  # fmt: skip
+
+
+def _is_like(run: KnownRun, other: KnownRun) -> bool:
+    """Whether what is declared of both would make them as fast on the same machines."""
+    declared = all(getattr(run.state.spec, name) == getattr(other.state.spec, name) for name in _SAME)
+    return declared and other.identity != run.identity and _machines(run) == _machines(other)
+
+
+def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
+    """Whether its cluster is an emulated one, and what its VMs are, by role and GPU."""
+    state = kept(run.cluster / layout.JOURNAL).read()
+    kinds = frozenset((vm.role, vm.accelerator, vm.machine_type) for vm in state.vms.values())
+    return bool(state.spec and state.spec.emulated), kinds
 
 
 def forecast_line(run: Run) -> str:
