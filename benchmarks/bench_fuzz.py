@@ -43,7 +43,7 @@ from hypothesis import HealthCheck, Phase, given, settings, target
 from hypothesis import strategies as some
 
 from transient_magics import errors
-from transient_magics.controller.runs import training
+from transient_magics.controller.runs import checkpoint_copy
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
 from transient_magics.journal.follow import decode_lines
@@ -82,8 +82,8 @@ READERS: tuple[Any, ...] = (
     manifest.Manifest.from_dict,
     manifest._file,
     manifest._fits,
-    training._safe,
-    training._newest,
+    checkpoint_copy._safe,
+    checkpoint_copy._newest,
     transfer.Transfer._checked,
     errors.granted,
     errors.named,
@@ -196,12 +196,12 @@ def of_an_answer(answer: dict[str, Any]) -> None:
 
 
 def of_a_listing(line: str) -> None:
-    if training._safe(line):
+    if checkpoint_copy._safe(line):
         name, size = line.split()
         int(size)
         assert "/" not in name, f"a path: {name!r}"
         assert not name.startswith("."), f"a path: {name!r}"
-    training._newest([line, line.split()[0] if line.split() else ""])
+    checkpoint_copy._newest([line, line.split()[0] if line.split() else ""])
 
 
 def of_a_file_name(name: Any) -> None:
@@ -305,7 +305,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "2: names of runs that lead elsewhere": ("lines of a journal", without(names, "_NAME", ANYTHING)),
     "2: names of files that lead elsewhere": ("names of files", without(transfer, "checked_file", str)),
     "2: a manifest that leads elsewhere": ("manifests", without(manifest, "_FILE", ANYTHING)),
-    "2: a listing that leads elsewhere": ("listings", without(training, "_LISTED", ANYTHING)),
+    "2: a listing that leads elsewhere": ("listings", without(checkpoint_copy, "_LISTED", ANYTHING)),
     "6: values of other types": (
         RUN,
         without(checks, "fields_of", lambda cls: {each.name: lambda given: given for each in fields(cls)}),

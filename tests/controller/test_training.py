@@ -15,7 +15,7 @@ import pytest
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.cloud import BoundedToken
-from transient_magics.controller.runs import training as conduct
+from transient_magics.controller.runs import checking, checkpoint_copy, shipments
 from transient_magics.controller.runs.bucket_token import NAME
 from transient_magics.controller.runs.checking import possible_here
 from transient_magics.controller.runs.training import Training
@@ -206,7 +206,7 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
 async def test_a_stopped_run_without_its_last_checkpoint_says_so(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "_LAST_SAVE_SECONDS", 0.5)
+    monkeypatch.setattr(shipments, "_LAST_SAVE_SECONDS", 0.5)
     machine = await start("ps-0")
     machine.holds_run.set()
     machine.saves(80)
@@ -320,8 +320,8 @@ async def test_a_checkpoint_that_was_asked_for_and_cannot_be_written_is_told_at_
 async def test_checkpoints_come_home_only_where_all_of_them_have_room(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(conduct, "room", lambda _: 10)
+    monkeypatch.setattr(shipments, "_TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(checkpoint_copy, "room", lambda _: 10)
     machine = await start("ps-0")
     machine.holds_run.set()
     machine.saves(1000)
@@ -331,7 +331,7 @@ async def test_checkpoints_come_home_only_where_all_of_them_have_room(
     assert trouble.startswith("Checkpoints of run-1 do not come home: this machine's disk has no room for 1 MiB more (")
     assert trouble.endswith("Free some of it.")
     assert not [*run.home.iterdir()]
-    monkeypatch.setattr(conduct, "room", lambda _: 12)
+    monkeypatch.setattr(checkpoint_copy, "room", lambda _: 12)
     await until(run.at_home)
     await until(lambda: not run.trouble)
 
@@ -357,7 +357,7 @@ async def test_a_machine_that_cannot_check_leaves_that_to_the_vms(
     async def no_memory(_: Path) -> str:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(conduct, "check", no_memory)
+    monkeypatch.setattr(checking, "check", no_memory)
     run = Conducted(tmp_path / "runs" / "run-1", started=False)
     machine = await start("ps-0")
     machine.holds_run.set()
@@ -375,8 +375,8 @@ async def test_a_run_that_differs_in_a_number_is_not_checked_again(
     async def checks(folder: Path) -> str:
         return f"{folder.name} was checked"
 
-    monkeypatch.setattr(conduct, "check", checks)
-    monkeypatch.setattr(conduct, "possible_here", lambda: True)
+    monkeypatch.setattr(checking, "check", checks)
+    monkeypatch.setattr(checking, "possible_here", lambda: True)
     earlier = tmp_path / "runs" / "earlier"
     earlier.mkdir(parents=True)
     (earlier / "model.json").write_text('{"parameters": 7, "variable_bytes": 28}')

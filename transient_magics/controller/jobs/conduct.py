@@ -28,6 +28,7 @@ from ...runtime.jobs.archive import look_through
 from ..foreign import Refusals
 from ..record import Recorder
 from ..runs.packages import gather
+from ..runs.sending import is_plain
 from ..tasks import Tasks
 from ..vms.link import Link
 from .decisions import Begin, End, Interrupt, StopOn, Stopping, decide
@@ -217,8 +218,8 @@ class _Part:
         files: dict[str, bytes | Path] = {}
         for name in (layout.INCLUDE, layout.WHEELS):
             below = sorted((self._folder / name).rglob("*"))
-            files |= {str(path.relative_to(self._folder)): path for path in below if _is_plain(path)}
-        if _is_plain(cell := self._folder / layout.CELL):
+            files |= {str(path.relative_to(self._folder)): path for path in below if is_plain(path)}
+        if is_plain(cell := self._folder / layout.CELL):
             files[layout.CELL] = cell
         if self._kept:
             archive = self._folder / layout.KEPT / layout.archive(self._kept.number)
@@ -327,8 +328,3 @@ def _look_at(path: Path, told: events.JobPacked) -> None:
         if hashlib.file_digest(file, "sha256").hexdigest() != told.digest:
             raise ForeignError("it is not what the VM said that it is", where=str(path))
     look_through(path)
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether there is a regular file. What links point to was never meant to be sent."""
-    return path.is_file() and not path.is_symlink()

@@ -7,13 +7,18 @@ is left to go wrong with such a run goes wrong at its start, and fails it with t
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...files import write_atomically
+from ...journal import RunState
 from ...protocol import layout
 from ...protocol.run import RunSpec
+
+log = logging.getLogger(__name__)
 
 _ASIDE = frozenset(
     {
@@ -41,6 +46,28 @@ def content(folder: Path) -> bytes:
         said.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
         said.update(path.read_bytes())
     return said.digest()
+
+
+def found_alike(folder: Path, spec: RunSpec, others: Sequence[RunState]) -> bool:
+    """Whether one of `others`, which passed their checks, was checked for the same as the run in `folder`.
+
+    What was counted of its model holds here too, and is written into the folder.
+    """
+    for other in reversed(others):
+        if other.name == spec.name or not alike(other.spec, spec):
+            continue
+        there = folder.with_name(other.name)
+        try:
+            if content(there) != content(folder):
+                continue
+            if (counted := there / layout.MODEL).exists():
+                write_atomically(folder / layout.MODEL, counted.read_bytes())
+        except OSError as error:
+            log.warning("%s: whether %s was checked for the same is not known: %s", spec.name, other.name, error)
+            continue
+        log.info("%s: what the check of %s has found holds for it", spec.name, other.name)
+        return True
+    return False
 
 
 def _looked_at(spec: RunSpec) -> dict[str, Any]:

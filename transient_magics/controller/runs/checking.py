@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...errors import RemoteError
 from ...protocol import checks, layout
 from ...remote import push_bundle
 from ..place import here
@@ -23,6 +24,7 @@ from ..vms.link import Link
 log = logging.getLogger(__name__)
 
 _SECONDS = 300.0
+_LOOK_AGAIN_SECONDS = 1.0
 _MODULE = "transient_magics.runtime.programs.check"
 _MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the sentence in it
 _LARGEST = 2.0**63  # of what is counted
@@ -38,6 +40,30 @@ _THERE = (
 def possible_here() -> bool:
     """Whether this machine is the user's own, and has TensorFlow and Tensor2Tensor."""
     return not here() and all(map(find_spec, ("tensorflow", "tensor2tensor")))
+
+
+async def reason_against(
+    folder: Path, link: Callable[[], Link | None], files: Callable[[], Mapping[str, bytes | Path]]
+) -> str:
+    """Why the run in `folder` cannot be trained, or nothing: found on this machine, or on a VM.
+
+    `link` gives that of the first parameter server's VM, or of one that takes its place meanwhile; `files` are those
+    that the check takes there.
+    """
+    if possible_here():
+        try:
+            return await check(folder)
+        except OSError as error:  # as for want of memory: that says nothing about the run
+            log.warning("%s: not checked: %s", folder.name, error)
+            return ""
+    while True:
+        there = link()
+        try:
+            if there and there.answering:
+                return await check_there(there, folder, files)
+        except (RemoteError, OSError) as error:
+            log.warning("%s: not checked yet: %s", folder.name, error)
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
 
 async def check(folder: Path) -> str:
