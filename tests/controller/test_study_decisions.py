@@ -182,6 +182,18 @@ def test_what_optuna_is_told_is_what_the_journal_says_also_after_a_controllers_d
         assert "pruned at step" in each.reason
 
 
+def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before() -> None:
+    spec = study(pruner="median")
+    there = Simulated(spec, rate)
+    while there.look() or there.state.runs["s-0"].step < 20:
+        there.step()
+    trial, run = there.study.trials[0], there.state.runs["s-0"]
+    (told,) = decide(there.study, there.state, 2, there.time, {0})
+    assert told == Tell(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
+    there.record(events.TrainMade(run="s-0", step=100))
+    assert not any(isinstance(each, Tell) for each in decide(there.study, there.state, 2, there.time, {trial.number}))
+
+
 def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> None:
     there = Simulated(study(sampler="random", trials=5), rate, places=3)
     while there.look():

@@ -91,7 +91,7 @@ def _outcome(
     if hangs := next((run for run in runs if _stands_still(run, state, now) > study.spec.give_up_seconds), None):
         since = render_duration(study.spec.give_up_seconds)
         return Tell(trial.number, "failed", reason=f"{hangs.name} made no step for {since}")
-    if trial.number in pruned and runs:
+    if trial.number in pruned and runs and not runs[0].made:  # then its worker is free, and its value to come
         return Tell(trial.number, "pruned", _latest(study, runs[0]), f"pruned at step {runs[0].step:,}")
     return None
 
