@@ -31,6 +31,9 @@ _NICE = 10
 """What steps want of the parameter server's cores comes first; a tenth of one is left where they want all. Not of an
 evaluation that is awaited: on a full machine it would take minutes, and hold up what follows."""
 
+_DIGITS = 6
+"""Of a metric: those that are small differ, too, as of two trials that are both good."""
+
 
 def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, Any]:
     """Metrics of the checkpoint at `step` (or of the newest) on the dev split."""
@@ -58,7 +61,7 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
     if not loss and "neg_log_perplexity" in metrics:
         loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
     metrics["loss"] = loss
-    finite = {name: round(value, 6) for name, value in metrics.items() if math.isfinite(value)}
+    finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in metrics.items() if math.isfinite(value)}
     undefined = sorted(set(metrics) - set(finite))
     seen = {"batches": batches, "examples": examples, "complete": complete}
     return {"step": step, "metrics": finite, "undefined": undefined, **seen}
