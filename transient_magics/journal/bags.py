@@ -1,0 +1,220 @@
+"""What a bag's events add up to: its jobs, their attempts, the results that count, and what was learnt from them.
+
+The same fold for the driver that begins again after its death, for the controller and for whoever looks. The first
+result of a job wins; the first N results are the bag's, in the order in which they came; after the end nothing counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..protocol import bag_events as b
+from ..protocol.bag import BagSpec, outputs_of
+from ..protocol.run import Value
+
+
+@dataclass(frozen=True, slots=True)
+class BagJobState:
+    """One job. `phase`: waiting, running, done, failed (by its own faults, too often) or skipped (not waited for).
+
+    Times in seconds since 1970 (0: not yet).
+    """
+
+    number: int
+    point: Mapping[str, Value]
+    batch: int = 0
+    filling: bool = False
+    predicted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    phase: str = "waiting"
+    attempt: int = 0
+    """The latest one; 0: none began."""
+    vm: str = ""
+    """Where it runs; empty: nowhere."""
+    age: float = 0.0
+    """Of that VM when it began, in seconds."""
+    began_at: float = 0.0
+    done: float = 0.0
+    """Seconds of computing that are safe."""
+    interruptions: int = 0
+    failures: int = 0
+    reason: str = ""
+    """Why its last attempt gave no result, a clause."""
+    result: b.BagResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BagState:
+    """One bag. `results`: job numbers in the order in which their results came."""
+
+    spec: BagSpec
+    jobs: Mapping[int, BagJobState] = field(default_factory=dict[int, BagJobState])
+    results: tuple[int, ...] = ()
+    learnt: tuple[b.BagLearnt, ...] = ()
+    stopped: b.BagStopped | None = None
+    saving_seconds: float = 0.0
+    """What all checkpoints took."""
+    computed_seconds: float = 0.0
+    """What the jobs with a result computed, without what was lost."""
+
+    @property
+    def over(self) -> bool:
+        """It begins no job any more."""
+        return self.stopped is not None
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The jobs whose results are the bag's: the first N."""
+        return self.results[: self.spec.jobs]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the jobs return, without errors, by the first result; empty before."""
+        first = self.jobs[self.results[0]].result if self.results else None
+        return outputs_of(first.returned) if first else ()
+
+    @property
+    def waiting(self) -> list[BagJobState]:
+        """Those to be begun, or begun again, in the order in which they were proposed."""
+        return [job for job in self.jobs.values() if job.phase == "waiting"]
+
+    @property
+    def running(self) -> list[BagJobState]:
+        """Those with an attempt under way."""
+        return [job for job in self.jobs.values() if job.phase == "running"]
+
+    @property
+    def interruptions(self) -> int:
+        """Attempts that were lost with their VM."""
+        return sum(job.interruptions for job in self.jobs.values())
+
+    @property
+    def to_propose(self) -> int:
+        """How many jobs may still be proposed: N (1 + p), and one more for each that failed for good."""
+        failed = sum(job.phase == "failed" for job in self.jobs.values())
+        return 0 if self.over else max(self.spec.begun + failed - len(self.jobs), 0)
+
+    @property
+    def enough(self) -> bool:
+        """All results that were wanted are there."""
+        return len(self.results) >= self.spec.jobs
+
+    def points(self) -> Sequence[tuple[Mapping[str, Value], Mapping[str, float]]]:
+        """The bag's results: each point, and what was returned there."""
+        found = ((self.jobs[number].point, self.jobs[number].result) for number in self.counted)
+        return [(point, result.returned) for point, result in found if result]
+
+
+def fold(state: BagState, event: b.BagEvent) -> BagState:
+    """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes twice, or late,
+    changes nothing."""
+    if event.bag != state.spec.name:
+        raise ValueError(f"a {event.kind} event of another bag")
+    if state.over:
+        return state
+    match event:
+        case b.BagProposed():
+            return _proposed(state, event)
+        case b.BagLearnt():
+            return _learnt(state, event)
+        case b.BagStopped():
+            return _stopped(state, event)
+        case _:
+            return _attempted(state, event)
+
+
+def replay(spec: BagSpec, events: Iterable[b.BagEvent]) -> BagState:
+    """The state after all of them. Raises ValueError as `fold` does."""
+    state = BagState(spec)
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def _proposed(state: BagState, event: b.BagProposed) -> BagState:
+    if event.job in state.jobs:
+        if state.jobs[event.job].point != event.point:
+            raise ValueError(f"job {event.job} was proposed at another point")
+        return state
+    if event.job != len(state.jobs):
+        raise ValueError(f"job {event.job} does not follow on {len(state.jobs) - 1}")
+    if not state.spec.has(event.point):
+        raise ValueError(f"job {event.job} is at no point of the space")
+    if not state.to_propose:
+        raise ValueError(f"job {event.job} is more than the bag has")
+    job = BagJobState(event.job, event.point, event.batch, event.filling, event.predicted)
+    return replace(state, jobs={**state.jobs, event.job: job})
+
+
+def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b.BagResult) -> BagState:
+    job = state.jobs.get(event.job)
+    if job is None:
+        raise ValueError(f"there is no job {event.job}")
+    if isinstance(event, b.BagStarted):
+        return _started(state, job, event)
+    if not 0 < event.attempt <= job.attempt:
+        raise ValueError(f"attempt {event.attempt} of job {event.job} has not begun")
+    if job.phase in ("done", "failed"):
+        return state
+    if isinstance(event, b.BagResult):  # of any attempt: a VM that was given up may have finished all the same
+        return _resulted(state, job, event)
+    if event.attempt != job.attempt or job.phase != "running":
+        return state
+    if isinstance(event, b.BagSaved):
+        if event.done <= job.done:
+            return state
+        state = replace(state, saving_seconds=state.saving_seconds + event.seconds)
+        return _with(state, replace(job, done=event.done))
+    reason = event.reason or event.why
+    if event.why not in b.OWN_FAULTS:
+        return _with(state, replace(job, phase="waiting", vm="", interruptions=job.interruptions + 1, reason=reason))
+    failures = job.failures + 1
+    phase = "failed" if failures > state.spec.retries else "waiting"
+    return _with(state, replace(job, phase=phase, vm="", failures=failures, reason=reason))
+
+
+def _started(state: BagState, job: BagJobState, event: b.BagStarted) -> BagState:
+    if event.attempt <= job.attempt:
+        return state
+    if event.attempt != job.attempt + 1:
+        raise ValueError(f"attempt {event.attempt} of job {job.number} does not follow on {job.attempt}")
+    if job.phase in ("done", "failed"):
+        return state
+    if job.phase == "running":
+        raise ValueError(f"job {job.number} runs on {job.vm} already")
+    return _with(
+        state, replace(job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at)
+    )
+
+
+def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState:
+    if state.outputs and {*outputs_of(event.returned)} != {*state.outputs}:
+        raise ValueError(f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
+                         f"{', '.join(state.outputs)}")  # fmt: skip
+    job = replace(job, phase="done", vm="", result=event, reason="")
+    state = replace(
+        state, results=(*state.results, job.number), computed_seconds=state.computed_seconds + event.seconds
+    )
+    return _with(state, job)
+
+
+def _learnt(state: BagState, event: b.BagLearnt) -> BagState:
+    if event.results > len(state.results):
+        raise ValueError(f"there are {len(state.results)} results to learn from, not {event.results}")
+    if state.learnt and event.results < state.learnt[-1].results:
+        raise ValueError(f"it was learnt from {state.learnt[-1].results} results before")
+    return replace(state, learnt=(*state.learnt, event))
+
+
+def _stopped(state: BagState, event: b.BagStopped) -> BagState:
+    if event.why == "counted" and not state.enough:
+        raise ValueError(f"there are {len(state.results)} results of {state.spec.jobs}")
+    jobs = {
+        number: replace(job, phase="skipped", vm="") if job.phase in ("waiting", "running") else job
+        for number, job in state.jobs.items()
+    }
+    return replace(state, jobs=jobs, stopped=event)
+
+
+def _with(state: BagState, job: BagJobState) -> BagState:
+    return replace(state, jobs={**state.jobs, job.number: job})
