@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,11 @@ def test_every_room_is_described() -> None:
     rooms = {f"{each.parent.relative_to(package)}/" for each in package.glob("*/**/__init__.py")}
     rooms = {each for each in rooms if each.count("/") > 1} - {"emulator/compute/creation/"}
     assert set(re.findall(r"^\| `([\w/]+/)` \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)) == rooms
+
+
+def test_no_room_has_more_than_fifteen_modules() -> None:
+    rooms = Counter(path.parent for path in (ROOT / "transient_magics").rglob("*.py") if path.name != "__init__.py")
+    assert {str(room.relative_to(ROOT)): many for room, many in rooms.items() if many > 15} == {}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)

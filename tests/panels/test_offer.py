@@ -10,7 +10,7 @@ from transient_magics.catalog import ACCELERATORS, zones_with
 from transient_magics.cli import arguments
 from transient_magics.client import Declaration, preview
 from transient_magics.panels.offer import FIRST, MAGIC, declaration, menu, offer, offer_text
-from transient_magics.panels.snapshot.twin import offer_html
+from transient_magics.panels.twin.panel import offer_html
 
 GROUPS = st.sampled_from(sorted(ACCELERATORS)).flatmap(
     lambda gpu: st.fixed_dictionaries(

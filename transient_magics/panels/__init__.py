@@ -10,9 +10,9 @@ from .job import show_job
 from .lifetimes import lifetimes_html
 from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
-from .snapshot.twin import html
 from .snapshot.view import view
 from .study import show_study, study_panel_html, study_plot_html, study_table_html
+from .twin.panel import html
 
 __all__ = [
     "bundle",

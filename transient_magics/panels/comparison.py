@@ -9,8 +9,8 @@ from ..client import Comparison, Run, Runs
 from ..client.results.comparison import COLUMNS, Row, best_row, best_words, evaluated, judged_by
 from ..journal import RunSeries, metrics
 from ..protocol import layout
-from .snapshot.markup import FAINT, FONT, escape, row, table
-from .snapshot.overlay import LOOKS, Line, figure, sample, values
+from .twin.markup import FAINT, FONT, escape, row, table
+from .twin.overlay import LOOKS, Line, figure, sample, values
 
 _ACROSS = "steps"
 

@@ -14,7 +14,7 @@ from ..client import Cluster, Declaration
 from ..errors import DeclarationError, TransientError
 from .offer import FIRST, declaration, menu, offer, offer_text
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_instead, show_live
-from .snapshot.twin import offer_html
+from .twin.panel import offer_html
 
 
 @overload

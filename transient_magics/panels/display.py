@@ -29,13 +29,13 @@ from ..protocol import layout
 from ..spec import ClusterSpec
 from .snapshot.contract import Split, Study
 from .snapshot.curves import curves
-from .snapshot.markup import picture
 from .snapshot.measured import Beside, Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
 from .snapshot.split import lines
 from .snapshot.studies import pace, studies
-from .snapshot.twin import html
 from .snapshot.view import shown_run, view
+from .twin.markup import picture
+from .twin.panel import html
 from .wishes import Asked, Wish, wish
 
 if TYPE_CHECKING:

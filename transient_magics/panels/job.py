@@ -7,7 +7,7 @@ from typing import Any
 
 from ..client import Job, text
 from .show import current_shell, has_front_end
-from .snapshot.markup import COLOURS, FAINT, FONT, escape
+from .twin.markup import COLOURS, FAINT, FONT, escape
 
 LINES = 24
 _EACH_SECONDS = 0.5

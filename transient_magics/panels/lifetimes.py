@@ -11,7 +11,7 @@ from typing import Any
 from ..client import Lifetimes
 from ..client.planning.lifetimes import LEVEL
 from ..client.text import number
-from .snapshot.markup import COLOURS, FAINT, FONT, escape, row, table
+from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 44, 8, 560, 190
 _BARS_TOP, _BARS = _TOP + _HEIGHT + 34, 44

@@ -15,11 +15,11 @@ from ..client.forecaster import ending
 from ..journal import ClusterState, bill
 from .display import Display, Feed, Followed, known, live_view
 from .snapshot.curves import curves
-from .snapshot.markup import picture
 from .snapshot.outlook import Forecasts
 from .snapshot.studies import studies
-from .snapshot.twin import html
 from .snapshot.view import shown_run, view
+from .twin.markup import picture
+from .twin.panel import html
 
 if TYPE_CHECKING:
     from .widget import Panel

@@ -8,9 +8,9 @@ from ..client import Study, foreground, text
 from ..client.handles.study import Plot
 from ..client.results.trials import Configurations
 from .show import current_shell, has_front_end, show
-from .snapshot.markup import COLOURS, FAINT, FONT, escape, row, table
 from .snapshot.studies import study_view
-from .snapshot.study_twin import study_html, study_plot
+from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
+from .twin.study import study_html, study_plot
 
 _WIDE = f"{FONT};max-width:1040px"
 

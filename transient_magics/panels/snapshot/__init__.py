@@ -1,3 +1,3 @@
-"""What a panel shows, as pure functions of the state: the snapshot that a page reads, and its HTML twin."""
+"""What a panel shows, as pure functions of the state: the snapshot that a page reads, and that its twin is drawn of."""
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from ...client import foreground, text
 from ...client.results.comparison import evaluated
 from ...client.results.trials import TrialRow, best_so_far, rows_of, runs_of
 from ...journal import ClusterState, RunState, StudyState, TrialState
-from .chart import thinned
 from .contract import Point, Study, TrialLine, sound
+from .thinning import thinned
 
 MOST_CURVES = 40
 _MANY = 200

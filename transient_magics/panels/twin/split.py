@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..snapshot.split import sentence
 from .markup import FAINT, attribute, escape, row, table
-from .split import sentence
 
 COLOURS = {
     "input": "#d98e04", "pull": "#3f83c8", "compute": "#2a9d5c", "push": "#a05fc7", "barrier": "#cf4436",

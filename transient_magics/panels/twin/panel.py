@@ -10,8 +10,8 @@ from typing import Any
 
 from .chart import HEIGHT, WIDTH, chart
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
-from .split_twin import split_html
-from .study_twin import study_html
+from .split import split_html
+from .study import study_html
 
 TONES = {
     "ready": "good", "training": "good", "running": "good", "finished": "good",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...client.text import number
-from .chart import thinned
+from ..snapshot.thinning import thinned
 from .markup import COLOURS, FAINT, attribute, escape, row, table
 from .ticks import ticks
 
