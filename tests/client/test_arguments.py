@@ -79,7 +79,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         "--provisioning-model preemptible --max-workers 9 --no-replace --chief ps --max-hours 3 --max-cost $4.50 "
         "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
         "--controller local --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
-        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --dry-run --wait -o c"
+        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --dry-run --wait -o c"
     )
     assert unnamed("declare", line) == []
     command = parse("cluster", split(line))
@@ -89,7 +89,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3.0,
         max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
         external_ip=False, controller="local", fallback_seconds=600.0, ps_machine="n2-standard-4", firewall=False,
-        ssh_from=("203.0.113.7/32", "10.0.0.0/8"),
+        ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training",
     )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     ]),
     "image build": (client.build_image, [
         "i --project p --zone us-west1-b --base b --no-gpu --machine-type m --disk-gb 60 --network n --subnet u "
-        "--no-external-ip --wait",
+        "--no-external-ip --for jobs --wait",
     ]),
     "image list": (client.images, ["--project p"]),
     "image delete": (client.delete_image, ["i --project p"]),
@@ -485,6 +485,39 @@ def test_what_the_legacy_model_cannot_promise_is_said() -> None:
     assert "Compute Engine takes no end for preemptible VMs" in said
     for other in ({"provisioning_model": "spot", "project": "mine"}, {"provisioning_model": "preemptible"}):
         assert "takes no end" not in str(Preview(specify(Declaration("t4", name="n", **other))))  # type: ignore[arg-type]
+
+
+def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_what_that_saves() -> None:
+    mine = Declaration(
+        "t4x2", name="n", project="mine", service_account="robot", purpose="jobs", ssh_from=("10.0.0.0/8",)
+    )
+    spec, trains = specify(mine), specify(replace(mine, purpose="training"))
+    assert (spec.controller, spec.bucket, spec.parameter_server_cores) == ("local", None, 2)
+    assert spec == type(spec).from_dict(spec.to_dict())
+    shown = Preview(spec)
+    (row,) = [row for row in shown.rows if row["model"] == "standard"]
+    assert (row["count"], row["role"], row["machine_type"]) == (1, "scheduler", "e2-standard-2")
+    assert row["hourly"] < trains.prices["parameter-server"].hourly / 2
+    assert "Its VMs boot in some 7 min, without TensorFlow; with it they take 10 (estimates)." in str(shown)
+    assert "some 3 min, without TensorFlow; with it they take 5" in str(Preview(specify(replace(mine, spec="cpu"))))
+    assert "from an image, as those that train do" in str(Preview(specify(replace(mine, image="i"))))
+    assert "On Google Cloud its VMs boot in some 3 min" in str(Preview(specify(Declaration("cpu", purpose="jobs"))))
+    assert "without TensorFlow" not in str(Preview(trains))
+    assert specify(replace(mine, ps_cores=8)).prices["parameter-server"].machine_type == "n1-custom-8-32768"
+    short = Declaration("cpu", name="n", project="mine", bucket="none", max_hours=0.06)
+    with pytest.raises(DeclarationError, match="take 5 min or more to boot"):
+        specify(short)
+    assert specify(replace(short, purpose="jobs"))
+    for wrong, why in (
+        ({"ps": 2}, r"A cluster for jobs trains nothing.* \(--ps\)\. Leave out --ps, or --for jobs\."),
+        ({"chief": "worker"}, r"\(--chief\)"),
+        ({"controller": "cluster"}, "runs no jobs yet"),
+        ({"purpose": "fun"}, r"Unknown purpose 'fun' \(--for\)\. Choose from training, jobs\."),
+    ):
+        with pytest.raises(DeclarationError, match=why):
+            specify(replace(mine, **wrong))  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match=r"Did you mean jobs\?"):
+        declared("cpu --for job")
 
 
 def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:

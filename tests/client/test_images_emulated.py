@@ -52,7 +52,7 @@ def listed(kind: str) -> list[dict[str, Any]]:
 def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     shell = InteractiveShell()
     shell.run_cell("%load_ext transient_magics")
-    result = shell.run_cell("build = %transient_image build baked --no-gpu")
+    result = shell.run_cell("build = %transient_image build baked --no-gpu --for jobs")
     result.raise_error()
     build = shell.user_ns["build"]
     assert build.state == "building", "the cell does not wait for the build"
@@ -75,7 +75,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     assert "(this version)" in repr(answer.result)
     shell.run_cell("%unload_ext transient_magics")
 
-    cluster = tm.declare(tm.Declaration("cpu", name="c1", image="family/transient-magics"))
+    cluster = tm.declare(tm.Declaration("cpu", name="c1", image="family/transient-magics-jobs", purpose="jobs"))
     cluster.wait(200)
     assert {disk["sourceImageId"] for disk in listed("disks")} == {built.image_id}, "the id that was noted"
     assert {(disk["sourceImage"].rpartition("/")[2], disk["sizeGb"]) for disk in listed("disks")} == {("baked", "50")}
@@ -83,7 +83,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
 
     ended = subprocess.run([*PROGRAM, "image", "delete", "baked"], capture_output=True, text=True, check=True)
     assert ended.stdout == "The image baked is deleted.\n"
-    with pytest.raises(CloudError, match="There is no image baked of family transient-magics"):
+    with pytest.raises(CloudError, match="There is no image baked that was baked here"):
         tm.delete_image("baked")
 
 

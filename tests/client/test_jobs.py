@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +25,11 @@ SPEC = JobSpec("job-1", "python train.py", keep="out")
 BEGAN = events.JobBegan(job="job-1", attempt=1, vms=("worker-0",))
 
 
-def job_with(*history: Event) -> Job:
+def job_with(*history: Event, purpose: str = "training") -> Job:
     """The handle of a job whose journal has these events; in a home of its own."""
     directory = places.cluster("one")
     directory.mkdir(parents=True)
-    spec = specify(client.Declaration("cpux2", name="one"))
+    spec = specify(client.Declaration("cpux2", name="one", purpose=purpose))
     with Journal(directory / layout.JOURNAL) as journal:
         declared = events.JobDeclared(job="job-1", spec=SPEC.to_dict())
         for event in (events.ClusterDeclared(spec=spec.to_dict()), declared, *history):
@@ -100,6 +101,16 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
                 cluster.run("make all", **wrong)
         with pytest.raises(ClusterError, match="one has a job job-2 already"):
             cluster.run("true", name="job-2", workers=1)
+
+
+@pytest.mark.parametrize("verb", [client.train, client.declare_study])
+def test_nothing_trains_on_a_cluster_for_jobs(verb: Callable[..., object]) -> None:
+    with own_home():
+        cluster = job_with(BEGAN, purpose="jobs").cluster
+        why = r"one was declared --for jobs, so its VMs have no TensorFlow\. Name another cluster with --cluster, or"
+        with pytest.raises(ClusterError, match=why):
+            verb(source="", train_steps=1, cluster=cluster)
+        assert not list((cluster.directory / layout.RUNS).glob("*"))
 
 
 def test_how_jobs_end_in_words() -> None:

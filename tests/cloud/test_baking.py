@@ -34,7 +34,7 @@ from transient_magics.controller.vms.machines import vm_request
 from transient_magics.controller.vms.startup import image_script, lock_hash, startup_script
 from transient_magics.errors import AccessError, AlreadyExistsError, CloudError, GoneError
 from transient_magics.journal import Journal, events, read, replay
-from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup
+from transient_magics.spec import PURPOSES, ClusterSpec, ImageSpec, PriceLine, WorkerGroup
 
 SPEC = ImageSpec("stack", ZONE, declared_at=1e9, project=PROJECT, id="1a2b3c4d")
 VM = f"zones/{ZONE}/instances/image-stack-1a2b3c4d"
@@ -86,9 +86,9 @@ def attribute(text: str) -> dict[str, Any]:
     return {"queryValue": {"items": [{"namespace": "transient-magics", "key": "image", "value": text}]}}
 
 
-async def bake(engine: ComputeEngine, **more: float) -> list[str]:
+async def bake(engine: ComputeEngine, spec: ImageSpec = SPEC, **more: float) -> list[str]:
     said: list[str] = []
-    assert await Baking(SPEC, engine, said.append, **more).run() == "815"
+    assert await Baking(spec, engine, said.append, **more).run() == "815"
     return said
 
 
@@ -115,6 +115,18 @@ async def test_a_vm_installs_the_stack_and_its_disk_becomes_the_image(
     assert image["labels"]["transient-magics-lock"] == lock_hash(with_gpu=True) != lock_hash(with_gpu=False)
     assert image["description"].startswith("TensorFlow 2.21.0, NVIDIA driver, on projects/debian-cloud")
     assert not google.status
+
+
+async def test_an_image_for_jobs_has_a_family_of_its_own_and_no_tensorflow(api: Api, engine: ComputeEngine) -> None:
+    Google(api, "ready: Dask 2026.8.0")
+    await bake(engine, replace(SPEC, purpose="jobs"))
+    ((_, vm),) = api.asked("POST", f"zones/{ZONE}/instances")
+    (script,) = [item["value"] for item in vm["metadata"]["items"] if item["key"] == "startup-script"]
+    assert "starting Dask once" in script
+    assert "tensorflow" not in script.lower()
+    ((_, made),) = api.asked("POST", "global/images")
+    assert (made["family"], made["labels"]["transient-magics-for"]) == ("transient-magics-jobs", "jobs")
+    assert made["labels"]["transient-magics-lock"] == lock_hash(with_gpu=True, purpose="jobs")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +220,8 @@ async def test_images_are_listed_and_deleted(api: Api, engine: ComputeEngine) ->
     api.on("GET", "global/images", {"items": [image("new", 2), image("old", 1), image("other", 3, family="x")]})
     listed = await engine.images.list()
     assert [(each.name, each.stored_gb, each.with_gpu) for each in listed] == [("old", 3.5, True), ("new", 3.5, True)]
-    assert api.asked("GET", "global/images")[0][0]["filter"] == "family = transient-magics"
+    ours = "family = transient-magics OR family = transient-magics-jobs"
+    assert api.asked("GET", "global/images")[0][0]["filter"] == ours
     with pytest.raises(GoneError):
         await engine.images.delete("old")
     api.on("DELETE", "global/images/old", LOST)
@@ -312,6 +325,25 @@ async def test_the_controller_chooses_once_and_its_journal_says_which(
     assert event_words(read(tmp_path / "journal.jsonl")[-1]) == "VMs boot from second: it carries the stack already"
 
 
+async def test_a_cluster_for_jobs_boots_from_an_image_of_its_own_kind_and_the_others_from_theirs(
+    api: Api, engine: ComputeEngine, built_here: None
+) -> None:
+    light = image("second", 2, family="transient-magics-jobs", lock=lock_hash(with_gpu=True, purpose="jobs"))
+    light["labels"]["transient-magics-for"] = "jobs"
+    api.on("GET", "global/images", {"items": [light, image("bare", 3, gpu="no")]})
+    for kind, purpose in (("second", "jobs"), ("bare", "training")):
+        chosen = await choose(cluster("cpu", purpose=purpose), engine)
+        assert chosen.image == kind
+    assert [each.purpose for each in await engine.images.list()] == ["jobs", "training"]
+    api.on("GET", "global/images", {"items": [image("bare", 3, gpu="no")]})
+    chosen = await choose(cluster("cpu", purpose="jobs"), engine)
+    assert "%transient_image build --for jobs bakes" in chosen.why
+    for each in first_requests(cluster("cpu", purpose="jobs"), chosen):
+        script = each.metadata["startup-script"]
+        assert "distributed==" in script
+        assert "tensorflow" not in script
+
+
 async def test_who_may_not_list_images_goes_without(api: Api, engine: ComputeEngine) -> None:
     api.on("GET", "global/images", refusal(403, "forbidden", "Required 'compute.images.list' permission"))
     assert "compute.images.list" in (await choose(cluster("t4"), engine)).why
@@ -322,7 +354,7 @@ async def test_the_examination_says_which_image(api: Api, engine: ComputeEngine)
     api.on("GET", "global/images/family/mine", image("second", 2))
     findings = await engine.examine(first_requests(cluster("t4", image="family/mine")))
     said = {each.subject: each.said for each in findings}
-    assert said["image"] == f"second of project {PROJECT}, which carries the training stack"
+    assert said["image"] == f"second of project {PROJECT}, which carries the stack for training"
 
 
 @pytest.mark.parametrize(
@@ -339,16 +371,19 @@ def test_images_of_the_project_have_short_names(text: str, url: str) -> None:
     assert image_url(text) == url
 
 
+@pytest.mark.parametrize("purpose", PURPOSES)
 @pytest.mark.parametrize("with_gpu", [True, False])
-def test_the_scripts_are_bash_and_install_the_stack_in_one_way(with_gpu: bool) -> None:
+def test_the_scripts_are_bash_and_install_the_stack_in_one_way(with_gpu: bool, purpose: str) -> None:
     shared = []
-    for script in (startup_script(with_gpu=with_gpu), image_script(with_gpu=with_gpu)):
+    for script in (write(with_gpu=with_gpu, purpose=purpose) for write in (startup_script, image_script)):
         assert script.startswith("#!/bin/bash\n")
         assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
         if shutil.which("shellcheck"):
             subprocess.run(["shellcheck", "-"], input=script, text=True, check=True)
         shared.append(script[script.index("install_stack() {") : script.index("if ! stack_is_there")])
         assert ("nvidia-kernel-dkms" in script) == with_gpu
+        assert ("tensor" in script.lower()) == (purpose == "training")
+        assert "distributed==" in script
         assert len(script.encode()) < 256 * 1024
     assert shared[0] == shared[1]
 

@@ -73,6 +73,10 @@ def test_what_every_vm_has_is_known() -> None:
     there = pinned()
     assert {"tensorflow", "tensor2tensor", "numpy", "keras"} <= set(there)
     assert there["tensor2tensor"] == "1.15.7"
+    light = pinned("jobs")
+    assert {"distributed", "numpy", "scikit-learn"} <= set(light)
+    assert not {"tensorflow", "keras"} & set(light)
+    assert all(there[name] == light[name] for name in set(there) & set(light)), "one Dask, whatever a cluster is for"
 
 
 BACKEND = """

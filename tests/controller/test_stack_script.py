@@ -167,6 +167,22 @@ def test_a_vm_with_a_card_has_its_driver_loaded_and_libraries_that_fit(vm: Vm, w
     assert vm.called("modprobe nvidia"), "at every boot"
 
 
+def test_for_jobs_a_card_has_its_driver_and_no_libraries_of_tensorflow(vm: Vm, with_gpu: str) -> None:
+    vm.card()
+    script = startup_script(with_gpu=True, purpose="jobs")
+    ended = vm.boot(script)
+    assert (ended.returncode, vm.ready) == (0, True), ended.stderr
+    assert vm.called("modprobe nvidia")
+    (pip,) = vm.called("pip ")
+    assert "--require-hashes -r" in pip
+    assert "scikit-learn==" in (vm.root / "opt/transient/requirements.txt").read_text()
+    assert not (vm.root / "opt/transient/cuda.txt").exists()
+    vm.boot(script)
+    assert not vm.called("pip "), "what is there is left as it is"
+    vm.boot(with_gpu)
+    assert vm.called("pip ", "tensor2tensor.txt"), "the other stack is not taken for this one"
+
+
 @pytest.mark.parametrize("vendor", ["", "0x1ae0"])
 def test_a_vm_without_a_card_carries_the_driver(vm: Vm, with_gpu: str, vendor: str) -> None:
     if vendor:

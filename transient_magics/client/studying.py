@@ -17,7 +17,7 @@ from . import commands
 from .cell import check_hyperparameters
 from .finding import cluster as find_cluster
 from .handles import Cluster, Study
-from .training import EVALUATIONS, free_name, refuse_when_ending, specified, write
+from .training import EVALUATIONS, free_name, refuse_to_train, refuse_when_ending, specified, write
 
 _TRIALS = 20
 _LIMITS = ("max_cost", "max_hours", "give_up_seconds")
@@ -47,6 +47,7 @@ def declare_study(
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
+    refuse_to_train(chosen)
     folders = chosen.directory / layout.STUDIES
     name = parse_name(name, "--name") if name else free_name(folders, "study")
     if (folders / name).exists():

@@ -21,7 +21,7 @@ from ..errors import CloudError, ClusterError, DeclarationError
 from ..protocol import layout
 from ..protocol.cluster_commands import Train
 from ..runtime.training.t2t import hyperparameters
-from ..spec import RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
+from ..spec import JOBS, RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
 from . import commands, text
 from .cell import check_hyperparameters, files_of, packages
 from .finding import cluster as find_cluster
@@ -58,6 +58,7 @@ def train(
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     folders = chosen.directory / layout.RUNS
     refuse_when_ending(chosen)
+    refuse_to_train(chosen)
     folder = folders / (parse_name(name, "--name") if name else free_name(folders, "run"))
     if folder.exists():
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
@@ -123,6 +124,14 @@ def refuse_when_ending(chosen: Cluster) -> None:
     if state.phase in ("deleting", "deleted"):
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
+
+
+def refuse_to_train(chosen: Cluster) -> None:
+    """Raise ClusterError for a cluster whose VMs have no TensorFlow."""
+    spec = chosen.state.spec
+    if spec and spec.purpose == JOBS:
+        what = f"{chosen.name} was declared --for jobs, so its VMs have no TensorFlow"
+        raise ClusterError(what, fix="Name another cluster with --cluster, or declare one without --for jobs.")
 
 
 def free_name(folders: Path, kind: str) -> str:

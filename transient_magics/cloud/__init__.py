@@ -12,13 +12,14 @@ from .calling import clock
 from .engine import ComputeEngine, preload
 from .examination.examine import Finding
 from .firewall import rules
-from .images import BASE_LABEL, GPU_LABEL, LOCK_LABEL, Image
+from .images import BASE_LABEL, FOR_LABEL, GPU_LABEL, LOCK_LABEL, Image
 from .storage.bounded import BoundedToken, Reach, bounded_token
 from .storage.objects import CloudStorage, Stored
 from .values import Vm, VmRequest, request_id
 
 __all__ = [
     "BASE_LABEL",
+    "FOR_LABEL",
     "GPU_LABEL",
     "LOCK_LABEL",
     "BoundedToken",

@@ -10,13 +10,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import AccessError, CloudError, GoneError
-from ..spec.image import FAMILY
+from ..spec import TRAINING
+from ..spec.image import FAMILIES
 from .calling.calls import PLAIN, Calls, limit
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
 LOCK_LABEL, GPU_LABEL, BASE_LABEL = "transient-magics-lock", "transient-magics-gpu", "transient-magics-base"
+FOR_LABEL = "transient-magics-for"
+_OURS = " OR ".join(f"family = {each}" for each in FAMILIES.values())
 _ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."
 _NAME = re.compile(r"(family/)?[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -46,6 +49,11 @@ class Image:
         """Whether it carries an NVIDIA driver."""
         return self.labels.get(GPU_LABEL) == "yes"
 
+    @property
+    def purpose(self) -> str:
+        """What clusters that boot from it are for."""
+        return self.labels.get(FOR_LABEL, TRAINING)
+
 
 class Lock(Protocol):
     """What says the hash of the locks of an image, with a GPU's libraries among them or without."""
@@ -59,19 +67,19 @@ def image_url(text: str) -> str:
 
 
 class Images:
-    """The images of family `transient-magics` of one project."""
+    """The images of our families of one project."""
 
     def __init__(self, calls: Calls, project: str) -> None:
         self._calls, self._project = calls, project
 
     async def list(self) -> list[Image]:
-        """All of the family, the oldest first."""
+        """All of them, the oldest first."""
         from google.cloud import compute_v1
 
-        message = compute_v1.ListImagesRequest(project=self._project, filter=f"family = {FAMILY}", max_results=500)
+        message = compute_v1.ListImagesRequest(project=self._project, filter=_OURS, max_results=500)
         images = self._calls.clients.images
         found = await self._calls.call(self._whole, lambda: list(images.list(message, **PLAIN)))
-        return sorted((_image(each) for each in found if each.family == FAMILY), key=_age)
+        return sorted((_image(each) for each in found if each.family in FAMILIES.values()), key=_age)
 
     async def fitting(self, lock: Lock, *, with_gpu: bool) -> list[Image]:
         """Those that say to carry our packages (and a driver, where VMs have GPUs), the newest first. One request.
@@ -91,13 +99,14 @@ class Images:
         return True
 
     async def make(
-        self, name: str, *, disk: str, description: str, labels: Mapping[str, str], timeout: float = 1800.0
-    ) -> str:
-        """Make an image of the family from a disk (a partial URL) that no running VM has; its id, once it is there."""
+        self, name: str, *, disk: str, description: str, labels: Mapping[str, str], family: str,
+        timeout: float = 1800.0,
+    ) -> str:  # fmt: skip
+        """Make an image of a family from a disk (a partial URL) that no running VM has; its id, once it is there."""
         from google.cloud import compute_v1
 
         image = compute_v1.Image(
-            name=name, family=FAMILY, source_disk=disk, description=description, labels=dict(labels)
+            name=name, family=family, source_disk=disk, description=description, labels=dict(labels)
         )
         message = compute_v1.InsertImageRequest(
             project=self._project, image_resource=image, request_id=str(uuid.uuid4())

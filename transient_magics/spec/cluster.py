@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Self
+from typing import Literal, Self
 
 from ..errors import DeclarationError
 from ..protocol import checks
@@ -23,6 +23,8 @@ IAP_RANGE = "35.235.240.0/20"
 """Where Identity-Aware Proxy's connections come from."""
 PARAMETER_SERVER, WORKER, CONTROLLER = "ps", "worker", "controller"
 """What a VM of a cluster may be there for: its role."""
+PURPOSES = TRAINING, JOBS = "training", "jobs"
+"""What a cluster, or an image, is for: all that VMs can do, or jobs, Dask and bags alone, without TensorFlow."""
 
 
 def price_kind(role: str, accelerator: str) -> str:
@@ -90,6 +92,8 @@ class ClusterSpec:
     ssh_from: tuple[str, ...] = ()
     """The address ranges that SSH is let in from; empty in what was declared before there was a default: from all."""
     controller: str = "local"
+    purpose: Literal["training", "jobs"] = TRAINING
+    """With `jobs` there is no TensorFlow on its VMs, and of parameter servers the VM alone: schedulers run there."""
 
     @property
     def spec(self) -> str:

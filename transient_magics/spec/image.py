@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Self
+from types import MappingProxyType
+from typing import Literal, Self
 
 from ..protocol import checks
+from .cluster import JOBS, TRAINING
 
-FAMILY = "transient-magics"
-"""The family of all images that are baked here."""
+FAMILIES: Mapping[str, str] = MappingProxyType({TRAINING: "transient-magics", JOBS: "transient-magics-jobs"})
+"""The families of all images that are baked here, by what they are for."""
 DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 
 
@@ -17,8 +19,8 @@ DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 class ImageSpec:
     """An image and the VM that it is made with. `declared_at` in seconds since 1970 (UTC), the disk in GB.
 
-    `base`: a full or partial URL of an image or a family; `gpu`: with an NVIDIA driver. Without a `project` all happens
-    on the emulator.
+    `base`: a full or partial URL of an image or a family; `gpu`: with an NVIDIA driver; `purpose`: what clusters
+    that boot from it are for. Without a `project` all happens on the emulator.
     """
 
     name: str
@@ -32,6 +34,7 @@ class ImageSpec:
     network: str = ""
     subnet: str = ""
     external_ip: bool = True
+    purpose: Literal["training", "jobs"] = TRAINING
     id: str = ""
     """Eight hexadecimal digits, drawn when it was declared: what tells its VM from every other."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import DeclarationError
-from ...spec import parse_name
+from ...spec import PURPOSES, parse_name
 from ..option import (
     Option,
     address_ranges,
@@ -30,10 +30,12 @@ def declare() -> tuple[Option, ...]:
         word("spec", "SPEC", "GROUP+GROUP..., each GPU[xCOUNT][@ZONE], as k80x4", many="*", completes="gpu"),
         flag("--name", "the cluster's name, 40 characters at most (short, from SPEC)",
               lambda text: parse_name(text, "--name")),
+        flag("--for", "what it is for: training, or jobs, Dask and bags alone, without TensorFlow, so that VMs boot "
+              "sooner (training)", name="purpose", **one_of("--for", PURPOSES)),
         flag("--ps", "number of parameter servers, always on demand (1)", whole("--ps"), metavar="N"),
         flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
         flag("--ps-machine", "or the machine type of each: n2-standard-4, e2-standard-4, n2-custom-4-16384 (N1 with 4 "
-              "GB per vCPU)", str, metavar="TYPE"),
+              "GB per vCPU; for jobs e2-standard-2)", str, metavar="TYPE"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
         flag("--provisioning-model", "how workers are rented; Compute Engine gives preemptible ones no limit but 24 "
               "hours (spot)", **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import DeclarationError
+from ...spec import PURPOSES
 from ..option import (
     Option,
     address_ranges,
     bucket,
     flag,
+    one_of,
     one_zone,
     positive,
     whole,
@@ -64,6 +66,8 @@ def _build() -> tuple[Option, ...]:
         flag("--base", "what it is made from: NAME or family/NAME of the project, or a URL (Debian 12)", str,
               metavar="IMAGE"),
         flag("--no-gpu", "without an NVIDIA driver"),
+        flag("--for", "what clusters that boot from it are for: training, or jobs alone, without TensorFlow (training)",
+              name="purpose", **one_of("--for", PURPOSES)),
         flag("--machine-type", "of that VM (n1-standard-4)", str),
         flag("--disk-gb", "of its disk, and of VMs that boot from the image (50)",
               whole("--disk-gb", 10), metavar="GB"),

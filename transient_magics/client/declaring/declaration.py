@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...spec import TRAINING
+
 MODELS = ("spot", "preemptible", "standard")
 """Provisioning models of Compute Engine: how its VMs are rented."""
 
@@ -36,3 +38,4 @@ class Declaration:
     firewall: bool = True
     ssh_from: tuple[str, ...] = ()
     controller: str | None = None
+    purpose: str = TRAINING

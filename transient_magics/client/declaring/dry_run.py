@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import emulator
 from ...catalog import check_zone, never_on_demand, transfer_price
 from ...emulator.project.program import ask as ask_project
 from ...errors import DeclarationError, UnreachableError
-from ...spec import CONTROLLER, ClusterSpec, PriceLine, render_duration
+from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, boot_times, render_duration
 from .. import text
 from ..programs import ask
 from .declaration import Declaration
@@ -22,10 +22,8 @@ _NO_END = (
     "on past --max-hours and --max-cost, for 24 h at most; then they are stopped, not deleted; their disks cost on. "
     "--provisioning-model spot costs the same and is deleted in time."
 )
-_STAYS = (
-    "The controller would stay on this machine, which replaces lost workers only while it is awake; "
-    "--service-account NAME gives it a VM of its own."
-)
+_STAYS = "The controller would stay on this machine, which replaces lost workers only while it is awake"
+_OWN_VM = "--service-account NAME gives it a VM of its own"
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class Preview:
         """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, (on_demand_)hourly, source."""
         spec = self.spec
         server = spec.prices["parameter-server"]
-        rows = [_row(spec.parameter_servers, "parameter server", spec.home_zone, "", "standard", server)]
+        role = "scheduler" if spec.purpose == JOBS else "parameter server"
+        rows = [_row(spec.parameter_servers, role, spec.home_zone, "", "standard", server)]
         if spec.controller_vm:
             line = spec.price(CONTROLLER, spec.home_zone)
             rows.insert(0, _row(1, "controller", spec.home_zone, "", "standard", line))
@@ -72,8 +71,10 @@ class Preview:
         heading = f"{spec.name} would be created {where}:"
         answers = [_answered(*finding) for finding in self.findings]
         kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
+        if spec.purpose == JOBS:
+            kept.append(_boots(spec))
         if spec.project and not spec.controller_vm:
-            kept.append(_STAYS)
+            kept.append(f"{_STAYS}." if spec.purpose == JOBS else f"{_STAYS}; {_OWN_VM}.")
         said = [*self.doubts, *filter(None, [self.foreseen]), *answers, *kept]
         return "\n".join([heading, *lines, total, *said, ends, "Nothing was created."])
 
@@ -125,6 +126,18 @@ def _answered(subject: str, good: bool, said: str) -> str:
     if good and unknown != said:
         return f"NOT TOLD: {subject}: {unknown}"
     return f"{'good' if good else 'NOT GOOD'}: {subject}: {said}"
+
+
+def _boots(spec: ClusterSpec) -> str:
+    """In how many minutes the VMs of a cluster for jobs boot, beside those that train."""
+    kinds = {group.accelerator for group in spec.groups}
+    here, there = (
+        max(boot_times.usual(each, kind) for kind in kinds) / 60 for each in (spec, replace(spec, purpose=TRAINING))
+    )
+    where = "On Google Cloud its" if spec.emulated else "Its"
+    if here == there:
+        return f"{where} VMs boot in some {here:.0f} min from an image, as those that train do."
+    return f"{where} VMs boot in some {here:.0f} min, without TensorFlow; with it they take {there:.0f} (estimates)."
 
 
 def _project_lacks() -> bool:

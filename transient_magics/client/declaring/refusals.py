@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ...catalog import ZONES, accelerator, living_alternative, stack_refusal
 from ...errors import DeclarationError
-from ...spec import MOST_SECONDS, ClusterSpec, boot_times, parse_groups, render_duration
+from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
 from .declaration import MODELS, Declaration
 
 WAYS_IN = (
@@ -22,6 +22,11 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
     if declaration.provisioning_model not in MODELS:
         what = f"Unknown provisioning model '{declaration.provisioning_model}'"
         raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+    if declaration.purpose not in PURPOSES:
+        what = f"Unknown purpose '{declaration.purpose}'"
+        raise DeclarationError(what, where="--for", fix=f"Choose from {', '.join(PURPOSES)}.")
+    if declaration.purpose == JOBS:
+        _refuse_for_jobs(declaration)
     for zone in declaration.zone:
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
     if not declaration.max_hours > 0:
@@ -49,16 +54,28 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(what, where="--controller cluster", fix=fix)
 
 
+def _refuse_for_jobs(declaration: Declaration) -> None:
+    """Raise DeclarationError for what only training knows, and for a controller that runs no jobs."""
+    for option, given in (("--ps", declaration.ps != 1), ("--chief", declaration.chief != "ps")):
+        if given:
+            what = "A cluster for jobs trains nothing, and has one VM on demand beside its workers"
+            raise DeclarationError(what, where=option, fix=f"Leave out {option}, or --for jobs.")
+    if declaration.controller == "cluster":
+        what = "A controller on a VM of its own runs no jobs yet"
+        raise DeclarationError(what, where="--controller cluster", fix="Leave it out, or --for jobs.")
+
+
 def refuse_short(spec: ClusterSpec) -> None:
     """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
     seconds = spec.ends_at - spec.declared_at
     needed = max(boot_times.least(spec, group.accelerator) for group in spec.groups)
     if seconds < needed:
         option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
+        build = "%transient_image build" + (" --for jobs" if spec.purpose == JOBS else "")
         raise DeclarationError(
             f"This cluster would end after {render_duration(seconds)}, and its VMs take {render_duration(needed)} or "
             "more to boot",
-            where=option, fix="Raise it, or bake an image (`%transient_image build`), from which they boot sooner.",
+            where=option, fix=f"Raise it, or bake an image (`{build}`), from which they boot sooner.",
         )  # fmt: skip
 
 

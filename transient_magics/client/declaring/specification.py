@@ -23,6 +23,8 @@ from ...errors import DeclarationError
 from ...spec import (
     EMULATED_PROJECT,
     IAP_RANGE,
+    JOBS,
+    TRAINING,
     ClusterSpec,
     WorkerGroup,
     own_bucket,
@@ -33,6 +35,9 @@ from ...spec import (
 from ...spec.pricing import with_home, worker_prices
 from .declaration import Declaration
 from .refusals import refuse, refuse_driver, refuse_on_demand, refuse_short
+
+_SCHEDULER = "e2-standard-2"
+"""Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no variables."""
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
@@ -58,7 +63,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         declared_at=time.time(),
         parameter_servers=declaration.ps,
         parameter_server_cores=_server_cores(declaration),
-        parameter_server_machine=declaration.ps_machine or "",
+        parameter_server_machine=_server_machine(declaration),
         provisioning_model=declaration.provisioning_model,
         max_workers=most,
         replace=declaration.replace,
@@ -77,6 +82,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         firewall=declaration.firewall,
         ssh_from=declaration.ssh_from or ((IAP_RANGE,) if declaration.firewall else ()),
         controller=declaration.controller or _default_controller(declaration),
+        purpose=JOBS if declaration.purpose == JOBS else TRAINING,
     )
     spec = with_home(spec, lines).with_end()
     refuse_short(spec)
@@ -105,10 +111,15 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     return with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
 
 
+def _server_machine(declaration: Declaration) -> str:
+    """The machine type of each parameter server; empty where its vCPUs say which."""
+    return declaration.ps_machine or (_SCHEDULER if declaration.purpose == JOBS and not declaration.ps_cores else "")
+
+
 def _server_cores(declaration: Declaration) -> int:
     """vCPUs of each parameter server. Raises DeclarationError for a machine that none may have."""
-    if declaration.ps_machine:
-        return server_machine(declaration.ps_machine).vcpus
+    if machine := _server_machine(declaration):
+        return server_machine(machine).vcpus
     return declaration.ps_cores or 4
 
 
@@ -116,6 +127,8 @@ def _default_controller(declaration: Declaration) -> str:
     """With a project: on a VM, so that a closed laptop changes nothing, where there is an account for it and the
     results have somewhere else to go than this machine."""
     possible = declaration.project and declaration.service_account and declaration.bucket != "none"
+    if declaration.purpose == JOBS:  # whose folders come to this machine
+        return "local"
     return "cluster" if possible else "local"
 
 
@@ -131,6 +144,8 @@ def _account(declaration: Declaration) -> str | None:
 def _bucket(declaration: Declaration, home_zone: str) -> str | None:
     if declaration.bucket:
         return None if declaration.bucket == "none" else parse_bucket(declaration.bucket, "--bucket")
+    if declaration.purpose == JOBS:  # nothing of theirs goes there
+        return None
     if declaration.project or declaration.controller == "cluster":
         return own_bucket(declaration.project or EMULATED_PROJECT, region(home_zone))
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import TransientError
-from ...spec import ClusterSpec, WorkerGroup
+from ...spec import JOBS, ClusterSpec, WorkerGroup
 from ..declaring import Preview
 from ..folders import known_runs
 from .learning import is_synchronous, learn, store_of
@@ -23,6 +23,8 @@ def foreseen(preview: Preview) -> Preview:
 
 def bound_words(spec: ClusterSpec) -> str:
     """`As run-1 was: ...`, where they would hold it back from the first step; else nothing."""
+    if spec.purpose == JOBS:
+        return ""
     for run in reversed(known_runs()[-_LOOKED_AT:]):
         if is_synchronous(run) or not run.state.started_at:
             continue

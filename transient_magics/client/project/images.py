@@ -1,4 +1,4 @@
-"""Images that VMs boot from ready to train: bake one, list and delete them, follow a build.
+"""Images that VMs boot from ready to work: bake one, list and delete them, follow a build.
 
 A build is a program of its own that outlives this process; its folder has what it is to do and a journal of what it
 does. What a project has is asked of Compute Engine, by a program of the controller's.
@@ -20,8 +20,8 @@ from ...catalog import check_zone, default_zone
 from ...errors import CloudError, ClusterError
 from ...journal import Event, events, read
 from ...protocol import layout
-from ...spec import ImageSpec, parse_name, render_duration
-from ...spec.image import DEBIAN, FAMILY
+from ...spec import JOBS, TRAINING, ImageSpec, parse_name, render_duration
+from ...spec.image import DEBIAN
 from .. import commands, text
 from ..programs import ask
 
@@ -108,10 +108,10 @@ class Build:
 
 @dataclass(frozen=True)
 class ImageList:
-    """The images of family `transient-magics` of a project (None: the emulator), and builds that are not done.
+    """The images of our families of a project (None: the emulator), and builds that are not done.
 
     `images`: one dict each: name, created (seconds since 1970), ready, disk_gb, stored_gb (what is billed), base, gpu,
-    lock (hash of the locks), current (whether these are the locks of this version).
+    for (training or jobs), lock (hash of the locks), current (whether these are the locks of this version).
     """
 
     project: str | None
@@ -128,6 +128,7 @@ class ImageList:
                 "size": f"{each['stored_gb']:.1f} GB",
                 "disk": f"{each['disk_gb']} GB",
                 "base": each["base"],
+                "for": each["for"],
                 "driver": "NVIDIA" if each["gpu"] else "none",
                 "lock": f"{each['lock']} ({'this version' if each['current'] else 'another version'})",
             }
@@ -155,6 +156,7 @@ def build_image(
     zone: str | None = None,
     base: str | None = None,
     gpu: bool = True,
+    purpose: str = TRAINING,
     machine_type: str = "n1-standard-4",
     disk_gb: int = 50,
     network: str = "",
@@ -163,17 +165,18 @@ def build_image(
 ) -> Build:
     """Begin to bake an image and return at once; on Google Cloud it takes some 10 to 20 minutes.
 
-    `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver; `disk_gb`: of the
-    disk, and of VMs of clusters that boot from the image. Without a `project` it is made on the emulator.
+    `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver; `purpose`:
+    `training`, or `jobs`, without TensorFlow; `disk_gb`: of the disk, and of VMs of clusters that boot from the image.
+    Without a `project` it is made on the emulator.
     """
     zone = zone or default_zone(["cpu"])
     check_zone(zone, "cpu")
     now = time.time()
-    name = parse_name(name, "the image's name") if name else _free_name(gpu, now)
+    name = parse_name(name, "the image's name") if name else _free_name(gpu, purpose, now)
     spec = ImageSpec(
         name=name, zone=zone, declared_at=now, project=project, base=base or DEBIAN, gpu=gpu,
         machine_type=machine_type, disk_gb=disk_gb, network=network, subnet=subnet, external_ip=external_ip,
-        id=secrets.token_hex(4),
+        purpose="jobs" if purpose == JOBS else "training", id=secrets.token_hex(4),
     )  # fmt: skip
     directory = places.build(name)
     if (directory / layout.SPEC).exists() and Build(name).state == "building":
@@ -192,7 +195,7 @@ def images(project: str | None = None) -> ImageList:
 
 
 def delete_image(name: str, project: str | None = None) -> str:
-    """Delete an image of family `transient-magics`, or forget a build that failed; says which. Raises CloudError."""
+    """Delete an image of our families, or forget a build that failed; says which. Raises CloudError."""
     name = parse_name(name, "the image's name")
     known = next((each for each in _builds(project) if each.name == name), None)
     if known and known.state == "building":
@@ -200,7 +203,7 @@ def delete_image(name: str, project: str | None = None) -> str:
     answer = ask("images", "Deleting the image", "delete", "--name", name, *([project] if project else []))
     if not known and not answer["deleted"]:
         fix = f"There are: {', '.join(answer['names'])}." if answer["names"] else "There is none at all."
-        raise CloudError(f"There is no image {name} of family {FAMILY}", where=project or "the emulator", fix=fix)
+        raise CloudError(f"There is no image {name} that was baked here", where=project or "the emulator", fix=fix)
     if known:
         shutil.rmtree(known.directory, ignore_errors=True)
     return f"The image {name} is deleted." if answer["deleted"] else f"The build of {name} that failed is forgotten."
@@ -231,5 +234,6 @@ def _state(found: list[Event], directory: Path, spec: ImageSpec) -> str:
     return "interrupted" if len(again) == len(found) else _state(again, directory, spec)
 
 
-def _free_name(gpu: bool, now: float) -> str:
-    return f"transient-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}{'' if gpu else '-cpu'}"
+def _free_name(gpu: bool, purpose: str, now: float) -> str:
+    kind = f"{'' if purpose == TRAINING else f'-{purpose}'}{'' if gpu else '-cpu'}"
+    return f"transient-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}{kind}"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import AccessError, CloudError, GoneError
+from ...spec.image import FAMILIES
 from ..calling import mending
 from ..calling.asking import IAM, ask
 from ..calling.calls import PLAIN, Calls
 from ..calling.failures import across_projects
-from ..images import FAMILY
 from ..offers import WITHDRAWN, end_of
 from ..translation import IMAGE
 from ..values import VmRequest
@@ -193,7 +193,8 @@ class Examination:
                 found = await self._calls.call(text, lambda: images.get(project=project, image=name, **PLAIN))
         except GoneError as error:
             raise CloudError(f"There is no image {text}", fix=fix) from error
-        carries = ", which carries the training stack" if found.family == FAMILY else ""
+        purpose = next((each for each, family in FAMILIES.items() if family == found.family), "")
+        carries = f", which carries the stack for {purpose}" if purpose else ""
         return f"{found.name} of project {project}{carries}"
 
     async def _network(self, text: str) -> str:

@@ -25,6 +25,7 @@ from ...protocol.names import is_name
 from ...protocol.vm_events import from_job
 from ...remote import Connection, follow_across, room
 from ...runtime.jobs.archive import look_through
+from ...spec import TRAINING
 from ..foreign import Refusals
 from ..record import Recorder
 from ..runs.packages import gather
@@ -126,9 +127,10 @@ class Jobs:
                 tasks.do(key, lambda job=job, vm=vm, rank=rank: _Part(self, job, vm, rank).conduct())
 
     async def _gather(self, name: str) -> None:
-        spec = self._state.jobs[name].spec
+        spec, cluster = self._state.jobs[name].spec, self._state.spec
+        purpose = cluster.purpose if cluster else TRAINING
         try:
-            await gather(spec.pip, self.folder(name) / layout.WHEELS, build=spec.pip_build)
+            await gather(spec.pip, self.folder(name) / layout.WHEELS, build=spec.pip_build, purpose=purpose)
         except TrainingError as error:
             self._recorder.record(events.JobEnded(job=name, state="failed", reason=str(error)))
         except OSError as error:

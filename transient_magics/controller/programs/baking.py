@@ -1,4 +1,4 @@
-"""From a base image to one that carries the training stack: a VM installs it, and its disk becomes the image.
+"""From a base image to one that carries a stack: a VM installs it, and its disk becomes the image.
 
 The VM is on demand, nobody can log in to it, and Compute Engine itself deletes it after an hour. It is deleted with its
 disk in any case: when the image is there, when anything failed, when this program is asked to end. Should even that
@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from ...cloud import BASE_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest, request_id
+from ...cloud import BASE_LABEL, FOR_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest, request_id
 from ...errors import AlreadyExistsError, CloudError
 from ...journal import now
 from ...spec import ImageSpec
+from ...spec.image import FAMILIES
 from ...version import VERSION
 from ..vms.boots import IMAGE, Told, last_lines, told
 from ..vms.machines import ID_LABEL
@@ -54,7 +55,7 @@ class Baking:
             self._say("making the image from its disk")
             made = await engine.images.make(
                 spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(versions),
-                labels=self._labels(),
+                labels=self._labels(), family=FAMILIES[spec.purpose],
             )  # fmt: skip
         finally:
             self._say("deleting the VM and its disk")
@@ -118,7 +119,7 @@ class Baking:
             provisioning_model="standard",
             ssh_public_key="",
             labels={BUILD_LABEL: spec.name, ID_LABEL: spec.id, **self._whose},
-            metadata={"startup-script": image_script(with_gpu=spec.gpu)},
+            metadata={"startup-script": image_script(with_gpu=spec.gpu, purpose=spec.purpose)},
             termination_time=datetime.fromtimestamp(now() - self._engine.ahead, UTC) + _LIFE,
             image=spec.base,
             disk_gb=spec.disk_gb,
@@ -132,9 +133,10 @@ class Baking:
         base = self._spec.base.rpartition("/")[2].lower()[:63]
         return {
             "transient-magics-version": VERSION.replace(".", "-").replace("+", "-"),
-            LOCK_LABEL: lock_hash(with_gpu=self._spec.gpu),
+            LOCK_LABEL: lock_hash(with_gpu=self._spec.gpu, purpose=self._spec.purpose),
             GPU_LABEL: "yes" if self._spec.gpu else "no",
             BASE_LABEL: base,
+            FOR_LABEL: self._spec.purpose,
             **self._whose,
         }
 

@@ -11,20 +11,21 @@ import sys
 from typing import Any
 
 from ...cloud import BASE_LABEL, Image
+from ...spec.image import FAMILIES
 from ..answer import answer
 from ..vms.access import to_project
 from ..vms.startup import lock_hash
 
 
 async def listed(project: str | None) -> dict[str, Any]:
-    """All images of the family, the oldest first."""
+    """All images of our families, the oldest first."""
     async with to_project(project) as access:
         await access.reopen()
         return {"images": [_shown(image) for image in await access.engine.images.list()]}
 
 
 async def deleted(project: str | None, name: str) -> dict[str, Any]:
-    """Delete one, only one of the family; whether there was one of that name, and the names that there were."""
+    """Delete one, only one that was baked here; whether there was one of that name, and the names that there were."""
     async with to_project(project) as access:
         await access.reopen()
         names = [image.name for image in await access.engine.images.list()]
@@ -43,7 +44,9 @@ def _shown(image: Image) -> dict[str, Any]:
         "base": image.labels.get(BASE_LABEL, ""),
         "gpu": image.with_gpu,
         "lock": image.lock,
-        "current": image.lock == lock_hash(with_gpu=image.with_gpu),
+        "for": image.purpose,
+        "current": image.purpose in FAMILIES
+        and image.lock == lock_hash(with_gpu=image.with_gpu, purpose=image.purpose),
     }
 
 

@@ -1,6 +1,6 @@
 """What a run's `--pip` comes to: wheels in the run's folder, chosen once, for all VMs and as long as the run lasts.
 
-Every VM has the packages of the training lock. What is asked for has to agree with them; what it needs beyond them is
+Every VM has the packages of its cluster's locks. What is asked for has to agree with them; what it needs beyond them is
 gathered here, so that VMs need no way to an index, and one that joins later has the same versions.
 
 Nothing of a package runs here: only wheels are taken, and pip may start no program, unless `--pip-build` was said. pip
@@ -23,10 +23,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...errors import DeclarationError, TrainingError
-from ...spec import check_package, without_secrets
+from ...spec import TRAINING, check_package, without_secrets
 from ..vms.startup import pinned
 
 _SECONDS = 300.0
+_LOCKED = "Every VM has the versions of locks/training.txt, with --for jobs of locks/light.txt."
 _ALONE = Path(__file__).with_name("pip_alone.py")
 _ENVIRONMENT = re.compile(
     r"HOME|PATH|LANG|LC_\w+|TMPDIR|USER|LOGNAME|XDG_\w+|PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE"
@@ -35,11 +36,11 @@ _ENVIRONMENT = re.compile(
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(?:-\d[^-/]*)?(?:-[A-Za-z0-9_.]+){3}\.whl")
 
 
-async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False) -> None:
+async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False, purpose: str = TRAINING) -> None:
     """Put wheels of `packages`, and of what they need, into the folder `wheels`, unless it is there.
 
     `packages` are pip's requirements, names of files in the folder `pip` beside `wheels`, absolute paths, or URLs. With
-    `build` also of what has no wheel. Raises TrainingError with pip's own sentence.
+    `build` also of what has no wheel; `purpose`: what the cluster is for. Raises TrainingError with pip's own sentence.
     """
     if not packages or wheels.exists():
         return
@@ -56,7 +57,7 @@ async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False) 
         lock, report, wanted, fresh = (
             Path(temporary) / name for name in ("lock.txt", "report", "wanted.txt", "wheels")
         )
-        there = pinned()
+        there = pinned(purpose)
         lock.write_text("".join(f"{name}=={version}\n" for name, version in there.items()))
         binary = [] if build else ["--only-binary=:all:"]
         resolving = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(lock)]
@@ -129,7 +130,7 @@ async def _pip(build: bool, folder: str, *words: str) -> None:
         said = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         telling = [line for line in said if not line.startswith("ResolutionImpossible")]
         what = telling[-1] if telling else (lines or ["pip failed"])[-1]
-        fix = "Every VM has the versions of locks/training.txt." if "conflicting" in what else ""
+        fix = _LOCKED if "conflicting" in what else ""
         if not build and ("to be built" in what or "No matching distribution" in what):
             fix = "Only wheels are taken; --pip-build builds what has none, where the controller runs."
         raise TrainingError(what, where="--pip", fix=fix)

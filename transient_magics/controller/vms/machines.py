@@ -139,4 +139,5 @@ def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mappi
         return {}  # such VMs have what they need, and nobody there is an administrator
     if role == CONTROLLER:
         return {"startup-script": controller_script()}
-    return {"startup-script": account_script(with_gpu=with_gpu) if image else startup_script(with_gpu=with_gpu)}
+    script = account_script(with_gpu=with_gpu) if image else startup_script(with_gpu=with_gpu, purpose=spec.purpose)
+    return {"startup-script": script}

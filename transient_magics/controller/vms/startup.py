@@ -1,6 +1,7 @@
-"""What puts programs onto a VM, rendered from templates: the training stack with our own lock inside, the controller.
+"""What puts programs onto a VM, rendered from templates: a stack with our own lock inside, the controller.
 
-`stack.sh.j2` alone says how the stack is installed. A VM without a baked image runs it at its first boot
+There are two stacks: for training, and for jobs alone, without TensorFlow (`purpose`). `stack.sh.j2` alone says how
+one is installed. A VM without a baked image runs it at its first boot
 (`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`). Wherever users' code
 runs, its account is no administrator; on the VM that a controller has for itself (`controller_script`) none runs, and
 the account is another one.
@@ -16,9 +17,13 @@ from pathlib import Path
 
 import jinja2
 
+from ...spec import JOBS, TRAINING
+
 _PACKAGE = "transient_magics"
-_LOCKS = ("training.txt", "tensor2tensor.txt")
+_LOCKS = {TRAINING: ("training.txt", "tensor2tensor.txt"), JOBS: ("light.txt",)}
+"""By what a cluster is for. Of the second one of training no dependencies are installed."""
 _CUDA_LOCK = "cuda.txt"
+"""Added to training with a GPU: jobs bring what their own frameworks need beside the driver."""
 _CONTROLLER_LOCK = "controller.txt"
 NAMESPACE = "transient-magics"
 """Of the guest attributes in which start-up scripts tell how far they are."""
@@ -29,18 +34,18 @@ USER, CONTROLLER_USER = "transient", "transient-controller"
 """The accounts on VMs: users' code runs under the first one."""
 
 
-def startup_script(*, with_gpu: bool) -> str:
-    """The script of a VM that trains; its word is the guest attribute `boot`. Idempotent: what is there stays."""
-    return _rendered("startup.sh.j2", with_gpu, "boot")
+def startup_script(*, with_gpu: bool, purpose: str = TRAINING) -> str:
+    """The script of a VM that works; its word is the guest attribute `boot`. Idempotent: what is there stays."""
+    return _rendered("startup.sh.j2", with_gpu, purpose, "boot")
 
 
-def image_script(*, with_gpu: bool) -> str:
+def image_script(*, with_gpu: bool, purpose: str = TRAINING) -> str:
     """The script of a VM that an image is made from; its word is the guest attribute `image`."""
-    return _rendered("image.sh.j2", with_gpu, "image")
+    return _rendered("image.sh.j2", with_gpu, purpose, "image")
 
 
 def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
-    """The script of a VM that trains and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
+    """The script of a VM that works and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
     return _template("account.sh.j2").render(
         user=USER, sudoers=sudoers, with_gpu=with_gpu, namespace=NAMESPACE, told_as="boot", booted=BOOTED
     )
@@ -54,15 +59,15 @@ def controller_script() -> str:
     )
 
 
-def lock_hash(*, with_gpu: bool) -> str:
+def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
     """What names the pinned packages, short enough for a label: images of the same hash carry the same packages."""
-    names = (*_LOCKS, _CUDA_LOCK) if with_gpu else _LOCKS
+    names = (*_LOCKS[purpose], _CUDA_LOCK) if with_gpu and purpose == TRAINING else _LOCKS[purpose]
     return hashlib.sha256(b"\0".join(_shipped("locks", name).read_bytes() for name in names)).hexdigest()[:12]
 
 
-def pinned() -> dict[str, str]:
+def pinned(purpose: str = TRAINING) -> dict[str, str]:
     """Name and version of every package that a VM has."""
-    locks = "\n".join(_shipped("locks", name).read_text() for name in _LOCKS)
+    locks = "\n".join(_shipped("locks", name).read_text() for name in _LOCKS[purpose])
     return dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", locks, re.MULTILINE))
 
 
@@ -81,8 +86,9 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def _rendered(template: str, with_gpu: bool, told_as: str) -> str:
-    requirements, tensor2tensor, cuda = (_shipped("locks", name).read_text().strip() for name in (*_LOCKS, _CUDA_LOCK))
+def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
+    requirements, *others = (_shipped("locks", name).read_text().strip() for name in _LOCKS[purpose])
+    trains = purpose == TRAINING
     return _template(template).render(
         user=USER,
         sudoers=_SUDOERS,
@@ -90,10 +96,12 @@ def _rendered(template: str, with_gpu: bool, told_as: str) -> str:
         namespace=NAMESPACE,
         told_as=told_as,
         booted=BOOTED,
-        stack=f"{lock_hash(with_gpu=with_gpu)}-{'gpu' if with_gpu else 'cpu'}",
+        stack=f"{lock_hash(with_gpu=with_gpu, purpose=purpose)}-{'gpu' if with_gpu else 'cpu'}",
+        what="the training stack" if trains else "the stack for jobs",
+        packages="TensorFlow and Tensor2Tensor" if trains else "the packages for jobs",
         requirements=requirements,
-        tensor2tensor=tensor2tensor,
-        cuda=cuda,
+        tensor2tensor=others[0] if trains else "",
+        cuda=_shipped("locks", _CUDA_LOCK).read_text().strip() if with_gpu and trains else "",
     )
 
 
