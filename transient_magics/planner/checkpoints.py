@@ -83,6 +83,14 @@ class Planner:
         """The plan for a job that begins on a VM of `age`, of all the work or a part of it."""
         return self._followed(self._hours, self._choice, age, work)
 
+    def expected(self, age: float | _Array, work: float | _Array) -> _Array:
+        """The hours of `plan` alone, of many jobs at once: works and ages of shapes that go together."""
+        left = np.clip(np.round(np.asarray(work) / self._piece).astype(int), 1, len(self._hours) - 1)
+        place = np.minimum(np.asarray(age) / self._piece, len(self._ages) - 1)
+        below = np.minimum(place.astype(int), len(self._ages) - 2)
+        part = place - below
+        return (1 - part) * self._hours[left, below] + part * self._hours[left, below + 1]
+
     def every(self, interval: float, age: float = 0.0) -> Plan:
         """What becomes of the job with a checkpoint after each `interval` hours of work."""
         return self._followed(*self._solved(max(1, round(interval / self._piece))), age)
