@@ -76,7 +76,7 @@ def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) 
         ({"finish_by": "25:00"}, "Invalid deadline '25:00'"),
         ({"finish_by": 0.0}, "must be later than now"),
         ({"finish_by": "20h", "provisioning_model": "standard"}, "on demand only"),
-        ({"finish_by": "20h", "spec": ""}, "of one cluster"),
+        ({"finish_by": "20h", "spec": ""}, "needs a cluster"),
         ({"availability": "f.csv"}, "needs --finish-by"),
         ({"finish_by": "20h", "availability": "/no/such.csv"}, "cannot be read"),
         ({"finish_by": "400h"}, "reaches 120 h ahead"),

@@ -135,7 +135,7 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     assert said.stdout == f"{shown}\n"
     assert shown.names == hers
     assert {each.why for each in shown.orphans} == {
-        "the image x is built no more", "its cluster left has no folder on this machine",
+        "no process builds the image x any more", "its cluster left has no folder on this machine",
     }  # fmt: skip
     assert "Nothing was deleted. With --yes" in str(shown)
     assert len(await engine.list({})) == len(marks)

@@ -243,11 +243,11 @@ def test_a_trial_that_fails_is_told_so_and_the_others_go_on_unless_all_of_the_fi
     there.record(events.StudyAsked(study="s", trial=0, params={"lr": 0.1, "units": 16}, runs=("s-0",)))
     there.until_over()
     assert there.study.trials[0].state == "failed"
-    assert there.study.trials[0].reason == "the accuracy of s-0 is no number"
+    assert there.study.trials[0].reason == "the accuracy of s-0 is not a number"
     assert "complete" in {each.state for each in there.study.trials.values()}
     broken = Simulated(study(trials=9), lambda *_: float("nan"))
     broken.until_over()
-    assert re.fullmatch(r"its first [34] trials failed: the accuracy of s-\d is no number", broken.study.reason)
+    assert re.fullmatch(r"its first [34] trials failed: the accuracy of s-\d is not a number", broken.study.reason)
     assert broken.study.best is None
 
 

@@ -144,14 +144,14 @@ def _stop(name: str, run: str) -> Sentence:
         return Sentence(f"{run} asks for no further trial, and those that train end with a last checkpoint.")
     if run in client.cluster(name).state.jobs:
         client.cluster(name).job(run).stop()
-        return Sentence(f"{run} ends, once what it keeps is here.")
+        return Sentence(f"{run} ends as soon as what it keeps is here.")
     chosen = client.cluster(name).run(run)
     before = chosen.cluster.state
     chosen.stop()
     if chosen.name in [each.name for each in before.queue]:
         return Sentence(f"{run} does not wait any more.")
     over = before.runs[run].over
-    return Sentence(f"{run} was over already." if over else f"{run} ends, once its last checkpoint is here.")
+    return Sentence(f"{run} was over already." if over else f"{run} ends as soon as its last checkpoint is here.")
 
 
 def _logs(name: str, worker: str, lines: int = 200) -> Sentence:

@@ -72,5 +72,5 @@ def _read(line: bytes) -> Command:
     try:
         return read(line)
     except ValueError as error:
-        what = f"The controller was sent what is no command of its: {error}"
-        raise ClusterError(what, fix="Who sent it may be of another version: restart the kernel.") from None
+        what = f"The controller does not know this command: {error}"
+        raise ClusterError(what, fix="The sender may have another version: restart the kernel.") from None

@@ -36,7 +36,7 @@ def job() -> tuple[Option, ...]:
         flag("--cluster", "the cluster on which it runs (default: the latest one)", str, completes="cluster",
               metavar="NAME"),
         flag("--name", "the job's name (job-1, job-2, ...)", lambda text: parse_name(text, "--name")),
-        flag("--wait", "return only when it is over, and show what it says meanwhile"),
+        flag("--wait", "wait until the job is over, and show its output meanwhile"),
         OUTPUT,
     )  # fmt: skip
 

@@ -39,8 +39,8 @@ def plan() -> tuple[Option, ...]:
         flag("--hparams-set", "... with this hyper-parameter set ...", str),
         flag("--problem", "... on this problem", str),
         flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),
-        flag("--target", 'instead of steps: "accuracy>=0.9", as runs of the workload got there', str,
-              metavar="METRIC>=VALUE"),
+        flag("--target", 'instead of --train-steps: as many as runs of the workload took to get there, '
+              'as "accuracy>=0.9"', str, metavar="METRIC>=VALUE"),
         flag("--revocations", "published: lifetimes as measured in 2019 (default); own: those of your VMs; FILE.csv; "
               "none; or how many workers are lost",
               str, choices=("published", "own", "none", "1"), metavar="HOW|N"),

@@ -23,7 +23,7 @@ DESCRIPTIONS = {
     "train": "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. "
     "The code runs on the VMs: it must import what it uses.",
     "study": "Train a model many times with different parameters, to find the best ones. Options of a run hold for all "
-    "of its runs. Each trial begins as soon as workers are free; runs that wait come before.",
+    "of its runs. Each trial begins as soon as workers are free; runs that wait already begin before it.",
     "job": "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
@@ -41,7 +41,7 @@ DESCRIPTIONS = {
     "doctor": "See whether all is here that training on Google Cloud needs, line by line, with the command that mends "
     "what is not. Nothing is made, unless --spend says so.",
     "catalog": "GPUs that can be declared: their machines, zones and dated prices.",
-    "image": "Images that VMs boot from ready to train.",
+    "image": "Build, list or delete images that have the training stack: VMs that boot from one are ready sooner.",
     "image build": "Bake an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
     "image list": "The images of the project that were baked here, and builds under way.",
     "image delete": "Delete an image. VMs that booted from it are left alone.",

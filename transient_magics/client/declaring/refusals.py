@@ -46,7 +46,7 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
         refuse_driver(kinds)
     refuse_on_demand(declaration.provisioning_model, declaration.fallback_seconds, kinds)
     if declaration.controller == "cluster" and declaration.bucket == "none":
-        what = "Results that this machine may not be there to take need a bucket"
+        what = "Results need a bucket, because this machine may be off when they are there"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
     if declaration.controller == "cluster" and declaration.project and not declaration.service_account:
         what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"

@@ -83,8 +83,8 @@ def plan(
     lifetimes, lost, risk = foreseen(revocations)
     if not spec:
         if lost:
-            raise DeclarationError("A number of revocations is of one cluster", where="--revocations",
-                                   fix="Name its SPEC, or use published or none.")  # fmt: skip
+            raise DeclarationError("A number of revocations needs a cluster to plan for", where="--revocations",
+                                   fix="Name a SPEC, or use published or none.")  # fmt: skip
         limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
         refuse_on_demand(provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus])
@@ -133,7 +133,7 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
             raise DeclarationError("--availability needs --finish-by", fix="Add --finish-by 6h.")
         return None
     if not spec:
-        raise DeclarationError("--finish-by is of one cluster", fix="Name its SPEC, or use --max-hours.")
+        raise DeclarationError("--finish-by needs a cluster to plan for", fix="Name a SPEC, or use --max-hours.")
     if isinstance(finish_by, str):
         return parse_deadline(finish_by, "--finish-by", time.time()) / 3600
     if not 0 < finish_by < float("inf"):
@@ -198,8 +198,8 @@ def _together(workload: Workload, mode: str, backup: int, *, searched: bool, tar
                                    fix="Add --mode sync.")  # fmt: skip
         return workload
     if searched or target:
-        raise DeclarationError("A synchronous step has as many mini-batches as there are workers, so that steps of one "
-                               "cluster are not those of another", where="--mode",
+        raise DeclarationError("Synchronous clusters of different sizes cannot be compared by steps: a step has a "
+                               "mini-batch of each worker", where="--mode",
                                fix="Name a SPEC, and its --train-steps.")  # fmt: skip
     return changed(workload, synchronous=True, backup_workers=backup)
 

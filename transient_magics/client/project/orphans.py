@@ -46,7 +46,10 @@ class Sweep:
 
     def __str__(self) -> str:
         if not (self.orphans or self.rules):
-            nothing = "Nothing to sweep: every VM and rule of yours from here belongs to a cluster or an image's build."
+            nothing = (
+                "Nothing to sweep: every VM and firewall rule that you made from this machine belongs to a cluster, or "
+                "to the build of an image."
+            )
             return "\n".join([nothing, *self.unreadable])
         vms = text.table(["VM", "ZONE", "WHY"], [(each.name, each.zone, each.why) for each in self.orphans])
         rules = text.table(["FIREWALL RULE", "WHY"], [(each.name, each.why) for each in self.rules])

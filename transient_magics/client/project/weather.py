@@ -63,7 +63,7 @@ def _emulator_of(cluster: Cluster) -> str:
     state = cluster.state
     if state.spec and not state.spec.emulated:
         what = f"{cluster.name} runs in project {state.spec.project}, where the weather is Google's"
-        raise ClusterError(what, fix="It can be seen and set for clusters without a project.")
+        raise ClusterError(what, fix="Name a cluster without a project: the weather of its emulator can be set.")
     if url := emulator.running():
         return url
     if state.over:

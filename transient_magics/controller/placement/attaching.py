@@ -73,7 +73,8 @@ def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSp
     except DeclarationError as error:
         raise ClusterError(f"What {seat.name} says of {name} makes no sense: {error}") from error
     if (spec.name, spec.id, spec.project) != (name, seat.labels.get(ID_LABEL, ""), project):
-        raise ClusterError(f"{seat.name} says that it is of another cluster: {spec.name} {spec.id}", where=seat.zone)
+        what = f"{seat.name} says that it belongs to another cluster: {spec.name} {spec.id}"
+        raise ClusterError(what, where=seat.zone)
     return spec
 
 

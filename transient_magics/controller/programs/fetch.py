@@ -48,7 +48,7 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
         else:
             steps.append(checkpoint.step)
     if refused and not steps:
-        raise TrainingError("no checkpoint of the run is as its manifest says", where="; ".join(refused))
+        raise TrainingError("every checkpoint of the run differs from its manifest", where="; ".join(refused))
     if here := Checkpoints(target).steps():
         (target / "checkpoint").write_text(manifest.state_file(reversed(here)))
     if known.best and known.best.step in steps:

@@ -108,7 +108,7 @@ def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
         return ""
     if image:
         under_way = from_here and _building(image, identity)
-        return "" if under_way else f"the image {image} is built no more"
+        return "" if under_way else f"no process builds the image {image} any more"
     if not cluster or (identity in governed and identity not in here.over):
         return ""
     return _why_cluster(cluster, identity, from_here, here)

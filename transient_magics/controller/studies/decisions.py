@@ -108,7 +108,7 @@ def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
             elif not run.metrics:
                 why = f"{run.name} was not evaluated"
             else:
-                why = f"the {metric} of {run.name} is {'not measured' if value is None else 'no number'}"
+                why = f"the {metric} of {run.name} {'was not measured' if value is None else 'is not a number'}"
             return Tell(trial, "failed", reason=why.rstrip("."))
         values.append(value)
     return Tell(trial, "complete", math.fsum(values) / len(values))

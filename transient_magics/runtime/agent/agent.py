@@ -188,7 +188,7 @@ class Agent:
         try:
             command = read(line)
         except ValueError as error:
-            return {"ok": False, "error": f"the agent was sent what is no command of its: {error}"}
+            return {"ok": False, "error": f"the agent does not know this command: {error}"}
         try:
             if isinstance(command, Ping | Fork):  # answered at once, also while a chief takes its time to end
                 return {"ok": True, **await self._do(command)}

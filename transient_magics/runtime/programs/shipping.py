@@ -138,7 +138,7 @@ def _restore_newest(bucket: Bucket, manifest: Manifest, generation: int, folder:
         write_atomically(folder / "checkpoint", state_file(reversed(local.steps())))
         return {"step": checkpoint.step, "refused": refused}
     if refused and here is None:
-        raise TrainingError("no checkpoint of the run is as its manifest says", where="; ".join(refused))
+        raise TrainingError("every checkpoint of the run differs from its manifest", where="; ".join(refused))
     return {"step": here, "refused": refused}
 
 
