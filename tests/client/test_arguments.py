@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -545,3 +546,29 @@ def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
     images = {f"image {each}" for each in arguments.verbs("image")}
     said = {"declare", *arguments.verbs(), *images, *arguments.verbs("transient")} - {"cluster", "image", "emulator"}
     assert said == {*verbs.ACTS, "train", "study", "job", "doctor"}, "these need more than their line"
+
+
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        ("k08x4", "SPEC 'k08x4', column 1: unknown GPU 'k08' (--on). Did you mean k80?"),
+        ("' '", "There is no configuration (--on)"),
+        ("k80x1,,k80x2", "Between two commas stands nothing (--on)"),
+        ("k80x1,k80", "k80x1 is there twice (--on). --repeat 5 trains each point five times."),
+        (
+            "k80x2@us-west1-b",
+            "'k80x2@us-west1-b' names a zone, and a configuration takes its workers wherever they are",
+        ),
+        ("k80x0", "a count is from 1 to 1000, not 0 (--on)"),
+    ],
+)
+def test_configurations_that_cannot_be_are_refused_where_they_are_typed(on: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=re.escape(said)):
+        parse("study", split(f"--on {on} --train-steps 9"))
+
+
+def test_configurations_say_how_many_workers_a_run_takes() -> None:
+    values = parse("study", split("--on k80,P100x2+k80,k80x4 --train-steps 9")).values
+    assert values["on"] == ("k80x1", "p100x2+k80x1", "k80x4")
+    with pytest.raises(DeclarationError, match="--on says how many workers each run takes"):
+        client.declare_study(source="", train_steps=9, on=["k80x1"], workers=2)

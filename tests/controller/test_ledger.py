@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,7 @@ from transient_magics.errors import DeclarationError, JournalError
 from transient_magics.journal import ClusterState, RunState, VmState, events, fold, unknown_run
 from transient_magics.journal.events import MOST_RUNS
 from transient_magics.journal.state import WorkerState
+from transient_magics.protocol.machines import parse_machines
 from transient_magics.spec import parse_workers
 
 ANY, ROOM = Server(), Server(memory=10 * GB, link=10e6)
@@ -62,7 +65,7 @@ def ending(state: ClusterState, name: str, seconds: float) -> ClusterState:
 
 def after(state: ClusterState, slots: int, room: Server = ANY, now: float = 0.0) -> ClusterState:
     """The state once the leases of this moment are written down."""
-    held = leases(state, range(slots), room, now)
+    held = leases(state, dict.fromkeys(range(slots), "k80"), room, now)
     workers = {str(slot): name for slot, name in held.workers.items()}
     return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
 
@@ -257,7 +260,7 @@ def test_every_run_begins_and_has_its_least_whatever_happens(
             state = replace(state, runs={**state.runs, name: grown})
         state = after(state, slots, ROOM)
         known = Leases(state.ports, state.leases, state.held)
-        assert leases(state, range(slots), ROOM) == known, "nothing is moved twice"
+        assert leases(state, dict.fromkeys(range(slots), "k80"), ROOM) == known, "nothing is moved twice"
         check(before, state, slots, resized=what == "resize")
         check_room(before, state)
     assert all(each.over for each in state.runs.values()), "each has begun and has had its end"
@@ -297,6 +300,103 @@ def check_room(before: ClusterState, state: ClusterState) -> None:
         assert sum(state.runs[name].server_bytes or GB for name in state.ports) <= ROOM.memory
     queue = [each.name for each in state.queue]
     assert set(state.held) <= set(queue[:1]), "whoever waits longest is the one that is held"
+
+
+MIXED = "k80", "k80", "p100", "k80", "p100", "v100"
+_MACHINES = some.sampled_from(
+    ["", "", "k80x1", "k80x2", "k80x3", "p100x1", "p100x2", "v100x1", "k80x1+p100x1", "k80x2+p100x2", "p100x1+v100x1"]
+)
+
+
+def named(name: str, machines: str, least: int = 1, most: int = 2) -> RunState:
+    """A run that takes these machines; any, if none are named."""
+    many = sum(parse_machines(machines).values()) if machines else 0
+    each = run(name, many or least, many or most)
+    return replace(each, spec=replace(each.spec, machines=machines))
+
+
+def has(state: ClusterState, gpus: Sequence[str], name: str) -> Counter[str]:
+    """Of which GPUs a run has workers, and how many."""
+    return Counter(gpus[slot] for slot, run in state.leases.items() if run == name)
+
+
+def after_mixed(state: ClusterState, gpus: Sequence[str]) -> ClusterState:
+    """The state once nothing more is to be leased, in a cluster with these GPUs.
+
+    Who has more than its least of other GPUs since the first look can leave at the second what a run named.
+    """
+    for _ in range(9):
+        held = leases(state, dict(enumerate(gpus)), ANY, 0.0)
+        if held == Leases(state.ports, state.leases, state.held):
+            return state
+        for name in {*state.leases.values()} & {each.name for each in state.turns if not each.made}:
+            had, now = ({slot for slot, run in each.items() if run == name} for each in (state.leases, held.workers))
+            assert had & {*range(len(gpus))} <= now or len(now) < len(had), "only who has too many leaves a place"
+        workers = {str(slot): name for slot, name in held.workers.items()}
+        state = fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
+    raise AssertionError("places change hands for ever")
+
+
+def test_a_run_with_named_machines_takes_these_and_whoever_has_too_many_leaves_them_to_it() -> None:
+    gpus = "k80", "p100", "k80", "p100"
+    state = after_mixed(cluster(run("any", 2, 4)), gpus)
+    assert has(state, gpus, "any") == {"k80": 2, "p100": 2}
+    state = after_mixed(replace(state, runs={**state.runs, "b": named("b", "p100x2")}), gpus)
+    assert (has(state, gpus, "any"), has(state, gpus, "b")) == ({"k80": 2}, {"p100": 2})
+    state = after_mixed(replace(state, runs={**state.runs, "c": named("c", "k80x1")}), gpus)
+    assert [each.name for each in state.queue] == ["c"], "any keeps its two, which are all K80s now"
+    state = after_mixed(over(state, "b"), gpus)
+    assert (has(state, gpus, "any").total(), has(state, gpus, "c")) == (3, {"k80": 1}), "with more, it can leave one"
+
+
+def test_a_run_whose_machines_the_cluster_has_not_waits_and_nobody_waits_for_it() -> None:
+    for gpus in (("k80",) * 4, ("k80", "k80", "k80", "p100")):
+        state = after_mixed(cluster(named("a", "k80x5"), named("b", "v100x1"), named("c", "k80x3")), gpus)
+        assert dict(state.ports) == {"c": 0}
+        assert has(state, gpus, "c") == {"k80": 3}
+    state = after_mixed(state, ("k80", "k80"))
+    assert has(state, ("k80", "k80"), "c") == {"k80": 2}, "one that has begun keeps what is left"
+
+
+def test_runs_on_other_gpus_pass_a_run_that_waits_for_its_own() -> None:
+    gpus = "k80", "k80", "p100", "p100"
+    runs = [named("a", "k80x1"), named("b", "k80x2"), named("c", "p100x2"), named("d", "k80x1")]
+    state = after_mixed(cluster(*runs), gpus)
+    assert sorted(state.ports) == ["a", "c"], "d would delay b, and c cannot"
+
+
+@given(some.lists(some.tuples(_MACHINES, some.integers(1, 4)), min_size=1, max_size=7), stories(), some.integers(0, 6))
+def test_leases_by_gpu_never_take_another_and_every_run_begins(
+    asked: list[tuple[str, int]], story: list[tuple[str, int]], slots: int
+) -> None:
+    runs = [named(f"r{number}", machines, least, least + 1) for number, (machines, least) in enumerate(asked)]
+    gpus = MIXED[: slots or 6]
+    state = after_mixed(cluster(*runs), gpus)
+    steps = [each for each in story if each[0] in ("end", "make", "resize")]
+    for what, which in [*steps, *[("end", 0)] * len(runs)]:
+        going = list(state.ports)
+        before = state
+        if what == "end" and going:
+            state = over(state, going[which % len(going)])
+        elif what == "make" and going:
+            state = made(state, going[which % len(going)])
+        elif what == "resize":
+            gpus = MIXED[: 1 + which % 6]
+        state = after_mixed(state, gpus)
+        for name in state.ports:
+            each = state.runs[name]
+            theirs = has(state, gpus, name)
+            if each.spec.machines:
+                wanted = Counter(parse_machines(each.spec.machines))
+                assert theirs <= wanted, "of no other GPU, and no more than it named"
+                new = name not in before.leases.values() and what != "resize"
+                assert not theirs or not new or theirs == wanted, "all of them, or none yet"
+            elif not each.made:
+                assert theirs.total() <= each.spec.most_workers
+    held = [each.name for each in state.runs.values() if not each.over]
+    for name in held:
+        machines = parse_machines(state.runs[name].spec.machines)
+        assert any(count > Counter(gpus)[gpu] for gpu, count in machines.items()), f"{name} could have begun"
 
 
 @given(some.lists(some.integers(0, 12), min_size=1, max_size=5), some.lists(some.integers(0, 12), max_size=2))

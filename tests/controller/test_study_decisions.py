@@ -8,7 +8,8 @@ import math
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs.conduct import waiting_runs
 from transient_magics.controller.studies.conduct import Studies
@@ -26,10 +28,12 @@ from transient_magics.errors import ClusterError
 from transient_magics.journal import ClusterState, Event, Journal, events, fold, read, replay
 from transient_magics.journal.declared import run_folder
 from transient_magics.protocol import layout
+from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.spec import ClusterSpec, WorkerGroup
 from transient_magics.trials.optuna_study import Twin
-from transient_magics.trials.points import grid_point, random_point
+from transient_magics.trials.points import point
 
 SECOND = 10**9
 NAMES = ("lr", "units")
@@ -49,6 +53,7 @@ class Simulated:
 
     def __init__(self, spec: StudySpec, accuracy: Callable[[dict[str, Value], int], float], places: int = 2) -> None:
         self.spec, self.places, self.accuracy = spec, places, accuracy
+        self.slots = dict.fromkeys(range(places), "k80")
         self.state, self.time, self.seq = ClusterState(phase="ready"), 1000, 0
         self.record(events.StudyDeclared(study="s", spec=spec.to_dict()))
         self.begin()
@@ -68,7 +73,7 @@ class Simulated:
 
     def look(self) -> list[Any]:
         pruned = self.twin.catch_up(self.study, self.state.runs) if self.twin else ()
-        decisions = decide(self.study, self.state, self.places, self.time, pruned)
+        decisions = decide(self.study, self.state, self.slots, self.time, pruned)
         for decision in decisions:
             match decision:
                 case Tell():
@@ -90,16 +95,11 @@ class Simulated:
         return decisions
 
     def point(self, trial: int) -> dict[str, Value]:
-        match self.spec.sampler:
-            case "grid":
-                return grid_point(self.spec.space, trial)
-            case "random":
-                return random_point(self.spec.space, self.spec.seed, trial)
-            case "none":
-                return {}
-            case _:
-                assert self.twin
-                return self.twin.propose()
+        known = point(self.spec, trial)
+        if known is None:
+            assert self.twin
+            return self.twin.propose()
+        return known
 
     def step(self) -> None:
         """Let all runs that may train make ten steps; one that has made all is finished."""
@@ -188,10 +188,12 @@ def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before(
     while there.look() or there.state.runs["s-0"].step < 20:
         there.step()
     trial, run = there.study.trials[0], there.state.runs["s-0"]
-    (told,) = decide(there.study, there.state, 2, there.time, {0})
+    (told,) = decide(there.study, there.state, there.slots, there.time, {0})
     assert told == Tell(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
     there.record(events.TrainMade(run="s-0", step=100))
-    assert not any(isinstance(each, Tell) for each in decide(there.study, there.state, 2, there.time, {trial.number}))
+    assert not any(
+        isinstance(each, Tell) for each in decide(there.study, there.state, there.slots, there.time, {trial.number})
+    )
 
 
 def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> None:
@@ -236,6 +238,64 @@ def test_each_point_is_repeated_with_its_seeds_and_told_as_their_mean() -> None:
     assert [runs[name].spec.seed for name in there.study.trials[1].runs] == [5, 6, 7]
     for trial in there.study.trials.values():
         assert trial.value == pytest.approx(sum(runs[name].metrics["accuracy"] for name in trial.runs) / 3)
+
+
+class Leased(Simulated):
+    """The same on workers with these GPUs, which the ledger gives to runs."""
+
+    def __init__(self, spec: StudySpec, gpus: Sequence[str]) -> None:
+        super().__init__(spec, lambda *_: 0.5, len(gpus))
+        self.resize(gpus)
+
+    def resize(self, gpus: Sequence[str]) -> None:
+        self.slots = dict(enumerate(gpus))
+        groups = tuple(WorkerGroup(gpu, count) for gpu, count in Counter(gpus).items())
+        self.state = replace(self.state, spec=ClusterSpec("c", groups, ("us-west1-b",), {}))
+
+    def step(self) -> None:
+        self.time += 10
+        held = leases(self.state, self.slots, now=self.time)
+        workers = {str(slot): name for slot, name in held.workers.items()}
+        self.record(events.ClusterLeased(ports=held.ports, workers=workers))
+        for name in {*held.workers.values()}:
+            run = self.state.runs[name]
+            machines = Counter(self.slots[slot] for slot, owner in held.workers.items() if owner == name)
+            assert machines == Counter(parse_machines(run.spec.machines)), "exactly those of its configuration"
+            assert run.spec.machines == self.study.trials[run.spec.trial].params["on"]
+            self.record(events.TrainProgress(run=name, step=run.step + 50, loss=1.0, steps_per_second=5.0))
+            if run.step:
+                self.record(events.TrainEvaluated(run=name, step=100, metrics={"accuracy": 0.5}))
+                self.record(events.TrainFinished(run=name, step=100))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.sampled_from(["k80x1", "k80x2", "k80x3", "p100x1", "p100x2", "k80x2+p100x1"]), min_size=1, unique=True),
+    st.sampled_from(["grid", "random"]),
+    st.integers(1, 3),
+)
+def test_each_configuration_trains_each_point_on_exactly_its_machines(on: list[str], sampler: str, repeat: int) -> None:
+    space = parse_space("lr=0.1,0.2") if sampler == "grid" else parse_space("lr=0:1")
+    trials = 2 * len(on) if sampler == "grid" else 5
+    spec = study(on=tuple(on), space=space, sampler=sampler, trials=trials, repeat=repeat)
+    there = Leased(spec, ("k80", "p100", "k80", "p100", "k80"))
+    there.until_over()
+    tried = [each.params for each in there.study.trials.values()]
+    assert {each.state for each in there.study.trials.values()} == {"complete"}
+    assert tried == [point(spec, number) for number in range(trials)]
+
+
+def test_a_configuration_that_the_cluster_has_no_more_fails_and_the_others_go_on() -> None:
+    there = Leased(study(on=("k80x2", "k80x1"), space=(), sampler="grid", trials=2, repeat=3), ("k80", "k80"))
+    while there.look():
+        pass
+    there.step()
+    there.resize(("k80",))
+    there.until_over()
+    first, second = there.study.trials.values()
+    assert (first.state, first.reason) == ("failed", "c is k80 now, and holds no k80x2")
+    assert (second.params, second.state) == ({"on": "k80x1"}, "complete")
+    assert all(run.over for run in there.state.runs.values())
 
 
 def test_a_trial_that_fails_is_told_so_and_the_others_go_on_unless_all_of_the_first_fail() -> None:
@@ -301,7 +361,7 @@ async def settled(studies: Studies, recorder: Recorder, places: int) -> list[Sto
         quiet = 0
         while quiet < 5:
             before = recorder.state.seq
-            stops = studies.look(tasks, places, 1000.0)
+            stops = studies.look(tasks, dict.fromkeys(range(places), "k80"), 1000.0)
             for name in waiting_runs(studies._directory, recorder.state):
                 spec = RunSpec.from_dict(json.loads((run_folder(studies._directory, name) / layout.RUN).read_text()))
                 recorder.record(events.TrainDeclared(run=name, spec=spec.without_token()))

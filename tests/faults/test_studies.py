@@ -13,7 +13,7 @@ from tests.faults.test_two_runs import CELL
 from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
-from transient_magics.errors import CellError
+from transient_magics.errors import CellError, DeclarationError
 from transient_magics.journal import bill, events, now, run_costs
 
 SWEPT = CELL.replace('optimizer="sgd"', "optimizer=tf.keras.optimizers.SGD(lr)")
@@ -54,5 +54,23 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_kil
         moment = now()
         assert sum(run_costs(cluster.state, moment).values()) == pytest.approx(bill(cluster.state, moment).total)
         assert "s: 3 of 3 trials; the best is 1, loss" in str(study)
+    finally:
+        cluster.delete(PATIENCE)
+
+
+ON = "--on cpux1,cpux2 --objective 'min loss' --train-steps 20 --seed 1 --no-check --name m --cluster on"
+
+
+@pytest.mark.training
+def test_configurations_are_parts_of_the_running_cluster_and_have_a_row_each(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="on"))
+    try:
+        with pytest.raises(DeclarationError, match="on is cpux2, and holds no cpux3"):
+            verbs.study(parse("study", split(ON.replace("cpux2", "cpux3"))), CELL)
+        study = verbs.study(parse("study", split(ON)), CELL).study
+        study.wait(2 * PATIENCE)
+        assert list(study.trials()["on"]) == ["cpux1", "cpux2"]
+        assert [len(had) for had in map(cluster.state.tenures.get, ("m-0", "m-1")) if had is not None] == [1, 2]
+        assert {each.params["on"]: each.n for each in study.table()} == {"cpux1": 1, "cpux2": 1}
     finally:
         cluster.delete(PATIENCE)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_magics.protocol.machines import parse_machines, render_machines
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import Dimension, StudySpec, parse_space
+from transient_magics.trials.points import point
 
 NUMBERS = st.floats(-1e15, 1e15, allow_nan=False).map(lambda value: value + 0.0)
 WORDS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
@@ -114,9 +117,45 @@ def test_the_runs_of_a_trial_have_its_values_and_seeds_of_their_own() -> None:
         ({"repeat": 3, "pruner": "median", "run": {"eval_steps": 10}}, "pruner: median cannot end some runs"),
         ({"pruner": "hyperband"}, "pruner: hyperband needs evaluations before the end"),
         ({"pruner": "median", "run": {"eval_steps": 100}}, "pruner: median needs an --eval-every below --train-steps"),
+        ({"on": ("k80x1+p100x2", "p100x2+k80x1")}, "on: p100x2+k80x1 is there twice"),
+        ({"on": ("k80x1",), "workers": 2}, "workers: --on says how many each run takes"),
+        ({"on": ("k80x1",), "space": parse_space("on=1,2")}, "on: a parameter cannot be called 'on' beside --on"),
+        ({"on": ("k80x1",), "space": (), "sampler": "none"}, "sampler: none takes no --on"),
         ({"run": {"params": {"lr": 1}}}, "over: lr is given by --param, too"),
     ],
 )
 def test_what_of_a_study_excludes_each_other_is_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
         study(**more)
+
+
+def test_a_configuration_is_one_more_dimension_and_a_run_takes_exactly_its_machines() -> None:
+    spec = study(on=("k80x1", "k80x2+p100x1"), space=parse_space("lr=0.1,0.2"), sampler="grid", run={"model": "resnet"})
+    assert StudySpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == replace(spec, run=replace(spec.run, token=""))
+    points = [point(spec, number) for number in range(spec.points)]
+    assert points == [{"on": on, "lr": lr} for on in spec.on for lr in (0.1, 0.2)], "one configuration after another"
+    assert spec.tries({"on": "k80x1", "lr": 0.1})
+    assert not any(map(spec.tries, ({"lr": 0.1}, {"on": "k80x8", "lr": 0.1})))
+    run = spec.run_of(3, 0, points[3] or {})
+    assert (run.machines, run.least_workers, run.most_workers, run.workers) == ("k80x2+p100x1", 3, 3, 3)
+    assert (run.hparams, run.params) == ("lr=0.2", {"lr": 0.2}), "which no model has to know"
+    with pytest.raises(ValueError, match="'k80' says no workers: write GPUxCOUNT, as k80x4"):
+        StudySpec.from_dict({**spec.to_dict(), "on": ["k80"]})
+
+
+MACHINES = st.dictionaries(
+    st.sampled_from(["cpu", "k80", "a100-80gb", "rtx-pro-6000"]), st.integers(1, 250), min_size=1
+)
+
+
+@given(MACHINES)
+def test_machines_are_read_as_they_are_written(machines: dict[str, int]) -> None:
+    assert parse_machines(render_machines(machines)) == machines
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k80", "k80x", "k80x0", "x4", "k80x4@us-west1-b", "K80x4", "k80 x4", "k80x1++k80x1"]
+)
+def test_what_says_no_machines_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="says no workers: write GPUxCOUNT, as k80x4"):
+        parse_machines(text)

@@ -277,6 +277,13 @@ def space(text: str) -> str:
     return text
 
 
+def configurations(text: str) -> tuple[str, ...]:
+    """The machines on which a study trains, checked."""
+    from ..client.configurations import parse_configurations
+
+    return parse_configurations(text)
+
+
 def event_kind(text: str) -> str:
     """A kind of events, or a family of kinds."""
     from ..journal import events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..spec import parse_name
 from ..trials.optuna_study import missing
 from . import commands
 from .cell import check_hyperparameters
+from .configurations import all_of, parse_configurations
 from .finding import cluster as find_cluster
 from .handles import Cluster, Study
 from .training import EVALUATIONS, free_name, refuse_to_train, refuse_when_ending, specified, write
@@ -33,7 +35,8 @@ def declare_study(
     pruner: str = "none",
     objective: str = "",
     repeat: int = 1,
-    workers: int = 1,
+    workers: int | None = None,
+    on: str | Sequence[str] = (),
     seed: int | None = None,
     cluster: Cluster | str | None = None,
     name: str | None = None,
@@ -42,12 +45,15 @@ def declare_study(
 ) -> Study:
     """Declare a study of the code in `source` and return at once. Raises DeclarationError or ClusterError.
 
-    What is tried and how is named as the options of `%%sweep`; `options` are `max_cost` in US dollars, `max_hours`,
-    `give_up_seconds`, and those of a run (`train`), which hold for all runs of the study.
+    What is tried and how is named as the options of `%%sweep`; `on` is its text, or a list of configurations. `options`
+    are `max_cost` in US dollars, `max_hours`, `give_up_seconds`, and those of a run (`train`), which hold for all runs
+    of the study.
     """
+    configurations = _configurations(on, workers)
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
     refuse_to_train(chosen)
+    _refuse_what_it_lacks(configurations, chosen)
     folders = chosen.directory / layout.STUDIES
     name = parse_name(name, "--name") if name else free_name(folders, "study")
     if (folders / name).exists():
@@ -62,17 +68,19 @@ def declare_study(
     if repeat > 1:
         options.setdefault("noise_share", 0.0)  # as of every run with a seed
     options |= {"name": name, "train_steps": train_steps, "seed": seed}
-    run, files = specified(chosen, options, workers, include, source)
+    run, files = specified(chosen, options, None if configurations else workers or 1, include, source)
     space = _space(over)
     if run.model and not include:
         check_hyperparameters([each.name for each in space], source, where="--over")
     try:
-        sampler = sampler or _usual_sampler(space)
-        usual = _TRIALS if sampler in ("random", "tpe", "gp") else max(1, count_points(space))
+        sampler = sampler or _usual_sampler(space, configurations)
+        points = count_points(space) * max(1, len(configurations))
+        usual = _TRIALS if sampler in ("random", "tpe", "gp") else max(1, points)
         spec = StudySpec.from_dict({
             "name": name, "run": run.without_token(), "objective": objective or str(run.objective or ""),
             "space": [asdict(each) for each in space], "trials": trials or usual, "sampler": sampler, "pruner": pruner,
-            "repeat": repeat, "workers": workers, "seed": secrets.randbelow(2**31) if seed is None else seed,
+            "repeat": repeat, "workers": workers or 1, "on": configurations,
+            "seed": secrets.randbelow(2**31) if seed is None else seed,
             "declared_at": time.time(), **limits,
         })  # fmt: skip
     except ValueError as error:
@@ -93,7 +101,25 @@ def _space(over: str) -> tuple[Dimension, ...]:
         raise DeclarationError(f"Invalid --over: {error}") from None
 
 
-def _usual_sampler(space: tuple[Dimension, ...]) -> str:
-    if not space:
+def _configurations(on: str | Sequence[str], workers: int | None) -> tuple[str, ...]:
+    """The machines of each configuration, in their written form. Raises DeclarationError."""
+    if not on:
+        return ()
+    if workers is not None:
+        what = "--on says how many workers each run takes"
+        raise DeclarationError(what, where="--workers", fix="Leave out --workers, or write --on k80x4.")
+    return parse_configurations(on)
+
+
+def _refuse_what_it_lacks(configurations: tuple[str, ...], chosen: Cluster) -> None:
+    spec = chosen.state.spec
+    if spec and (lacking := [each for each in configurations if not spec.holds(each)]):
+        what = f"{chosen.name} is {spec.spec}, and holds no {' and no '.join(lacking)}"
+        fix = f"Resize it first: %transient_cluster resize {chosen.name} {all_of([spec.spec, *lacking])}"
+        raise DeclarationError(what, where="--on", fix=fix)
+
+
+def _usual_sampler(space: tuple[Dimension, ...], configurations: tuple[str, ...]) -> str:
+    if not space and not configurations:
         return "none"
     return "grid" if all(each.kind == "choice" for each in space) else "tpe"

@@ -207,11 +207,13 @@ class Controller:
         """Have studies ask for trials and tell them, and end the runs of those that have ended."""
         if self._state.phase != "deleting":
             self._studies.declare_waiting()
-        for stop in self._studies.look(self._tasks, len(self._worker_slots(at)), at):
+        for stop in self._studies.look(self._tasks, self._worker_slots(at), at):
             self._runs.stop_trial(stop.run, save=stop.save)
 
-    def _worker_slots(self, now: float) -> list[int]:
-        return [place.slot for place in wanted(Situation(now, self._state)) if place.role == WORKER]
+    def _worker_slots(self, now: float) -> dict[int, str]:
+        """The places of workers, each with its GPU."""
+        places = wanted(Situation(now, self._state))
+        return {place.slot: place.accelerator for place in places if place.role == WORKER}
 
     def _agent_line(self, vm: str, line: AgentLine) -> None:
         """What an agent told of its VM. Each controller reads all lines of its agents."""

@@ -14,11 +14,14 @@ from typing import Annotated, Literal, Self
 
 from . import checks
 from .checks import Amount, Count, Name, at_least, within
+from .machines import machines_text, parse_machines
 from .names import LONGEST_NAME
 from .objective import Objective, objective_or_none
 from .run import RunSpec, Value, parameter_name
 
 MOST_TRIALS, MOST_REPEATS = 1000, 100
+ON = "on"
+"""What the configuration of a trial is called among its parameters."""
 LONGEST_STUDY = LONGEST_NAME - len("-999-99")
 """Of a study's name: its runs are called after it."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -105,7 +108,9 @@ class StudySpec:
 
     `run` is the declaration of its runs, but for what says which trial they are of (`run_of`); its name is the study's.
     `sampler` chooses the points (none: there is one, without parameters), `pruner` ends trials that will not be the
-    best. The trials are judged by `objective`. From `seed` follow the points and the seeds of the runs.
+    best. The trials are judged by `objective`. From `seed` follow the points and the seeds of the runs. A run has
+    `workers` of any GPU; with `on` it has exactly the machines of one of these configurations (`k80x4`), which is one
+    more dimension of the space, the first.
 
     Limits: `max_cost` in US dollars, `max_hours` (on the emulated clock, where that is faster), and the seconds without
     a step after which a trial counts as one that hangs (`give_up_seconds`). `name` has 33 characters at most.
@@ -121,6 +126,7 @@ class StudySpec:
     repeat: Annotated[int, within(1, MOST_REPEATS)] = 1
     seed: Annotated[int, within(0, 2**31 - 1)] = 0
     workers: Annotated[int, at_least(1)] = 1
+    on: tuple[Annotated[str, machines_text], ...] = ()
     max_cost: Amount | None = None
     max_hours: Amount | None = None
     give_up_seconds: Amount = 900.0
@@ -136,9 +142,14 @@ class StudySpec:
         return Objective.parse(self.objective)
 
     @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """What the trials differ in: the configuration, where there are any, and the space."""
+        return (*((Dimension(ON, "choice", self.on),) if self.on else ()), *self.space)
+
+    @property
     def points(self) -> int:
         """How many different points there are; 0: more than can be counted."""
-        return count_points(self.space)
+        return count_points(self.dimensions)
 
     def bounded(self, trials: int) -> int:
         """So many trials, but of a grid no more than it has points."""
@@ -154,9 +165,17 @@ class StudySpec:
 
     def tries(self, params: Mapping[str, Value]) -> bool:
         """Whether these are values of its space, and all of them."""
-        return {*params} == {each.name for each in self.space} and all(
-            each.has(params[each.name]) for each in self.space
+        return {*params} == {each.name for each in self.dimensions} and all(
+            each.has(params[each.name]) for each in self.dimensions
         )
+
+    def machines(self, params: Mapping[str, Value]) -> str:
+        """On which machines a run of the point with these values trains; empty: on any."""
+        return str(params[ON]) if self.on else ""
+
+    def workers_of(self, machines: str) -> int:
+        """How many workers a run takes, on these machines or any."""
+        return sum(parse_machines(machines).values()) if machines else self.workers
 
     def run_of(self, trial: Count, repeat: Count, params: Mapping[str, Value]) -> RunSpec:
         """The declaration of a run of a trial, with its own seed; its token is the controller's to give.
@@ -164,11 +183,14 @@ class StudySpec:
         A model of Tensor2Tensor has the parameters as overrides of its hyper-parameters, behind those that the run
         has; a cell reads them by name.
         """
-        overrides = ",".join(f"{name}={_shown(value)}" for name, value in params.items()) if self.run.model else ""
+        machines = self.machines(params)
+        workers = self.workers_of(machines)
+        values = {name: value for name, value in params.items() if not (self.on and name == ON)}
+        overrides = ",".join(f"{name}={_shown(value)}" for name, value in values.items()) if self.run.model else ""
         return replace(
             self.run, name=self.run_name(trial, repeat), study=self.name, trial=trial, repeat=repeat,
-            params={**self.run.params, **params}, hparams=",".join(filter(None, (self.run.hparams, overrides))),
-            judged_by=self.objective, least_workers=self.workers, most_workers=self.workers, workers=self.workers,
+            params={**self.run.params, **values}, hparams=",".join(filter(None, (self.run.hparams, overrides))),
+            judged_by=self.objective, least_workers=workers, most_workers=workers, workers=workers, machines=machines,
             seed=self._seed(trial, repeat),
         )  # fmt: skip
 
@@ -221,11 +243,13 @@ def contradiction(spec: StudySpec) -> str:
         return f"name: '{spec.name}' is longer than {LONGEST_STUDY} characters, and its runs are called after it"
     if not spec.objective:
         return "objective: a study needs one, as max accuracy"
-    if spec.space and spec.sampler == "none":
-        return "sampler: none takes no --over; choose from grid, random, tpe, gp"
-    if not spec.space and spec.sampler != "none":
+    if spec.on and (why := _configurations(spec)):
+        return why
+    if spec.dimensions and spec.sampler == "none":
+        return f"sampler: none takes no --{'over' if spec.space else 'on'}; choose from grid, random, tpe, gp"
+    if not spec.dimensions and spec.sampler != "none":
         return f"sampler: {spec.sampler} needs values to try (--over)"
-    if not spec.space and spec.trials > 1:
+    if not spec.dimensions and spec.trials > 1:
         return "trials: without --over there is one point; --repeat says how often it is trained"
     if both := {each.name for each in spec.space} & {*spec.run.params}:
         return f"over: {min(both)} is given by --param, too"
@@ -239,6 +263,18 @@ def contradiction(spec: StudySpec) -> str:
     if spec.pruner != "none" and (spec.run.eval_steps or 0) >= spec.run.train_steps:
         return f"pruner: {spec.pruner} needs an --eval-every below --train-steps"
     return ""
+
+
+def _configurations(spec: StudySpec) -> str:
+    found: dict[frozenset[tuple[str, int]], str] = {}
+    for each in spec.on:
+        machines = frozenset(parse_machines(each).items())
+        if machines in found:
+            return f"on: {each} is there twice"
+        found[machines] = each
+    if any(each.name == ON for each in spec.space) or ON in spec.run.params:
+        return f"on: a parameter cannot be called '{ON}' beside --on, which has its column"
+    return "workers: --on says how many each run takes" if spec.workers != 1 else ""
 
 
 def _finite(text: str) -> float:

@@ -6,12 +6,14 @@ declaration) are part of it, so that whoever reads `spec.json` later needs no ta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Self
 
 from ..errors import DeclarationError
 from ..protocol import checks
+from ..protocol.machines import parse_machines
 from ..protocol.names import checked_name
 from .grammar import WorkerGroup, render_groups
 
@@ -104,6 +106,13 @@ class ClusterSpec:
     def worker_count(self) -> int:
         """Number of declared workers."""
         return sum(group.count for group in self.groups)
+
+    def holds(self, machines: str) -> bool:
+        """Whether so many workers of each GPU are declared, as `k80x2+p100x1` says."""
+        declared: Counter[str] = Counter()
+        for group in self.groups:
+            declared[group.accelerator] += group.count
+        return all(declared[gpu] >= count for gpu, count in parse_machines(machines).items())
 
     @property
     def home_zone(self) -> str:

@@ -34,7 +34,7 @@ def missing(spec: StudySpec) -> str:
 
 def distributions(spec: StudySpec) -> dict[str, optuna.distributions.BaseDistribution]:
     """The study's space as Optuna has it, by the parameters' names. Raises ImportError where it is not installed."""
-    return {each.name: _distribution(each) for each in spec.space}
+    return {each.name: _distribution(each) for each in spec.dimensions}
 
 
 def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:

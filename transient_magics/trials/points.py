@@ -1,4 +1,4 @@
-"""The points of a grid and of chance: a pure function of the space, the seed and the trial's number.
+"""The points of a grid and of chance: a pure function of the declaration and the trial's number.
 
 So a study whose controller is killed asks for exactly the same trials again. Optuna has samplers for both, too; theirs
 draw from a state that is lost with the process.
@@ -11,7 +11,21 @@ import random
 from collections.abc import Sequence
 
 from ..protocol.run import Value
-from ..protocol.study import Dimension
+from ..protocol.study import Dimension, StudySpec
+
+
+def point(spec: StudySpec, number: int) -> dict[str, Value] | None:
+    """The `number`-th point of a study; None where it depends on the trials before. Raises ValueError where a grid has
+    none."""
+    match spec.sampler:
+        case "none":
+            return {}
+        case "grid":
+            return grid_point(spec.dimensions, number)
+        case "random":
+            return random_point(spec.dimensions, spec.seed, number)
+        case _:
+            return None
 
 
 def grid_point(space: Sequence[Dimension], number: int) -> dict[str, Value]:

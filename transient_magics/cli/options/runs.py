@@ -13,6 +13,7 @@ from ..option import (
     Option,
     batch_bounds,
     condition,
+    configurations,
     duration,
     evaluate_every,
     evaluation_batches,
@@ -134,6 +135,8 @@ def study() -> tuple[Option, ...]:
               whole("--repeat"), metavar="N"),
         flag("--workers", "how many workers each run takes; others train at the same time on those that are left (1)",
               whole("--workers"), metavar="N"),
+        flag("--on", "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2; a run takes exactly so many "
+              "of each GPU, and its configuration is one more column", configurations, metavar="MACHINES,..."),
         flag("--max-cost", "the study ends when its trials have cost so many US dollars; what is done is kept",
               positive("--max-cost"), metavar="DOLLARS"),
         flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),

@@ -99,7 +99,7 @@ class Study:
             }
             for trial in study.trials.values()
         ]  # fmt: skip
-        names = [each.name for each in study.spec.space]
+        names = [each.name for each in study.spec.dimensions]
         columns = ["trial", "state", "value", *names, "runs", "steps", "seconds", "dollars", "best", "reason"]
         frame = pandas.DataFrame(rows, columns=columns)
         frame["value"] = frame["value"].astype("float64")

@@ -225,7 +225,7 @@ def configurations(state: ClusterState, study: StudyState, now: float) -> Config
     sign = -1.0 if goal.direction == "max" else 1.0
     known = {each.trials: each.metrics[goal.metric].mean for each in found}
     found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
-    return Configurations(found, [each.name for each in study.spec.space], metrics, _left_out(study))
+    return Configurations(found, [each.name for each in study.spec.dimensions], metrics, _left_out(study))
 
 
 def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:

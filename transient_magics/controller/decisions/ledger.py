@@ -13,6 +13,8 @@ them. The head begins ahead, some seconds before those that it waits for have th
 last: its parameter servers are there when workers come free, of which it has none until it has its least. Runs that
 have begun are in the memory of the parameter servers' VMs: none begins beside more than a few that are made, not over.
 
+A run whose machines were named takes these and no others (`pool`): it has none until all of them are free.
+
 A job is a claim like a run: it takes as many workers as it was declared with, no more and no fewer, and nothing of the
 parameter servers. One that wants more than there are places has none, and nobody waits for it.
 
@@ -24,6 +26,7 @@ its parameters. Alone it begins always, so nobody waits for ever. Nobody passes 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,13 +34,13 @@ from ...journal import ClusterState, JobState, RunState
 from ...journal.events import MOST_RUNS
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
+from .pool import Claim, Machines, Pool, machines_of
 
 CHECK = "check"
 AHEAD_SECONDS = 15.0
 """So long before its workers come free a run begins: what it takes to start a parameter server on a busy VM."""
 MOST_MADE = 2
 """Runs that have their steps and are not over, beside which another may begin."""
-Claim = RunState | JobState
 _READINESS = ("ready", "booting", "requested", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
@@ -56,19 +59,20 @@ class Leases:
 
 def leases(
     state: ClusterState,
-    slots: Sequence[int],
+    slots: Mapping[int, str],
     server: Server = Server(),  # noqa: B008 - frozen
     now: float = math.inf,
 ) -> Leases:
-    """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots` and parameter servers
-    have what `server` says.
+    """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots`, each with its GPU, and
+    parameter servers have what `server` says.
 
-    The same again from a state that has them.
+    The same again from a state that has them, unless machines were named: what one has more of since, it can leave.
     """
-    ports, jobs, held = _begun(state, max(1, len(slots)), server, now)
+    pool = Pool(slots)
+    ports, jobs, held = _begun(state, pool, server, now)
     going = [each for each in state.claims if (each.name in ports or each.name in jobs) and not _is_made(each)]
-    shares = _shares(going, len(slots), {*state.leases.values()})
-    return Leases(ports, _handed_out(state, slots, shares), _as_told(state, ports, held))
+    shares = _shares(going, pool, {*state.leases.values()})
+    return Leases(ports, _handed_out(state, pool, going, shares), _as_told(state, ports, held))
 
 
 def to_conduct(state: ClusterState) -> list[RunState]:
@@ -89,12 +93,15 @@ def _unchecked(run: RunState) -> bool:
     return run.spec.check and not run.checked
 
 
-def places_kept(claims: Iterable[Claim], places: int, now: float) -> int:
-    """How many of the workers' places these keep for longer than a run that begins now takes to be ready: of a job
-    nobody knows when it ends."""
-    return sum(
-        _least(each, places) for each in claims if not _is_made(each) and _seconds_left(each, now) > AHEAD_SECONDS
-    )
+def has_room(state: ClusterState, slots: Mapping[int, str], now: float, workers: int, machines: Machines) -> bool:
+    """Whether a run with so many workers, or these machines, would have them once it is ready: some of those that have
+    them now will have their steps by then. Of a job nobody knows when it ends."""
+    return Pool(slots).has_room(_lasting(state.claims, now), workers, machines, state.leases)
+
+
+def _lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
+    """Those that keep their workers for longer than a run that begins now takes to be ready."""
+    return [each for each in claims if not _is_made(each) and _seconds_left(each, now) > AHEAD_SECONDS]
 
 
 def _is_made(claim: Claim) -> bool:
@@ -109,20 +116,8 @@ def _began(run: RunState) -> bool:
     return run.phase == "running"  # also in the journal of an earlier version, which knew of no leases
 
 
-def _least(claim: Claim, places: int) -> int:
-    if isinstance(claim, JobState):
-        return claim.spec.workers if claim.spec.workers <= places else 0
-    return min(claim.spec.least_workers or places, places)
-
-
-def _most(claim: Claim, places: int) -> int:
-    if isinstance(claim, JobState):
-        return _least(claim, places)
-    return min(claim.spec.most_workers or places, places)
-
-
 def _begun(
-    state: ClusterState, places: int, server: Server, now: float
+    state: ClusterState, pool: Pool, server: Server, now: float
 ) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
     """The ports of runs that have begun, or begin now; the jobs that have; and what holds the runs that would have
     enough workers."""
@@ -135,28 +130,29 @@ def _begun(
     held: dict[str, tuple[str, str]] = {}
     head: Claim | None = None
     for run in [each for each in active if not state.has_begun(each)]:
-        if isinstance(run, JobState) and not _least(run, places):
+        least = pool.least(run)
+        if not least:
             continue
         going = [each for each in active if each.name in ports or each.name in jobs]
         training = [each for each in going if not _is_made(each)]
-        begun = [_least(each, places) for each in training]
         beside = len(going) - len(training)
-        fits = sum(begun) + _least(run, places) <= places
+        fits = pool.has_room(training, least, machines_of(run), state.leases)
         if isinstance(run, JobState):
             full = not fits
         else:
-            ahead = not (fits or head) and places_kept(training, places, now) + _least(run, places) <= places
+            lasting = _lasting(training, now)
+            ahead = not (fits or head) and pool.has_room(lasting, least, machines_of(run), state.leases)
             full = len(ports) >= MOST_RUNS or beside > MOST_MADE or not (fits or ahead)
         if full:
             head = head or run
             continue
-        if head and (head.name in held or _delays(begun, _least(run, places), _least(head, places), places)):
+        if head and (head.name in held or pool.delays(training, run, head)):
             continue
         if isinstance(run, JobState):
             jobs.add(run.name)
             continue
         trains = [each for each in going if isinstance(each, RunState)]
-        if short := _short(run, head, trains, state, places, server):
+        if short := _short(run, head, trains, state, pool, server):
             if head is None and fits:
                 held[run.name] = short
             head = head or run
@@ -166,7 +162,7 @@ def _begun(
 
 
 def _short(
-    run: RunState, head: Claim | None, going: Sequence[RunState], state: ClusterState, places: int, server: Server
+    run: RunState, head: Claim | None, going: Sequence[RunState], state: ClusterState, pool: Pool, server: Server
 ) -> tuple[str, str] | None:
     """What keeps the run from beginning beside those that have begun (`going`), and why; nothing where it may.
 
@@ -176,19 +172,19 @@ def _short(
         return None
     if _unchecked(run):
         return CHECK, f"is checked first, to see whether it fits beside {_names(going)}"
-    begun = {each.name: _need(each, state, places) for each in going}
-    own = _need(run, state, places)
-    more = [own, *([_need(head, state, places)] if isinstance(head, RunState) else [])]
+    begun = {each.name: _need(each, state, pool) for each in going}
+    own = _need(run, state, pool)
+    more = [own, *([_need(head, state, pool)] if isinstance(head, RunState) else [])]
     if kind := shortage(server, [*begun.values()], more):
         return kind, why(kind, server, begun, own)
     return None
 
 
-def _need(run: RunState, state: ClusterState, places: int) -> Need:
+def _need(run: RunState, state: ClusterState, pool: Pool) -> Need:
     if run.made:
         return replace(need(run, state, 0), link=0.0)
     has = sum(name == run.name for name in state.leases.values())
-    return need(run, state, has or _least(run, places))
+    return need(run, state, has or pool.keeps(run))
 
 
 def _names(runs: Iterable[RunState]) -> str:
@@ -206,55 +202,69 @@ def _as_told(
             for name, short in held.items()}  # fmt: skip
 
 
-def _delays(begun: Sequence[int], another: int, head: int, places: int) -> bool:
-    """Whether the head might have to wait for `another` too, besides those that have begun (their leasts).
-
-    It might where some of them can be left with which the head alone would fit, and both would not: then a sum of some
-    of their leasts lies within the last `another` places that the head leaves.
-    """
-    sums = {0}
-    for least in begun:
-        sums |= {each + least for each in sums}
-    return any(places - head - another < each <= places - head for each in sums)
-
-
 def _free_port(taken: Collection[int]) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
 
 
-def _shares(going: Sequence[Claim], places: int, has: Collection[str]) -> dict[str, int]:
+def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[str, int]:
     """How many workers each has: its least, in order, then runs more, in order.
 
     A run that has begun ahead, which is none of those that have any, has no fewer than its least; nor has a job.
     """
     shares: dict[str, int] = {}
-    left = places
+    left = len(pool.gpus)
     for run in going:
-        least = _least(run, places)
+        least = pool.keeps(run)
         some = run.name in has and isinstance(run, RunState)
         shares[run.name] = min(least, left) if some or least <= left else 0
         left -= shares[run.name]
     for run in [each for each in going if isinstance(each, RunState)]:
-        more = min(_most(run, places) - shares[run.name], left)
+        more = min(pool.most(run) - shares[run.name], left)
         if more > 0 and shares[run.name]:
             shares[run.name] += more
             left -= more
     return shares
 
 
-def _handed_out(state: ClusterState, slots: Sequence[int], shares: Mapping[str, int]) -> dict[int, str]:
-    order = sorted(slots, key=lambda slot: (_readiness(state, slot), slot))
-    had: dict[str, list[int]] = {name: [] for name in shares}
-    for slot in order:
-        if (run := state.leases.get(slot, "")) in had and len(had[run]) < shares[run]:
-            had[run].append(slot)
+def _handed_out(state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int]) -> dict[int, str]:
+    """Each keeps what it has, and has more of what is free. Those with named machines choose first, and a run that has
+    too many leaves what they want."""
+    order = sorted(pool.gpus, key=lambda slot: (_readiness(state, slot), slot))
+    named = {each.name: Counter(pool.in_reach(machines)) for each in going if (machines := machines_of(each))}
+    had: dict[str, list[int]] = {}
+    wanted: Counter[str] = Counter()
+    for name in sorted(shares, key=lambda name: name not in named):
+        own = [slot for slot in order if state.leases.get(slot) == name]
+        had[name] = _kept(own, pool, shares[name], named.get(name), wanted)
+        if name in named and shares[name]:
+            wanted += named[name] - Counter(pool.gpus[slot] for slot in had[name])
     taken = {slot for owned in had.values() for slot in owned}
     free = [slot for slot in order if slot not in taken]
     for name, owned in had.items():
-        more = shares[name] - len(owned)
-        owned += free[:more]
-        free = free[more:]
-    return {slot: name for name, owned in had.items() for slot in sorted(owned)}
+        more = free[: shares[name] - len(owned)] if name not in named else _picked(free, pool, named[name], owned)
+        if name in named and not owned and len(more) < shares[name]:
+            continue
+        owned += more
+        free = [slot for slot in free if slot not in more]
+    return {slot: name for name in shares for slot in sorted(had[name])}
+
+
+def _kept(own: list[int], pool: Pool, share: int, machines: Counter[str] | None, wanted: Counter[str]) -> list[int]:
+    """Which of its places one keeps."""
+    if machines is not None:
+        return _picked(own, pool, machines, [])[:share]
+    return sorted(own, key=lambda slot: wanted[pool.gpus[slot]] > 0)[:share]
+
+
+def _picked(slots: Sequence[int], pool: Pool, machines: Counter[str], has: Sequence[int]) -> list[int]:
+    """The first of these slots that make up the machines, with those that it has."""
+    missing = machines - Counter(pool.gpus[slot] for slot in has)
+    found: list[int] = []
+    for slot in slots:
+        if missing[pool.gpus[slot]] > 0:
+            missing[pool.gpus[slot]] -= 1
+            found.append(slot)
+    return found
 
 
 def _readiness(state: ClusterState, slot: int) -> int:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _ASIDE = frozenset(
     {
         "name", "train_steps", "pip_build", "checkpoint_steps", "checkpoint_seconds", "checkpoint_auto", "keep",
-        "deadband", "batch_smoothing", "max_workers", "workers", "least_workers", "most_workers", "chief",
+        "deadband", "batch_smoothing", "max_workers", "workers", "least_workers", "most_workers", "machines", "chief",
         "alarm_below", "alarm_after", "noise_share", "eval_steps", "eval_batches", "seed", "resume", "pace_seconds",
         "notice_seconds", "when_done", "line_offset", "declared_at", "store", "resume_store", "threads", "token",
         "study", "trial", "repeat",

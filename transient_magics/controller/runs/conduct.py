@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class Runs:
                 self._recorder.record(events.TrainDeclared(run=name, spec={}))
                 self._recorder.record(events.TrainFailed(run=name, reason=str(error)))
 
-    def look(self, slots: Sequence[int], at: float) -> None:
+    def look(self, slots: Mapping[int, str], at: float) -> None:
         """Have every run that has begun go on, with the workers that it has of those in `slots`."""
         assert self._fleet
         if self._state.phase != "deleting":
@@ -183,7 +183,7 @@ class Runs:
                 events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
             )
 
-    def _lease(self, fleet: Fleet, slots: Sequence[int], at: float) -> None:
+    def _lease(self, fleet: Fleet, slots: Mapping[int, str], at: float) -> None:
         """Write down who has which workers from now on, where that is another one, and end what one does for another.
 
         A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.

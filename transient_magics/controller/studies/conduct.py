@@ -18,7 +18,7 @@ from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...trials.optuna_study import Twin, missing
-from ...trials.points import grid_point, random_point
+from ...trials.points import point
 from ..record import Recorder
 from ..tasks import Tasks
 from .decisions import Ask, Declare, End, StopRun, Tell, decide
@@ -71,12 +71,13 @@ class Studies:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
         self._recorder.record(events.StudyExtended(study=name, trials=trials))
 
-    def look(self, tasks: Tasks, places: int, at: float) -> list[StopRun]:
-        """Write down and do what is due, with so many workers in the cluster; returns which runs are to be stopped."""
+    def look(self, tasks: Tasks, slots: Mapping[int, str], at: float) -> list[StopRun]:
+        """Write down and do what is due, with workers in these slots, each with its GPU; returns which runs are to be
+        stopped."""
         stops: list[StopRun] = []
         for name in self._in_turn():
             pruned = self._pruned(tasks, self._state.studies[name])
-            for decision in decide(self._state.studies[name], self._state, places, at, pruned):
+            for decision in decide(self._state.studies[name], self._state, slots, at, pruned):
                 match decision:
                     case Tell():
                         told = events.StudyTold(
@@ -119,17 +120,11 @@ class Studies:
         self._twins[name] = await asyncio.to_thread(_twin, state.studies[name], state.runs)
 
     def _ask(self, tasks: Tasks, name: str, number: int) -> None:
-        spec = self._state.studies[name].spec
-        match spec.sampler:
-            case "none":
-                self._begin(name, number, {})
-            case "grid":
-                self._begin(name, number, grid_point(spec.space, number))
-            case "random":
-                self._begin(name, number, random_point(spec.space, spec.seed, number))
-            case _:
-                if twin := self._twins.get(name):
-                    tasks.do(f"ask {name}", lambda: self._ask_twin(twin, name, number))
+        params = point(self._state.studies[name].spec, number)
+        if params is not None:
+            self._begin(name, number, params)
+        elif twin := self._twins.get(name):
+            tasks.do(f"ask {name}", lambda: self._ask_twin(twin, name, number))
 
     async def _ask_twin(self, twin: Twin, name: str, number: int) -> None:
         params = await asyncio.to_thread(twin.propose)

@@ -9,13 +9,15 @@ run declared, a run stopped) is decided anew at every look, until it has happene
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from ...journal import ClusterState, RunState, StudyState, TrialState, study_cost
+from ...protocol.machines import parse_machines
 from ...spec import WORKER, render_duration, render_money
-from ..decisions.ledger import places_kept
+from ...trials.points import point
+from ..decisions.ledger import has_room
 
 FIRST = 3
 """When so many trials have failed and none has not, the study ends: the next ones would fail, too."""
@@ -65,14 +67,14 @@ Decision = Tell | End | Ask | Declare | StopRun
 
 
 def decide(
-    study: StudyState, state: ClusterState, places: int, now: float, pruned: Collection[int] = ()
+    study: StudyState, state: ClusterState, slots: Mapping[int, str], now: float, pruned: Collection[int] = ()
 ) -> list[Decision]:
-    """All that is to be done now. `places` is how many workers the cluster may have, `pruned` are the trials that the
-    pruner would end."""
+    """All that is to be done now. `slots` are the places of the cluster's workers, each with its GPU, `pruned` the
+    trials that the pruner would end."""
     told = [found for trial in study.running if (found := _outcome(study, trial, state, now, pruned))]
     if told:  # what follows from these is decided when they are in the journal
         return list(told)
-    return [*_stops(study, state), *_declarations(study, state), *_next(study, state, places, now)]
+    return [*_stops(study, state), *_declarations(study, state), *_next(study, state, slots, now)]
 
 
 def _outcome(
@@ -91,6 +93,8 @@ def _outcome(
     if hangs := next((run for run in runs if _stands_still(run, state, now) > study.spec.give_up_seconds), None):
         since = render_duration(study.spec.give_up_seconds)
         return Tell(trial.number, "failed", reason=f"{hangs.name} made no step for {since}")
+    if any(not state.has_begun(run) for run in runs) and (why := _impossible(study, trial, state)):
+        return Tell(trial.number, "failed", reason=why)
     if trial.number in pruned and runs and not runs[0].made:  # then its worker is free, and its value to come
         return Tell(trial.number, "pruned", _latest(study, runs[0]), f"pruned at step {runs[0].step:,}")
     return None
@@ -154,7 +158,15 @@ def _declarations(study: StudyState, state: ClusterState) -> list[Decision]:
     ]
 
 
-def _next(study: StudyState, state: ClusterState, places: int, now: float) -> list[Decision]:
+def _impossible(study: StudyState, trial: TrialState, state: ClusterState) -> str:
+    """Why the cluster, as it is declared now, can never have the trial's machines; nothing where it can."""
+    machines = study.spec.machines(trial.params)
+    if not machines or state.spec is None or state.spec.holds(machines):
+        return ""
+    return f"{state.spec.name} is {state.spec.spec} now, and holds no {machines}"
+
+
+def _next(study: StudyState, state: ClusterState, slots: Mapping[int, str], now: float) -> list[Decision]:
     if study.ended:
         return []
     if reason := _reason_to_end(study, state, now):
@@ -163,9 +175,20 @@ def _next(study: StudyState, state: ClusterState, places: int, now: float) -> li
         return [] if study.running else [End()]
     if any(name not in state.runs for trial in study.running for name in trial.runs):
         return []
-    needed = min(study.spec.workers, places)
-    free = places - places_kept(state.claims, places, now)
-    return [Ask(len(study.trials))] if places and free >= needed else []
+    return [Ask(len(study.trials))] if slots and _has_room(study, state, slots, now) else []
+
+
+def _has_room(study: StudyState, state: ClusterState, slots: Mapping[int, str], now: float) -> bool:
+    """Whether the next trial's workers are free: of a sampler that learns, those of its smallest configuration."""
+    spec, params = study.spec, point(study.spec, len(study.trials))
+    if not spec.on:
+        return has_room(state, slots, now, min(spec.workers, len(slots)), {})
+    configurations = spec.on if params is None else [spec.machines(params)]
+    return any(
+        not (state.spec and state.spec.holds(each))  # it will fail, and holds up nobody
+        or has_room(state, slots, now, spec.workers_of(each), parse_machines(each))
+        for each in configurations
+    )
 
 
 def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:

@@ -54,7 +54,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "dollars": sum(row.dollars for row in rows),
         "emulated": state.spec.emulated if state.spec else True,
         "stoppable": not over,
-        "params": [each.name for each in study.spec.space],
+        "params": [each.name for each in study.spec.dimensions],
         "trials": [_line(study, row, measured.get(row.number, []), over=over) for row in rows],
         "best_so_far": [(float(number), value) for number, value in best_so_far(study)],
     }
@@ -67,7 +67,7 @@ def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: boo
         "number": row.number,
         "state": "stopped" if ended else row.state,
         "words": "ended with its study" if ended else row.words,
-        "params": [row.params.get(each.name, "") for each in study.spec.space],
+        "params": [row.params.get(each.name, "") for each in study.spec.dimensions],
         "value": row.value,
         "best": row.best,
         "hours": row.hours,
@@ -119,5 +119,5 @@ def _about(study: StudyState) -> str:
     sampler = [] if spec.sampler == "none" else [f"{spec.sampler} sampler"]
     pruner = [] if spec.pruner == "none" else [f"{spec.pruner} pruner"]
     repeats = [f"each {spec.repeat} times"] if spec.repeat > 1 else []
-    workers = [f"{text.count(spec.workers, 'worker')} each"]
+    workers = [f"on {', '.join(spec.on)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"]
     return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])
