@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
@@ -64,6 +63,8 @@ def test_survival_begins_at_one_and_never_rises(model: LifetimeModel, ages: list
 def test_samples_live_on_from_their_age_as_survival_says(
     model: LifetimeModel, seed: int, age: float, more: float
 ) -> None:
+    from scipy import stats  # takes most of a second, of everyone who collects this file
+
     now, later = model.survival(np.array([age, age + more]))
     lived = drawn(model, np.random.default_rng(seed), (2, DRAWS), np.full((2, DRAWS), age))
     assert lived.shape == (2, DRAWS)

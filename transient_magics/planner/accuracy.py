@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from .measured import Record
 from .speeds.fitting import spread
@@ -64,7 +64,7 @@ class Accuracies:
             return None
         values = np.array(found)
         mean = float(values.mean())
-        off = float(stats.norm.ppf(0.95)) * spread(values - mean, 1, np.ones(len(values)), _USUAL)
+        off = float(special.ndtri(0.95)) * spread(values - mean, 1, np.ones(len(values)), _USUAL)
         return Accuracy(mean, max(mean - off, 0.0), min(mean + off, 1.0), len(found))
 
 

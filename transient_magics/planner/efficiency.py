@@ -21,6 +21,7 @@ is to be expected of one of which so much is known (a censored normal regression
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from ..errors import DeclarationError, PlanError
 from .measured import Record
@@ -166,7 +167,7 @@ class ExamplesModel:
         left, all_of_it = float(((y - at_zero - slope * x) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
         r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
         error = spread(_left_out(x, ways) / y.mean(), 2, np.ones(len(y)), _USUAL_SPREAD)
-        chance = float(stats.f.sf(freedom * r2 / (1 - r2), 1, freedom)) if r2 < 1 else 0.0
+        chance = float(special.fdtrc(1, freedom, freedom * max(r2, 0.0) / (1 - r2))) if r2 < 1 else 0.0
         return cls(
             float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
             error, chosen,
@@ -320,7 +321,7 @@ def _filled(ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray
         left = float(((values - expected)[reached] ** 2).mean()) ** 0.5
         deviation = max(left, _USUAL_SPREAD * float(np.abs(expected).mean()))
         beyond = (known - expected) / deviation
-        more = deviation * np.exp(stats.norm.logpdf(beyond) - stats.norm.logsf(beyond))
+        more = deviation * np.exp(-(beyond**2) / 2 - special.log_ndtr(-beyond)) / math.sqrt(2 * math.pi)
         values = np.where(reached, known, np.maximum(expected + more, known))
     return values
 

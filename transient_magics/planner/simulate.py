@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from .lifetimes.model import LifetimeModel
 from .lifetimes.resampling import BLOCKS, resampled
@@ -137,19 +137,19 @@ class Outcome:
         among = mean * (1 - mean)
         if not among:  # Jeffreys' interval: that none of so many was lost does not say that none can be
             done, lost = runs * mean + 0.5, runs * (1 - mean) + 0.5
-            return float(stats.beta.ppf((1 - level) / 2, done, lost)), float(
-                stats.beta.ppf((1 + level) / 2, done, lost)
-            )
+            return _beta(done, lost, level)
         size = max(runs / BLOCKS, 2.0)
         # The shares of blocks differ by the chance of their courses, too, which has no part in what is not known. Where
         # few courses are lost that chance is most of it, and what is left uncertain: its upper standard error counts.
         differ = float(shares.var()) * (1 + (2 / (BLOCKS - 1)) ** 0.5)
         known = max((differ - among / size) / (1 - 1 / size), 0.0) + among / runs
         certainty = among / min(known, 0.99 * among) - 1
-        return (
-            float(stats.beta.ppf((1 - level) / 2, mean * certainty, (1 - mean) * certainty)),
-            float(stats.beta.ppf((1 + level) / 2, mean * certainty, (1 - mean) * certainty)),
-        )
+        return _beta(mean * certainty, (1 - mean) * certainty, level)
+
+
+def _beta(a: float, b: float, level: float) -> tuple[float, float]:
+    """The middle of a beta distribution that has the probability `level`."""
+    return float(special.betaincinv(a, b, (1 - level) / 2)), float(special.betaincinv(a, b, (1 + level) / 2))
 
 
 def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None) -> Outcome:

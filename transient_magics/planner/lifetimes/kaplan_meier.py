@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from .observations import Observations
 from .resampling import Resampled, weighted
@@ -57,7 +57,7 @@ class KaplanMeier:
         """Of so many other VMs, how many live longer than an age in hours: between which numbers, with probability
         `level`. Chance among them counts, and what is not known about the share (as in `band`)."""
         shares = self._quantile(np.array(age), (np.arange(_NODES) + 0.5) / _NODES)
-        chance = stats.binom.cdf(np.arange(vms + 1)[:, None], vms, shares).mean(axis=1)
+        chance = special.bdtr(np.arange(vms + 1)[:, None], vms, shares).mean(axis=1)
         return int(np.searchsorted(chance, (1 - level) / 2)), int(np.searchsorted(chance, (1 + level) / 2))
 
     def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -134,7 +134,7 @@ class KaplanMeier:
         least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
         logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
         alone = max(self.observed.vms / self.observed.design_effect, 1)
-        spread = np.exp(-stats.norm.ppf(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
+        spread = np.exp(-special.ndtri(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
         none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / alone), 1.0)
         found = np.where(shares < 1, np.exp(logarithm * spread), none_ended)
         return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)

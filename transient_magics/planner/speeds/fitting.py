@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 from scipy.optimize import least_squares
 
 from ...catalog import ACCELERATORS, accelerator
@@ -108,7 +108,7 @@ def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float 
     left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
     freedom = _USUAL_WEIGHT + max(many - parameters, 0.0)
     squares = _USUAL_WEIGHT * usual**2 + many * float(np.average(left**2, weights=weight))
-    wider = stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95)
+    wider = special.stdtrit(freedom, 0.95) / special.ndtri(0.95)
     return float(wider * (squares / freedom * (1 + parameters / many)) ** 0.5)
 
 
