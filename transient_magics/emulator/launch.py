@@ -26,7 +26,7 @@ _LINGER = 10.0
 
 
 def ensure(
-    *, expecting: bool = False, linger: float | None = None, timeout: float = 15.0, options: tuple[str, ...] = ()
+    *, expecting: bool = False, linger: float | None = None, timeout: float = 60.0, options: tuple[str, ...] = ()
 ) -> str:
     """The URL of this user's emulator, started if none answers.
 
