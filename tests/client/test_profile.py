@@ -32,7 +32,7 @@ def step(ahead: float = 0.0) -> Trace:
     )  # fmt: skip
 
 
-def test_a_trace_is_what_perfetto_and_tensorboard_read() -> None:
+def test_a_trace_is_what_perfetto_reads() -> None:
     found = chrome(unpacked(packed(step())))
     assert (
         json.loads(written(step(), "step.json")) == json.loads(gzip.decompress(written(step(), "a.json.gz"))) == found
@@ -45,7 +45,9 @@ def test_a_trace_is_what_perfetto_and_tensorboard_read() -> None:
     assert drawn["RecvTensor"]["cat"] == "transfer"
     assert found["otherData"]["clocks"] == {}
 
-    pytest.importorskip("tensorflow")
+
+@pytest.mark.training
+def test_a_trace_is_what_tensorflows_own_classes_read() -> None:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(xplane(step()))

@@ -132,11 +132,12 @@ def vm(name: str, *, metadata: dict[str, str] | None = None, spot: bool = True, 
 
 _ASK = """
 import http.client, json, os, sys
-path, method, body, headers = json.loads(sys.stdin.readline())
-connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"])
-connection.request(method, "/computeMetadata/v1/" + path, body, headers)
-answer = connection.getresponse()
-print(json.dumps([answer.status, answer.read().decode(), answer.headers["ETag"]]))
+for line in sys.stdin:
+    path, method, body, headers = json.loads(line)
+    connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"])
+    connection.request(method, "/computeMetadata/v1/" + path, body, headers)
+    answer = connection.getresponse()
+    print(json.dumps([answer.status, answer.read().decode(), answer.headers["ETag"]]))
 """
 
 
@@ -152,9 +153,17 @@ async def ask_with_etag(
     connection: asyncssh.SSHClientConnection, path: str, method: str, body: str, headers: dict[str, str]
 ) -> tuple[int, str, str]:
     """The same with the value's etag, by which a program waits for another value."""
-    question = json.dumps([path, method, body, headers])
-    said = await connection.run(f"transient-python -S -c {shlex.quote(_ASK)}", input=question + "\n", check=True)
-    return tuple(json.loads(str(said.stdout)))
+    (answer,) = await ask_in_turn(connection, (path, method, body, headers))
+    return answer
+
+
+async def ask_in_turn(
+    connection: asyncssh.SSHClientConnection, *questions: tuple[str, str, str, dict[str, str]]
+) -> list[tuple[int, str, str]]:
+    """Several questions of one program (path, method, body, headers); status, text and etag of each answer."""
+    asked = "".join(json.dumps(each) + "\n" for each in questions)
+    said = await connection.run(f"transient-python -S -c {shlex.quote(_ASK)}", input=asked, check=True)
+    return [tuple(json.loads(line)) for line in str(said.stdout).splitlines()]
 
 
 def dial(relay: str, address: str, port: int) -> socket.socket:

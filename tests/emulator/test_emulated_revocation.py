@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from emulated_cloud import PROJECT, ZONE, Cloud, ask_metadata, eventually
+from emulated_cloud import PROJECT, ZONE, Cloud, ask_in_turn, eventually
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
@@ -96,23 +96,31 @@ def test_compute_engine_itself_ends_a_vm_whose_time_is_up(cloud: Cloud, limit: s
 
 async def test_the_metadata_server_answers_as_googles_does(cloud: Cloud) -> None:
     cloud.create("w0", metadata={"colour": "blue"})
+    google = {"Metadata-Flavor": "Google"}
+    answered = {
+        "instance/attributes/colour": "blue", "instance/name": "w0", "project/project-id": PROJECT,
+        "instance/network-interfaces/0/ip": cloud.get("w0").network_interfaces[0].network_i_p,
+        "instance/preempted?wait_for_change=true&timeout_sec=0.2": "FALSE",
+    }  # fmt: skip
+    others = ("instance/zone", "instance/nothing", "instance/?recursive=true", "instance/")
     async with await cloud.ssh("w0") as connection:
-
-        async def ask(path: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, str]:
-            return await ask_metadata(connection, path, method, body, headers or {"Metadata-Flavor": "Google"})
-
-        assert (await ask("", Accept="*"))[0] == 403
-        assert await ask("instance/attributes/colour") == (200, "blue")
-        assert await ask("instance/name") == (200, "w0")
-        assert (await ask("instance/zone"))[1].endswith(f"/zones/{ZONE}")
-        assert await ask("project/project-id") == (200, PROJECT)
-        assert await ask("instance/network-interfaces/0/ip") == (200, cloud.get("w0").network_interfaces[0].network_i_p)
-        assert (await ask("instance/nothing"))[0] == 404
-        assert '"preempted": "FALSE"' in (await ask("instance/?recursive=true"))[1]
-        assert "attributes/" in (await ask("instance/"))[1].splitlines()
-        assert await ask("instance/preempted?wait_for_change=true&timeout_sec=0.2") == (200, "FALSE")
-        assert (await ask("instance/guest-attributes/mine/key", "PUT", "hello"))[0] == 200
-        request = compute_v1.GetGuestAttributesInstanceRequest(
-            project=PROJECT, zone=ZONE, instance="w0", variable_key="mine/key"
+        heard = await ask_in_turn(
+            connection,
+            ("", "GET", "", {"Accept": "*"}),
+            *((path, "GET", "", google) for path in (*answered, *others)),
+            ("instance/guest-attributes/mine/key", "PUT", "hello", google),
         )
-        assert cloud.instances.get_guest_attributes(request).variable_value == "hello"
+    (unnamed, *_), *told, (kept, *_) = heard
+    assert unnamed == 403
+    known = dict(zip((*answered, *others), ((status, text) for status, text, _ in told), strict=True))
+    for path, text in answered.items():
+        assert known[path] == (200, text)
+    assert known["instance/zone"][1].endswith(f"/zones/{ZONE}")
+    assert known["instance/nothing"][0] == 404
+    assert '"preempted": "FALSE"' in known["instance/?recursive=true"][1]
+    assert "attributes/" in known["instance/"][1].splitlines()
+    assert kept == 200
+    request = compute_v1.GetGuestAttributesInstanceRequest(
+        project=PROJECT, zone=ZONE, instance="w0", variable_key="mine/key"
+    )
+    assert cloud.instances.get_guest_attributes(request).variable_value == "hello"
