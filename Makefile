@@ -54,8 +54,9 @@ test: lint browser $(FRONT)
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 # Neither TensorFlow nor a browser nor long stories, and fewer examples: for after every change.
+# Six at a time, on two cores: of four more than two wait most of the time, for programs, VMs and emulators to start.
 quick: $(FRONT)
-	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
+	@$(BIN)/python -m pytest --quick -n 6 --dist worksteal
 
 # Every fault at every moment: `make test` runs one case of each kind.
 faults: $(FRONT)
