@@ -11,6 +11,7 @@ import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
 import { money, when } from "./figures.js";
 import { grown, lacks } from "./growth.js";
+import { jobSection } from "./jobs.js";
 import { vmTable } from "./lanes.js";
 import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
@@ -111,10 +112,11 @@ function render({ model, el }) {
   const training = trainingSection(send, focus);
   const table = vmTable(send, now, () => link.lost);
   const beside = besideSection();
+  const jobs = jobSection();
   const studies = studySections(send);
   const cost = costSection();
   const events = eventSection();
-  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside), cost]));
+  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, jobs), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
     lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [studies, table]), events, live);
@@ -148,6 +150,7 @@ function render({ model, el }) {
     whole.part("workers", () => resize.update(view));
     whole.part("training", () => training.update(view.training, view.vms, !due.has("curves")));
     whole.part("other runs", () => beside.update(view.beside ?? []));
+    whole.part("jobs", () => jobs.update(view.jobs ?? []));
     if (!focus) whole.part("VMs", () => table.update(view, curves, model.get("speeds") ?? []));
     top.classList.toggle("transient-alone", training.hidden);
     whole.part("events", () => { events.update(view.events, view.at); announce(); });

@@ -75,6 +75,13 @@ export interface Beside {
   steps: number;
 }
 
+/** A job that goes on, waits, or is the latest; without a `name`: how many more there are. */
+export interface JobLine {
+  name: string;
+  phase: string;
+  words: string;
+}
+
 /** An event, or several that say the same; `at` in seconds since 1970. */
 export interface Said {
   at: number;
@@ -103,6 +110,7 @@ export interface View {
   vms: Lane[];
   training: Training | null;
   beside: Beside[];
+  jobs: JobLine[];
   cost: Cost;
   ending: string;
   events: Said[];
@@ -139,6 +147,7 @@ export interface Frame {
   vms: Lane[];
   training: Training | null;
   beside: Beside[];
+  jobs: JobLine[];
   cost: Cost;
   ending: string;
   events: Said[];

@@ -40,9 +40,13 @@ def replacement(state: ClusterState, vm: VmState) -> VmState | None:
 
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
-    """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `revoked, replaced by worker-4`."""
+    """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `runs job-1`, `revoked, replaced by
+    worker-4`."""
     run, going = state.run_of(vm), [run for run in state.runs.values() if run.phase == "running"]
     training = f"training {run.name}" if run and len(going) > 1 else "training" if run else ""
+    job = state.jobs.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    if job and vm.name in job.vms and vm.name not in job.exits and not job.over:
+        training = f"runs {job.name}"
     if vm.state == "ready" and training:
         return training
     if vm.state == "ready" and vm.role == "ps" and going:

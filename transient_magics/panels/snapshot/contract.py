@@ -102,6 +102,14 @@ class Beside(TypedDict):
     steps: int
 
 
+class JobLine(TypedDict):
+    """A job that goes on, waits, or is the latest; without a `name`: how many more there are."""
+
+    name: str
+    phase: str
+    words: str
+
+
 class Said(TypedDict):
     """An event, or several that say the same; `at` in seconds since 1970."""
 
@@ -132,6 +140,7 @@ class View(TypedDict):
     vms: list[Lane]
     training: Training | None
     beside: list[Beside]
+    jobs: list[JobLine]
     cost: Cost
     ending: str
     events: list[Said]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...client import text
 from ...journal import ClusterState, VmState
+from ...spec import JOBS
 from .contract import Lane, Part
 
 MOST_LANES = 24
@@ -59,7 +60,7 @@ def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
         "name": vm.name,
         "first": first,
         "run": run.name if run else "",
-        "role": _ROLES.get(vm.role, "worker"),
+        "role": "scheduler" if vm.role == "ps" and spec and spec.purpose == JOBS else _ROLES.get(vm.role, "worker"),
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
         "zone": vm.zone,

@@ -13,6 +13,7 @@ from ...journal import Bill, ClusterState, Event, RunState, events
 from ...spec import render_duration
 from .contract import VERSION, Beside, Cost, Said, Training, View, sound
 from .curves import end_of
+from .jobs import job_lines
 from .lanes import lanes
 from .losses import lost_words
 
@@ -23,6 +24,8 @@ _TONES = {
     events.VmRefused: "warn",
     events.ControllerTrouble: "warn",
     events.TrainFailed: "bad",
+    events.JobInterrupted: "warn",
+    events.JobUnkept: "warn",
     events.TrainSlow: "warn",
     events.TrainRecovered: "good",
     events.TrainUnevaluated: "warn",
@@ -32,7 +35,7 @@ _TONES = {
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }
-_FAMILIES = {"vm": "VMs", "worker": "VMs", "train": "training", "study": "training"}
+_FAMILIES = {"vm": "VMs", "worker": "VMs", "train": "training", "study": "training", "job": "training"}
 _SAID_BY_STUDY = (
     "train.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
     "worker.joined", "worker.left", "worker.batch_resized",
@@ -68,6 +71,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast, now) if shown else None,
         "beside": [] if run else _beside(state),
+        "jobs": [] if run else job_lines(state, now),
         "cost": _cost(state, bill, now, foretold=bool(forecast) or not shown),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),

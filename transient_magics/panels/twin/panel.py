@@ -36,7 +36,7 @@ def html(
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
-    parts += [_run_beside(each) for each in view["beside"]]
+    parts += [_beside(each) for each in [*view["beside"], *view["jobs"]]]
     parts += [study_html(each) for each in studies]
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
@@ -85,8 +85,10 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     )
 
 
-def _run_beside(run: Mapping[str, Any]) -> str:
-    return f"<div>{_dot(run['phase'])}{escape(run['name'])}: {escape(run['words'])}</div>"
+def _beside(work: Mapping[str, Any]) -> str:
+    """A run beside the one that is drawn, or a job."""
+    name = f"{escape(work['name'])}: " if work["name"] else ""
+    return f"<div>{_dot(work['phase'])}{name}{escape(work['words'])}</div>"
 
 
 def _curves(curves: Mapping[str, Any]) -> str:

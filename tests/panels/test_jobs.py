@@ -1,0 +1,77 @@
+"""What a panel shows of jobs: what each does, on which VM, since when what is kept of it, what it has cost."""
+
+from __future__ import annotations
+
+import json
+
+from transient_magics.journal import ClusterState, bill, events, replay
+from transient_magics.panels import html, view
+from transient_magics.panels.snapshot.jobs import MOST_JOBS
+from transient_magics.protocol.job import JobSpec
+
+from . import stories
+from .test_view import seconds_of
+
+WORKERS = ("worker-0", "worker-1")
+
+
+def declared(number: int) -> events.Event:
+    name = f"job-{number}"
+    return events.JobDeclared(job=name, spec=JobSpec(name, "<b>train</b>", keep="out").to_dict())
+
+
+def state_of(*history: events.Event, purpose: str = "jobs") -> ClusterState:
+    """Two workers, of which job-1 has the second one; then what happened, a second apart."""
+    began = [
+        events.ClusterDeclared(spec=stories.declaration(count=2, purpose=purpose).to_dict()),
+        *(stories.requested(vm, slot) for vm, slot in (("ps-0", 0), *zip(WORKERS, (0, 1), strict=True))),
+        *(events.VmRunning(vm=vm, address="") for vm in ("ps-0", *WORKERS)),
+        *(events.VmReady(vm=vm) for vm in ("ps-0", *WORKERS)),
+        declared(1),
+        events.ClusterLeased(ports={}, workers={"1": "job-1"}),
+        events.JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
+        events.JobStarted(job="job-1", attempt=1, rank=0),
+    ]
+    return seconds_of([*began, *history])
+
+
+KEPT = events.JobKept(job="job-1", attempt=1, number=1, files=3, bytes=12_000_000, digest="0" * 64)
+
+
+def test_a_job_says_where_it_runs_since_when_it_is_kept_and_what_it_costs() -> None:
+    state = state_of(KEPT)
+    now = 100.0 + 3600
+    snapshot = view(state, bill(state, now), now)
+    (job,) = snapshot["jobs"]
+    assert (job["name"], job["phase"]) == ("job-1", "running")
+    assert job["words"].startswith("running on worker-1 (attempt 1), 12 MB kept (at ")
+    cost = snapshot["cost"]["total_words"]
+    assert job["words"].endswith(f":15), {cost}"), "all that the cluster costs, for nobody else works on it"
+    lanes = {lane["name"]: (lane["role"], lane["words"]) for lane in snapshot["vms"]}
+    assert lanes == {
+        "ps-0": ("scheduler", "ready"), "worker-0": ("worker", "ready"), "worker-1": ("worker", "runs job-1"),
+    }  # fmt: skip
+    assert "job-1: running on worker-1" in html(snapshot)
+    assert view(state, bill(state, now), now, "run-1")["jobs"] == [], "the panel of one run"
+    train = state_of(KEPT, purpose="training")
+    assert view(train, bill(train, now), now)["vms"][0]["role"] == "parameter server"
+
+
+def test_what_is_not_kept_stays_said_when_the_job_is_over() -> None:
+    unkept = events.JobUnkept(job="job-1", attempt=1, reason="it cannot be packed: No space left on device")
+    exited = events.JobExited(job="job-1", attempt=1, rank=0, code=0)
+    state = state_of(unkept, exited, events.JobEnded(job="job-1", state="finished", code=0))
+    (job,) = view(state, bill(state, 200.0), 200.0)["jobs"]
+    assert "finished; its folder is not brought here: it cannot be packed: No space left on device" in job["words"]
+    assert state.jobs["job-1"].unkept
+
+
+def test_of_many_jobs_those_that_run_come_first_and_the_rest_is_counted() -> None:
+    state = state_of(*(declared(number) for number in range(2, 41)))
+    lines = view(state, bill(state, 200.0), 200.0)["jobs"]
+    assert (lines[0]["name"], len(lines)) == ("job-1", MOST_JOBS + 1)
+    assert (lines[-1]["name"], lines[-1]["words"]) == ("", "and 28 more jobs")
+    over = replay([events.ClusterDeleted()], state)
+    (latest, *_) = view(over, bill(over, 300.0), 300.0)["jobs"]
+    assert latest["words"].startswith("ended with its cluster")
+    json.dumps(lines, allow_nan=False)

@@ -1,0 +1,23 @@
+/* The jobs of a cluster: those that run, those that wait, and the latest one. */
+
+import { TONES, element, keyed, setAttribute, setText } from "./page.js";
+
+export function jobSection() {
+  const list = element("ul", { class: "transient-beside", "aria-label": "Jobs of this cluster" });
+  list.hidden = true;
+  /** @param {import("./snapshot").JobLine[]} jobs */
+  list.update = (jobs) => {
+    list.hidden = !jobs.length;
+    keyed(list, jobs, (job) => job.name, (first) => {
+      const state = element("span", { class: "transient-state" }, element("span", { class: "transient-run-name", text: first.name }));
+      const words = element("span", { class: "transient-run-words" });
+      const node = element("li", {}, element("div", { class: "transient-run-head" }, state, words));
+      node.update = (job) => {
+        setAttribute(state, "data-tone", TONES[job.phase] ?? "quiet");
+        setText(words, job.words);
+      };
+      return node;
+    });
+  };
+  return list;
+}
