@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -180,6 +182,45 @@ async def test_a_job_that_cannot_be_started_is_told(tmp_path: Path) -> None:
 
 
 # --- archives --------------------------------------------------------------------------------------------------------
+FULL = """
+import asyncio, subprocess, sys
+from pathlib import Path
+
+root = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(root)], check=True)
+from tests.runtime.test_jobs import OneJob, running, until
+
+async def main():
+    write = lambda kilobytes: f"head -c {kilobytes}k /dev/zero > kept/big"
+    go = lambda number: f"until [ -e {root}/{number} ]; do sleep 0.1; done"
+    command = "; ".join([write(550), go(1), write(551), go(2), write(552), go(3), write(900), go(4), write(1100)])
+    job = OneJob(root, command, keep="kept", keep_seconds=5.0)
+    async with running(job):
+        for number in (1, 2, 3):  # there is no room for three archives beside the folder
+            await until(lambda: len(job.told("job.packed")) == number)
+            (root / str(number)).touch()
+        print((await job.until("job.unkept"))["reason"])
+        subprocess.run(["mount", "-o", "remount,size=10m", str(root)], check=True)
+        (root / "4").touch()
+        await job.until("job.exited")
+        print(*(line["bytes"] >> 10 for line in job.told("job.packed")), repr(job.told("job.unkept")[-1]["reason"]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no namespaces, in which a disk of its own could be mounted")
+@pytest.mark.matrix
+def test_a_disk_without_room_for_an_archive_is_told_and_older_archives_make_room(tmp_path: Path) -> None:
+    inside = ["unshare", "-Urm", sys.executable, "-c", FULL, str(tmp_path)]
+    ended = subprocess.run(inside, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    full, packed = ended.stdout.splitlines()
+    assert full == f"it cannot be packed: {os.strerror(errno.ENOSPC)}"
+    assert packed.split()[:3] == ["550", "551", "552"]
+    assert packed.split()[-2:] == ["1100", "''"], "as soon as there is room"
+
+
 def test_links_devices_and_odd_names_are_left_out_and_told(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     (folder / "sub" / "empty").mkdir(parents=True)

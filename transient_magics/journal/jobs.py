@@ -32,7 +32,7 @@ class JobState:
     kept: e.JobKept | None = None
     """The folder as it was brought here last."""
     unkept: str = ""
-    """Why it is not brought here, a clause, while it is not."""
+    """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it then is."""
     interruptions: int = 0
     """Attempts that ended without a fault of the job's own."""
     failures: int = 0

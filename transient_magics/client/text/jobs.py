@@ -9,6 +9,7 @@ from .words import count, plain, size
 def job_words(job: JobState) -> str:
     """`running on worker-1 (attempt 2, after 1 revocation), 12 MB kept`, or how it ended."""
     kept = f", {size(job.kept.bytes)} kept" if job.kept else ""
+    unkept = f"; its folder is not brought here: {plain(job.unkept)}" if job.unkept else ""
     again = f", after {count(job.interruptions, 'revocation')}" if job.interruptions else ""
     again += f", after {count(job.failures, 'failure')}" if job.failures else ""
     match job.phase:
@@ -20,11 +21,10 @@ def job_words(job: JobState) -> str:
             return f"waits for {count(job.spec.workers, 'worker')} to go on{again}{kept}"
         case "running":
             does = "running on" if job.started else "begins on"
-            unkept = f"; its folder is not brought here: {plain(job.unkept)}" if job.unkept else ""
             return f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}"
         case "finished":
-            return f"finished{again}{kept}"
-    return f"{job.phase}: {plain(job.reason)}{kept}" if job.reason else f"{job.phase}{kept}"
+            return f"finished{again}{kept}{unkept}"
+    return f"{job.phase}: {plain(job.reason)}{kept}{unkept}" if job.reason else f"{job.phase}{kept}{unkept}"
 
 
 def job_event_words(event: Event) -> str:

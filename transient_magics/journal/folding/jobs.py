@@ -89,5 +89,5 @@ def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
     job = state.jobs[event.job]
     return _with_job(
         state, event.job, phase=event.state, ended_at=event.at, code=event.code, reason=event.reason, tail=event.tail,
-        spent=job.ran(event.at), started={}, unkept="",
+        spent=job.ran(event.at), started={},
     )  # fmt: skip

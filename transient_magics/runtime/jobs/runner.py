@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -232,20 +233,31 @@ class Runner:
             return self._unkept
         kept = self._folder / layout.KEPT
         number = self._number + 1
-        packed = pack(folder, kept / layout.archive(number))
+        try:
+            packed = pack(folder, kept / layout.archive(number))
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self._drop_archives(self._number - 1):
+                raise
+            packed = pack(folder, kept / layout.archive(number))  # in the room of those that a newer one follows
         self._number, self._packed = number, seen
         told_of = JobPacked(
             job=self._begin.job, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
             digest=packed.digest,
         )  # fmt: skip
         self._lines.write(told_of.kind, told(told_of))
-        for old in kept.glob("*.tar"):
-            if old.stem.isdecimal() and int(old.stem) <= number - _ARCHIVES:
-                old.unlink(missing_ok=True)
+        self._drop_archives(number - _ARCHIVES)
         if not packed.left_out:
             return ""
         first, *others = packed.left_out
         return f"not all of it is kept: {first}" + (f" and {len(others)} more" if others else "")
+
+    def _drop_archives(self, until: int) -> bool:
+        """Delete the archives up to that number; whether there were any."""
+        found = (self._folder / layout.KEPT).glob("*.tar")
+        old = [each for each in found if each.stem.isdecimal() and int(each.stem) <= until]
+        for each in old:
+            each.unlink(missing_ok=True)
+        return bool(old)
 
     async def _watch_memory(self) -> None:
         """End it where it needs more memory than it may have, or than there is."""
