@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_magics.client import Declaration
+from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import Situation, idle_seconds
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.jobs.decisions import STOP_SECONDS, Begin, End, Interrupt, StopOn, Stopping, decide
@@ -217,6 +219,26 @@ def test_a_cluster_that_ends_ends_its_jobs() -> None:
     cluster.exit("worker-0", 0, noticed=True)
     assert StopOn("worker-0") not in (made := cluster.look())
     assert [each.state for each in made] == ["stopped"]
+
+
+@pytest.mark.parametrize(("hours", "ahead"), [(1.0, 60), (0.02, 18)])
+def test_jobs_end_before_the_limits_of_their_cluster_so_that_what_they_keep_comes_home(
+    hours: float, ahead: int
+) -> None:
+    cluster = Cluster(1)
+    spec = specify(Declaration("cpu", name="c", max_hours=hours))
+    cluster.record(events.ClusterDeclared(spec=replace(spec, declared_at=float(cluster.time)).to_dict()))
+    cluster.declare()
+    cluster.look()
+    cluster.start("worker-0")
+    cluster.time = 1000 + round(3600 * hours) - ahead - 2
+    assert cluster.look() == []
+    [stopping] = cluster.look()
+    assert stopping.reason.startswith("its cluster's limits end it in ")
+    assert not stopping.failed
+    assert cluster.look() == [StopOn("worker-0")]
+    cluster.exit("worker-0", 0, noticed=True)
+    assert [each.state for each in cluster.look()] == ["stopped"]
 
 
 _HAPPENS = st.lists(

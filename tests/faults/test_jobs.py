@@ -159,7 +159,7 @@ while step < 200:
     time.sleep(0.1)
     if step % 10 == 0:
         save()
-print("done at", step, float(loss))
+print("done at", step, loss.item())
 """
 
 

@@ -13,8 +13,11 @@ from typing import Literal
 
 from ...journal import ClusterState, JobState, VmState
 from ...journal.events import JobExited
-from ...spec import WORKER, render_duration
+from ...spec import WORKER, ClusterSpec, render_duration
 
+END_AHEAD_SECONDS = 60.0
+"""So long before its limits end a cluster its jobs are told, so that what they keep is brought here: Compute Engine
+tells its VMs no sooner than with every preemption, and what they have then comes home only if it is little."""
 STOP_SECONDS = 90.0
 """A job that was told to end and is not heard of for so long has ended, as far as anybody can say."""
 
@@ -69,10 +72,16 @@ def decide(job: JobState, state: ClusterState, now: float) -> list[Decision]:
     if not job.stop:
         if state.phase == "deleting":
             return [Stopping(f"the cluster ends: {state.reason}")]
+        if state.spec and (left := state.seconds_left(now)) <= _ahead(state.spec, state.clock.rate):
+            return [Stopping(f"its cluster's limits end it in {render_duration(max(left, 0.0))}")]
         limit = job.spec.timeout_seconds
         if limit is not None and job.ran(now) >= limit:
             return [Stopping(f"it has run for {render_duration(limit)}, its limit (--job-timeout)", failed=True)]
     return _under_way(job, state, now) if job.vms else _between(job, state)
+
+
+def _ahead(spec: ClusterSpec, rate: float) -> float:
+    return min(END_AHEAD_SECONDS, (spec.ends_at - spec.declared_at) / rate / 4)
 
 
 def ready(job: JobState, state: ClusterState) -> list[VmState]:
