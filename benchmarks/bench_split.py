@@ -158,8 +158,8 @@ class Halved:
 
 def stalls(folder: Path, steps: int) -> None:
     """Print where each stall was found, and what taking it away brought."""
+    from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts
     from transient_magics.protocol.run import RunSpec
-    from transient_magics.protocol.step_parts import EXPOSED, StepParts
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.tf import placement
     from transient_magics.runtime.training.define import define, import_tensorflow

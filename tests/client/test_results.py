@@ -26,7 +26,7 @@ from transient_magics.client.results import keras_model
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
-from transient_magics.protocol.step_parts import EXPOSED
+from transient_magics.protocol.measures.step_parts import EXPOSED
 from transient_magics.runtime.programs import serve
 
 START = 1_700_000_000 * 10**9

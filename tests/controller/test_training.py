@@ -23,7 +23,7 @@ from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
 from transient_magics.protocol.agent_commands import Assignment, Command
-from transient_magics.protocol.objective import Best
+from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
 from transient_magics.runtime.files.checkpoints import Checkpoints

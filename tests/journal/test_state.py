@@ -24,7 +24,7 @@ from transient_magics.journal import (
     fold,
     replay,
 )
-from transient_magics.protocol.objective import Objective
+from transient_magics.protocol.measures.objective import Objective
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
-from ..protocol.objective import Objective, Patience
+from ..protocol.measures.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval
 from ..spec.grammar import nearest
 

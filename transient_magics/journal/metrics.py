@@ -3,12 +3,11 @@
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
 uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
 steps), `staleness`, `learning_rate_divisor` (of the last step), `split` (where the seconds of its steps went:
-protocol/step_parts.py), `server_share` (how much of its cores the busiest parameter server took, 0 to 1), and, where
-a step was traced, its `traced_seconds`, which are in none of the others. Now and then
-it has what GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the
-gradient of all data and the variance of one example's (both without bias, so the first is below zero at times). A
-worker writes some 25 MB of them a day: when the run is over `compact` merges all but its last hour into a line per
-worker and minute.
+protocol/measures/step_parts.py), `server_share` (how much of its cores the busiest parameter server took, 0 to 1), and,
+where a step was traced, its `traced_seconds`, which are in none of the others. Now and then it has what GRADIENTS
+names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of all data
+and the variance of one example's (both without bias, so the first is below zero at times). A worker writes some 25 MB
+of them a day: when the run is over `compact` merges all but its last hour into a line per worker and minute.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..files import replacing
+from ..protocol.measures.step_parts import StepParts, step_parts
 from ..protocol.names import LONGEST_NAME
-from ..protocol.step_parts import StepParts, step_parts
 from .follow import follow_lines
 
 GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")

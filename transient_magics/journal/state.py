@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from ..protocol.objective import Objective
+from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e

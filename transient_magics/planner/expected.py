@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..journal.metrics import SERVER_SHARE
-from ..protocol.step_parts import StepParts, step_parts
+from ..protocol.measures.step_parts import StepParts, step_parts
 from .choices import Choice
 from .speeds.workloads import Workload
 

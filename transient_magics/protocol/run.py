@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 from . import checks
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
 from .machines import machines_or_none
-from .objective import Objective, Patience, objective_or_none, patience_or_none
+from .measures.objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
 Value = int | float | str

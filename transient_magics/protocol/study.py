@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Self
 from . import checks
 from .checks import Amount, Count, Name, at_least, within
 from .machines import machines_text, parse_machines
+from .measures.objective import Objective, objective_or_none
 from .names import LONGEST_NAME
-from .objective import Objective, objective_or_none
 from .run import RunSpec, Value, parameter_name
 
 MOST_TRIALS, MOST_REPEATS = 1000, 100

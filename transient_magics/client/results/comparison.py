@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...journal import ClusterState, RunState, cost_between
-from ...protocol.objective import Objective
+from ...protocol.measures.objective import Objective
 from .. import text
 
 if TYPE_CHECKING:

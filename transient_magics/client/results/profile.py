@@ -21,7 +21,7 @@ from ...errors import TrainingError
 from ...journal import ClusterState
 from ...protocol import layout
 from ...protocol.cluster_commands import Profile
-from ...protocol.trace import MOST_BYTES, Operation, Trace, unpacked
+from ...protocol.measures.trace import MOST_BYTES, Operation, Trace, unpacked
 from .. import commands
 from ..text import plain
 from .event_files import integer, message

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
-from ...protocol.objective import Objective
+from ...protocol.measures.objective import Objective
 from ...protocol.run import Value
 from .. import text
 

@@ -35,7 +35,7 @@ from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, 
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
 from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Study, Train
-from ...protocol.trace import MOST_BYTES
+from ...protocol.measures.trace import MOST_BYTES
 from ...remote import Connection, follow_across
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store, run_store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import TrainingError
 from ...protocol import layout
-from ...protocol.trace import MOST_BYTES
+from ...protocol.measures.trace import MOST_BYTES
 from ...remote import Connection
 from ...spec import render_duration
 
@@ -20,7 +20,7 @@ async def bring(connection: Connection, run: str, worker: str, folder: Path) -> 
     """Have the next step of the worker at `connection` traced; the trace's path in the run's `folder` here.
 
     Raises RemoteError, and TrainingError where the worker will not, or makes no step. Nothing of the trace is believed
-    yet (protocol.trace).
+    yet (protocol.measures.trace).
     """
     there = layout.run_on_vm(run)
     wanted, trace, refused = (f"{there}/{each}" for each in (layout.TRACE_WANTED, layout.TRACE, layout.TRACE_REFUSED))

@@ -8,7 +8,7 @@ from typing import Any
 from ...client import text
 from ...journal import RunSeries
 from ...journal.series import LATELY_SECONDS, Spent
-from ...protocol.step_parts import EXPOSED
+from ...protocol.measures.step_parts import EXPOSED
 from .contract import Bar, Figure, Split
 
 _MOST_BARS = 8

@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol import checks, layout
-from ...protocol.objective import Best
+from ...protocol.measures.objective import Best
 
 BEST = "best.json"
 """Beside the checkpoints, so that it goes wherever they go: which of them has the best evaluation, and stays."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CellError, DeclarationError
-from ...protocol.objective import Objective
+from ...protocol.measures.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import ENVIRONMENT

@@ -23,7 +23,7 @@ from typing import Any
 from ...errors import TrainingError, TransientError
 from ...files import write_atomically
 from ...protocol import layout
-from ...protocol.objective import Best
+from ...protocol.measures.objective import Best
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints

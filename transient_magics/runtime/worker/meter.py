@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from ...protocol.step_parts import StepParts
+from ...protocol.measures.step_parts import StepParts
 from .gradient_noise import Gradients
 
 

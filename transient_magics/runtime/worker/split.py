@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...protocol.step_parts import StepParts
+from ...protocol.measures.step_parts import StepParts
 from ..training.graph.worker import WorkerGraph
 
 _UNLIKE = 0.01

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...files import write_atomically
 from ...protocol import layout
-from ...protocol.trace import Operation, Trace, packed
+from ...protocol.measures.trace import Operation, Trace, packed
 from ..folder import RunFolder
 from ..role import log
 from ..tf.graph_mode import tensorflow

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.step_parts import StepParts
+from ...protocol.measures.step_parts import StepParts
 from ..training.barrier import Looks
 from ..training.graph.worker import WorkerGraph
 from .split import moments, parts

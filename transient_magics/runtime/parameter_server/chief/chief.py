@@ -22,7 +22,7 @@ from ....files import write_atomically
 from ....protocol import chief_messages as messages
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
-from ....protocol.objective import Best, Objective
+from ....protocol.measures.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
 from ...files import data_files, delivery, vocabularies

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....protocol.chief_messages import ToWorker
 from ....protocol.events import Event
-from ....protocol.objective import Best
+from ....protocol.measures.objective import Best
 from ..server_load import Load
 
 

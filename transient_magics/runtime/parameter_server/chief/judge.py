@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ....protocol.objective import Best
+from ....protocol.measures.objective import Best
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainUnjudged
 from .events import Emit, Instruction, KeepBest

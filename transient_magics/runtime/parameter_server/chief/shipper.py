@@ -17,7 +17,7 @@ from typing import Any
 
 from ....errors import TrainingError
 from ....protocol.events import Event
-from ....protocol.objective import Objective
+from ....protocol.measures.objective import Objective
 from ....protocol.vm_events import TrainBest, TrainShipped, TrainUnshipped
 from ...files.checkpoints import Checkpoints, path_of
 from ...folder import RunFolder

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from .checks import Count
+from ..checks import Count
 
 _LARGER = frozenset(
     ("accuracy", "acc", "auc", "precision", "recall", "bleu", "rouge", "fscore", "f1", "iou", "r2", "pearson", "neg")
