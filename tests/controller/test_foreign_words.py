@@ -281,7 +281,7 @@ def test_what_is_attached_to_is_about_that_very_cluster(tmp_path: Path, change: 
         "its controller runs on one-ps-0 (id 7, us-west1-b, owner me)"
     )
     (tmp_path / "spec.json").write_text(json.dumps({**SPEC.to_dict(), **change}))
-    with pytest.raises(ClusterError, match=r"another cluster|makes no sense"):
+    with pytest.raises(ClusterError, match=r"another cluster|cannot be read"):
         attaching.fitting(tmp_path, vm, "one", "mine")
 
 
@@ -426,9 +426,9 @@ async def chief(
         recorded.append(events.ControllerTrouble(what=what))
 
     training = Training(run, folder / "runs" / "run-1", recorded.append, lambda _: None, lambda: None, note=note)
-    monkeypatch.setattr(training, "_lines", lines)
-    monkeypatch.setattr(training, "_chief_connection", _timeless)
-    training._chief_known.set()
+    monkeypatch.setattr(training._chief, "lines", lines)
+    monkeypatch.setattr(training._chief, "connection", _timeless)
+    training._chief.leads_to("ps-0")
     await training._follow_chief()
     assert training._over.result().time <= time.time_ns()  # from then on the cluster is idle, whatever was said
     yield recorded

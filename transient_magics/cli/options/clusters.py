@@ -37,8 +37,9 @@ def declare() -> tuple[Option, ...]:
         flag("--ps-machine", "or the machine type of each: n2-standard-4, e2-standard-4, n2-custom-4-16384 (N1 with 4 "
               "GB per vCPU; for jobs e2-standard-2)", str, metavar="TYPE"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
-        flag("--provisioning-model", "how workers are rented; Compute Engine gives preemptible ones no limit but 24 "
-              "hours (spot)", **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
+        flag("--provisioning-model", "how workers are rented; Compute Engine ends preemptible ones after 24 hours, "
+              "and enforces no shorter limit for them (spot)",
+              **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
         flag("--max-workers", "no resize goes beyond it (twice the workers); with --max-cost the cluster ends as early "
               "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
         flag("--replace", "replace revoked workers (on)", negated=True),

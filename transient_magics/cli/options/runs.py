@@ -75,8 +75,8 @@ def train() -> tuple[Option, ...]:
               "and by more than noise explains (0.05)", share("--deadband"), metavar="SHARE"),
         flag("--batch-smoothing", "with --batching dynamic: the weight of the newest time in a worker's moving average "
               "(0.3)", share("--batch-smoothing"), metavar="SHARE"),
-        flag("--step-time", "with --batching dynamic: the model of a step's time: affine, a fixed part and a part for "
-              "each example; proportional to its examples, as published (affine)",
+        flag("--step-time", "with --batching dynamic: how a step's time follows from its examples: affine: a fixed "
+              "part and a part for each example; proportional: as published (affine)",
               **one_of("--step-time", choices("step_time"))),
         flag("--lr-policy", "the n of the learning rate's 1/sqrt(n): active: the workers that train (with "
               "--mode sync: 1); slots: --max-workers; fixed: 1 (active)",
@@ -122,8 +122,8 @@ def study() -> tuple[Option, ...]:
               "logarithm, with :int in whole numbers. Of Tensor2Tensor's models these are hyper-parameters, a cell's "
               "own reads them by their names", space, metavar="'NAME=VALUES ...'"),
         flag("--trials", "how many points are tried (all of a grid, else 20)", whole("--trials"), metavar="N"),
-        flag("--sampler", "who chooses them: grid, each once; random; tpe and gp learn from those before, by Optuna; "
-              "gp needs torch, too (grid where only choices are given, else tpe)",
+        flag("--sampler", "how points are chosen: grid tries each once; random draws them; tpe and gp, Optuna's, learn "
+              "from earlier trials; gp needs torch (grid where only choices are given, else tpe)",
               **one_of("--sampler", choices("sampler", StudySpec))),
         flag("--pruner", "ends trials early whose evaluations say that they will not be the best: median: worse than "
               "half of the others were then; hyperband: by rounds (none)",

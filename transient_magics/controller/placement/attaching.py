@@ -71,7 +71,7 @@ def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSp
     try:
         spec = agreed(folder)
     except DeclarationError as error:
-        raise ClusterError(f"What {seat.name} says of {name} makes no sense: {error}") from error
+        raise ClusterError(f"The declaration of {name} on {seat.name} cannot be read: {error}") from error
     if (spec.name, spec.id, spec.project) != (name, seat.labels.get(ID_LABEL, ""), project):
         what = f"{seat.name} says that it belongs to another cluster: {spec.name} {spec.id}"
         raise ClusterError(what, where=seat.zone)

@@ -240,12 +240,14 @@ class Checkup:
         except CredentialsError:
             raise
         except CloudError as error:
-            said = f"the catalog's dated ones are used ({sources}), for today's are not told: {error.what}."
+            said = (
+                f"the catalog's dated ones are used ({sources}), for Google's of today could not be read: {error.what}."
+            )
             return Line("prices", "note", said, _commands(error.fix) or enable)
         if not count and learned_seconds_ago() == float("inf"):
             return Line("prices", "note", f"Google lists none that we recognise; the catalog's are used: {sources}.")
-        told = f"Google told {count:,} of today" if count else "Google told them within the day"
-        return Line("prices", "good", f"{told}; they take the place of the catalog's.")
+        told = f"Google's list of today has {count:,}" if count else "Google's list was read within the last day"
+        return Line("prices", "good", f"{told}; its prices are used instead of the catalog's.")
 
     async def _today(self, engine: ComputeEngine) -> int:
         """Today's prices, asked for once however many questions want them; how many are new."""
