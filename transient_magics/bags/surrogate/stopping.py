@@ -1,0 +1,61 @@
+"""When a surrogate is good enough: judged by results that it predicted before it learnt from them.
+
+Such judgements are honest and cost nothing (Dawid's prequential principle, 1984, doi 10.2307/2981683); a hold-out that
+is used again and again is neither. On two batches in a row the 90 % intervals hold 80 to 97 % of the results, the
+median residual is within its own standard deviation, and the largest standard deviation anywhere is within tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ...protocol.bag import ERROR
+from ...protocol.bag_events import BagLearnt
+
+LEAST_JUDGED = 20
+"""Results of a judged batch: of fewer, 97 % and 100 % are the same."""
+IN_A_ROW = 2
+COVERED = (0.80, 0.97)
+_NINETY = 1.6448536269514722  # standard deviations to each side that hold 90 %
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Of so many results: by output the share inside the 90 % intervals, and the median residual in its own standard
+    deviations."""
+
+    judged: int
+    coverage: Mapping[str, float]
+    residual: Mapping[str, float]
+
+
+def judge(predicted: Sequence[Mapping[str, tuple[float, float]]], returned: Sequence[Mapping[str, float]]) -> Judgement:
+    """Judge predictions (mean and standard deviation by output) by what was returned, each with its own error."""
+    told = [(before, after) for before, after in zip(predicted, returned, strict=True) if before]
+    coverage, residual = {}, {}
+    for output in told[0][0] if told else ():
+        scores = [
+            abs(after[output] - mean) / max((sd**2 + after.get(output + ERROR, 0.0) ** 2) ** 0.5, 1e-300)
+            for before, after in told
+            for mean, sd in [before[output]]
+        ]
+        coverage[output] = sum(score <= _NINETY for score in scores) / len(scores)
+        residual[output] = min(median(scores), 1e18)
+    return Judgement(len(told), coverage, residual)
+
+
+def good_enough(learnt: Sequence[BagLearnt], tolerances: Mapping[str, float]) -> bool:
+    """Whether the last two judged batches say so, of all outputs that have a tolerance."""
+    judged = [each for each in learnt if each.judged >= LEAST_JUDGED][-IN_A_ROW:]
+    return bool(tolerances) and len(judged) == IN_A_ROW and all(_passes(each, tolerances) for each in judged)
+
+
+def _passes(learnt: BagLearnt, tolerances: Mapping[str, float]) -> bool:
+    return all(
+        COVERED[0] <= learnt.coverage.get(output, 0.0) <= COVERED[1]
+        and learnt.residual.get(output, 2.0) <= 1
+        and learnt.largest.get(output, float("inf")) <= tolerance
+        for output, tolerance in tolerances.items()
+    )

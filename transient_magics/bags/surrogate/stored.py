@@ -1,0 +1,116 @@
+"""A surrogate as numbers: one JSON file and one npz, from a VM as well. Nothing of them is ever unpickled."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...protocol import checks
+from ...protocol.bag import MOST_OUTPUTS, output_name
+from ...protocol.checks import Amount, Count
+from ...protocol.study import Dimension
+from ..arrays import read_arrays
+from .ensemble import Ensemble
+from .gaussian import Gaussian
+from .model import Surrogate
+
+_MOST_LAYERS, _MOST_MEMBERS = 8, 64
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The numbers of one output's model that are no arrays."""
+
+    output: Annotated[str, output_name]
+    kind: Literal["gp", "ensemble"]
+    mean: float
+    scale: Amount
+    kernel: Literal["rbf", "matern"] = "rbf"
+    variance: Amount = 0.0
+    white: Amount = 0.0
+    factor: Amount = 0.0
+    noise: Amount = 0.0
+    members: Count = 0
+    layers: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    space: tuple[Dimension, ...]
+    models: tuple[_Model, ...]
+
+
+def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
+    """The JSON and the npz of it."""
+    models, arrays = [], {"rows": surrogate.rows}
+    for number, (output, model) in enumerate(surrogate.models.items()):
+        if isinstance(model, Gaussian):
+            models.append(_Model(output, "gp", model.mean, model.scale, model.kernel, model.variance, model.white))
+            arrays |= {f"{number}.values": model.values, f"{number}.noise": model.noise}
+            arrays |= {f"{number}.lengths": model.lengths}
+            continue
+        layers = len(model.weights[0])
+        models.append(
+            _Model(output, "ensemble", model.mean, model.scale, factor=model.factor, noise=model.noise,
+                   members=len(model.weights), layers=layers)
+        )  # fmt: skip
+        for member, (weights, biases) in enumerate(zip(model.weights, model.biases, strict=True)):
+            for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+                arrays |= {f"{number}.{member}.{layer}.w": weight, f"{number}.{member}.{layer}.b": bias}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
+    return json.dumps(asdict(_Header(surrogate.space, tuple(models)))).encode(), packed.getvalue()
+
+
+def read(header: bytes, packed: bytes) -> Surrogate:
+    """The surrogate of what `write` gave. Raises ValueError, a clause, for whatever else they hold."""
+    told = checks.built(_Header, checks.parsed_object(header))
+    if not 0 < len(told.models) <= MOST_OUTPUTS or len({each.output for each in told.models}) < len(told.models):
+        raise ValueError("a surrogate has some outputs, each once")
+    arrays = read_arrays(packed)
+    if any(each.dtype != np.float64 or not np.isfinite(each).all() for each in arrays.values()):
+        raise ValueError("a surrogate is made of finite numbers")
+    rows = _shaped(arrays, "rows", (None, len(told.space)))
+    models = {each.output: _model(each, f"{number}.", arrays, rows) for number, each in enumerate(told.models)}
+    return Surrogate(told.space, models, rows)
+
+
+def _model(told: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array) -> Gaussian | Ensemble:
+    count, dimensions = rows.shape
+    if told.kind == "gp":
+        lengths, noise = (_shaped(arrays, f"{before}{name}", (size,))
+                          for name, size in (("lengths", dimensions), ("noise", count)))  # fmt: skip
+        if (lengths <= 0).any() or (noise < 0).any():
+            raise ValueError("lengths are above zero, and no noise is below")
+        values = _shaped(arrays, f"{before}values", (count,))
+        return Gaussian(rows, values, noise, told.kernel, told.variance, lengths, told.white, told.mean, told.scale)
+    if not (2 <= told.members <= _MOST_MEMBERS and 1 <= told.layers <= _MOST_LAYERS):
+        raise ValueError(f"an ensemble of {told.members} networks of {told.layers} layers")
+    weights, biases = [], []
+    for member in range(told.members):
+        size, layers, ends = dimensions, [], []
+        for layer in range(told.layers):
+            layers.append(_shaped(arrays, f"{before}{member}.{layer}.w", (size, None)))
+            size = layers[-1].shape[1]
+            ends.append(_shaped(arrays, f"{before}{member}.{layer}.b", (size,)))
+        if size != 1:
+            raise ValueError("a network gives one number")
+        weights.append(tuple(layers))
+        biases.append(tuple(ends))
+    return Ensemble(tuple(weights), tuple(biases), told.factor, told.noise, told.mean, told.scale)
+
+
+def _shaped(arrays: Mapping[str, _Array], name: str, shape: tuple[int | None, ...]) -> _Array:
+    found = arrays.get(name)
+    if found is None or len(found.shape) != len(shape):
+        raise ValueError(f"there is no array {name}, or another one")
+    if any(wanted not in (None, size) for wanted, size in zip(shape, found.shape, strict=True)):
+        raise ValueError(f"the array {name} is {found.shape}")
+    return found
