@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,8 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
-from transient_magics import client
+from transient_magics import client, places
+from transient_magics.client import launching
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.record import Recorder
@@ -28,6 +30,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Journal, events, read, replay
+from transient_magics.journal.lock import is_of, take
 from transient_magics.protocol.cluster_commands import Ping
 from transient_magics.remote import Connection
 from transient_magics.spec import CONTROLLER
@@ -264,3 +267,51 @@ def _list_instances() -> str:
         "asyncio.run(main())"
     )
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpu", name="renewed"))
+    cluster.wait(PATIENCE)
+    (former,) = (event.pid for event in cluster.events() if isinstance(event, events.ControllerStarted))
+    cluster.delete(timeout=None)
+    while not cluster.state.over:
+        time.sleep(0.001)
+    with contextlib.suppress(ProcessLookupError):  # it may have ended at once
+        os.kill(former, signal.SIGSTOP)
+        threading.Timer(1.0, os.kill, (former, signal.SIGCONT)).start()
+    with client.declare(client.Declaration("cpu", name="renewed")) as cluster:
+        cluster.wait(PATIENCE)
+    began = [event for event in cluster.events() if event.kind.startswith("controller.")]
+    assert [event.kind for event in began] == ["controller.started"]
+    assert all(isinstance(event, events.ControllerStarted) and event.pid != former for event in began)
+
+
+def test_a_name_is_free_when_the_controller_of_the_deleted_cluster_has_ended(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client.declare(client.Declaration("cpu", name="lingering")) as cluster:
+        first = cluster.state.spec
+    lock = None
+    while lock is None:
+        lock = take(cluster.directory)  # as a controller has it that is still ending
+    monkeypatch.setattr(launching, "_END_SECONDS", 0.2)
+    with pytest.raises(ClusterError, match=r"controller of the deleted cluster lingering has not ended.*--name"):
+        client.declare(client.Declaration("cpu", name="lingering"))
+    assert is_of(lock, cluster.directory)
+    os.close(lock)
+    with client.declare(client.Declaration("cpu", name="lingering")) as cluster:
+        assert not (cluster.state.spec and first) or cluster.state.spec.id != first.id
+
+
+def test_a_controller_leaves_a_folder_that_took_its_folders_name(home: Path, tmp_path: Path) -> None:
+    folder = places.private(tmp_path / "cluster")
+    lock = take(folder)
+    assert lock is not None
+    assert is_of(lock, folder)
+    folder.rename(tmp_path / "former")
+    assert not is_of(lock, folder)
+    other = take(places.private(folder))
+    assert other is not None
+    assert not is_of(lock, folder)
+    os.close(other)
+    os.close(lock)

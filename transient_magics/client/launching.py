@@ -5,18 +5,24 @@ Everything slow happens in the controller.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
 
 from .. import places
 from ..errors import ClusterError
 from ..journal import read, replay
+from ..journal.lock import take
 from ..protocol import layout
 from . import commands
 from .declaring import Declaration, refuse_unreachable, specify
 from .handles import Cluster
+
+_END_SECONDS, _LOOK_SECONDS = 20.0, 0.02
+"""How long a controller may take to end after its cluster is deleted, and how often it is looked at."""
 
 
 def declare(declaration: Declaration) -> Cluster:
@@ -43,12 +49,31 @@ def declare(declaration: Declaration) -> Cluster:
 
 
 def _make_room(name: str) -> None:
-    """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown away."""
+    """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown away.
+
+    Its controller, which ends within a moment of the deletion, is waited for: it would take the new one for its own.
+    """
     directory = places.cluster(name)
     if not replay(read(directory / layout.JOURNAL)).over:
         raise _taken(name)
-    target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory.rename(target if not target.exists() else target.with_name(f"{target.name}-{os.getpid()}"))
+    with _locked(name):
+        target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        directory.rename(target if not target.exists() else target.with_name(f"{target.name}-{os.getpid()}"))
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Nobody is in charge of the cluster's folder meanwhile. Raises ClusterError where somebody stays so."""
+    deadline = time.monotonic() + _END_SECONDS
+    while (lock := take(places.cluster(name))) is None:
+        if time.monotonic() > deadline:
+            what = f"The controller of the deleted cluster {name} has not ended within {_END_SECONDS:.0f} s"
+            raise ClusterError(what, fix="Try again in a moment, or declare the new cluster with another --name.")
+        time.sleep(_LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _taken(name: str) -> ClusterError:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .. import places
-from ..journal.lock import take
+from ..journal.lock import is_of, take
 from ..protocol import layout
 from . import watchdog
 
@@ -22,15 +22,15 @@ def main(arguments: list[str]) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )  # stderr is controller.log
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
-    if not take(directory):
+    if (lock := take(directory)) is None:
         return 0
-    asyncio.run(_take_charge(directory))
+    asyncio.run(_take_charge(directory, lock))
     return 0
 
 
-async def _take_charge(directory: Path) -> None:
+async def _take_charge(directory: Path, lock: int) -> None:
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(_look_after(directory))
+    task = asyncio.ensure_future(_look_after(directory, lock))
     for number in (signal.SIGTERM, signal.SIGINT):
         # Ending the controller does not end the cluster: whoever follows the journal starts another.
         loop.add_signal_handler(number, task.cancel)
@@ -43,15 +43,18 @@ async def _take_charge(directory: Path) -> None:
         alive.cancel()
 
 
-async def _look_after(directory: Path) -> None:
-    """In charge of the cluster or, where the journal says that somebody else is, as the mirror of what he does."""
+async def _look_after(directory: Path, lock: int) -> None:
+    """In charge of the cluster or, where the journal says that somebody else is, as the mirror of what he does.
+
+    For as long as the folder is the one that was locked: a cluster that takes its name has a controller of its own.
+    """
     from ..journal import read, replay
     from ..journal.declared import ATTACHED
     from .cluster import Controller
     from .place import here
     from .placement.mirror import Mirror
 
-    while directory.exists() and not (state := replay(read(directory / layout.JOURNAL))).over:
+    while is_of(lock, directory) and not (state := replay(read(directory / layout.JOURNAL))).over:
         if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":
             what = "the journal says that this machine is in charge, which only follows the cluster and rents nothing"
             logging.getLogger(__name__).error("%s", what)

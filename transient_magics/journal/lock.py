@@ -11,14 +11,22 @@ from .. import files
 LOCK = "controller.lock"
 
 
-def take(directory: Path) -> bool:
-    """Hold the lock of `directory` until this process ends; False where another process holds it."""
+def take(directory: Path) -> int | None:
+    """Hold the lock of `directory` until this process ends, and return it; None where another process holds it."""
     lock = files.lock(directory / LOCK)
-    if lock is None:
+    if lock is not None:
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+    return lock
+
+
+def is_of(lock: int, directory: Path) -> bool:
+    """Whether this lock is still that of the folder: another one may bear its name by now."""
+    try:
+        there = os.stat(directory / LOCK)
+    except FileNotFoundError:
         return False
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
-    return True
+    return os.path.samestat(os.fstat(lock), there)
 
 
 def held(directory: Path) -> bool:

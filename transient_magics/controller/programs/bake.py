@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     """Exit code 0: the image is there, or somebody else is at it; 1: it failed, and the journal says why."""
     directory = places.build(arguments[0])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    if not take(directory):
+    if take(directory) is None:
         return 0
     return asyncio.run(_bake(directory))
 
