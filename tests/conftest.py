@@ -69,10 +69,14 @@ LONGEST = (
     "faults/test_notebook.py",
     "faults/test_bucket.py",
     "runtime/test_other_runs.py",
+    "faults/test_jobs.py",
+    "faults/test_studies.py",
     "runtime/test_decoding.py",
     "client/test_images_emulated.py",
     "emulator/test_weather_process.py",
     "controller/test_neighbours.py",
+    "emulator/test_emulator_process.py",
+    "runtime/test_t2t_methods.py",
     "emulator/test_weather.py",
     "runtime/test_t2t_evaluation.py",
     "runtime/test_saving_worker.py",
@@ -81,7 +85,10 @@ LONGEST = (
     "runtime/test_shared_graph.py",
     "browser/test_quickstart.py",
     "browser/test_training_panel.py",
+    "browser/test_study_panel.py",
     "browser/test_panel.py",
+    "browser/test_reopened.py",
+    "browser/test_bare_panels.py",
 )
 """Files that take long, the longest first: nobody should begin with one when the others are through.
 

@@ -152,7 +152,7 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
 
 
 async def test_what_it_says_is_bounded_and_its_last_lines_are_there(tmp_path: Path) -> None:
-    job = OneJob(tmp_path, "yes 'a line that says nothing' | head -c 100000000; echo; echo the end; exit 3")
+    job = OneJob(tmp_path, "yes 'a line that says nothing' | head -c 30000000; echo; echo the end; exit 3")
     async with running(job):
         ended = await job.until("job.exited")
     assert ended["code"] == 3
