@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import homes
 from tests.notebooks import notebook_of, runner_of
 from transient_magics import client
 from transient_magics.cli import arguments, program
@@ -37,13 +36,9 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 @pytest.fixture
-def own_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    home = Path(tempfile.mkdtemp(prefix="tm-"))
-    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(home))
-    yield home
-    for cluster in client.clusters():
-        cluster.delete()
-    shutil.rmtree(home, ignore_errors=True)
+def own_home() -> Iterator[Path]:
+    with homes.own_home() as home:
+        yield home
 
 
 @pytest.mark.training

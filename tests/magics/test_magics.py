@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
+from tests.homes import end_emulator
 from transient_magics import client
 from transient_magics.cli.program import main
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TransientError
@@ -34,6 +35,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for cluster in client.clusters():
         with contextlib.suppress(TransientError):
             cluster.delete(timeout=150)
+    end_emulator()
     shutil.rmtree(folder, ignore_errors=True)
 
 
