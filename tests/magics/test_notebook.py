@@ -16,7 +16,7 @@ from tests.notebooks import notebook_of, runner_of
 
 HEAVY = (
     "google.cloud", "google.auth", "tensorflow", "asyncssh", "aiohttp", "anywidget", "ipywidgets", "pandas", "numpy",
-    "scipy", "sklearn",
+    "scipy", "sklearn", "distributed", "dask",
 )  # fmt: skip
 VIEW = "application/vnd.jupyter.widget-view+json"
 ENDED = "deleted: asked by the user"

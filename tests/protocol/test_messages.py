@@ -168,6 +168,9 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Profile(run="run-1"), {"do": "profile", "run": "run-1", "worker": ""}),
     (cluster_commands.read, cluster_commands.Job(job="job-1"), {"do": "job", "job": "job-1"}),
     (cluster_commands.read, cluster_commands.StopJob(job="job-1"), {"do": "stop job", "job": "job-1"}),
+    (cluster_commands.read, cluster_commands.Dask(dask="dask-1"), {"do": "dask", "dask": "dask-1"}),
+    (cluster_commands.read, cluster_commands.StopDask(dask="dask-1", reason="its client was closed"),
+     {"do": "stop dask", "dask": "dask-1", "reason": "its client was closed"}),
     (cluster_commands.read, cluster_commands.Delete(), {"do": "delete", "reason": "asked by the user"}),
     (cluster_commands.read, cluster_commands.Revoke(vm="worker-1", seconds=7.0),
      {"do": "revoke", "vm": "worker-1", "seconds": 7.0}),
@@ -192,6 +195,11 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
      {"do": "begin job", "job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"], "kept": 3}),
     (agent_commands.read, agent_commands.EndJob(job="job-1", attempt=2),
      {"do": "end job", "job": "job-1", "attempt": 2}),
+    (agent_commands.read, agent_commands.BeginDask(
+        dask="dask-1", part="worker", vm="worker-1", address="10.0.0.6", scheduler="10.0.0.5:8786"),
+     {"do": "begin dask", "dask": "dask-1", "part": "worker", "vm": "worker-1", "address": "10.0.0.6",
+      "scheduler": "10.0.0.5:8786"}),
+    (agent_commands.read, agent_commands.EndDask(dask="dask-1"), {"do": "end dask", "dask": "dask-1"}),
     *((read, chief_messages.Join(token="t", name="worker-1", accelerator="Tesla K80"),
        {"do": "join", "token": "t", "name": "worker-1", "accelerator": "Tesla K80"})
       for read in (chief_messages.read_first, chief_messages.read_from_worker)),

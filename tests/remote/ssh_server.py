@@ -19,6 +19,9 @@ class Server(asyncssh.SSHServer):
     def unix_connection_requested(self, dest_path: str) -> bool:
         return True
 
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        return dest_host == "127.0.0.1"
+
 
 async def serve(
     home: Path,

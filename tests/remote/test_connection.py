@@ -138,6 +138,24 @@ async def test_a_socket_on_the_vm_is_talked_to(connection: Connection, home: Pat
         await connection.open_socket("agent.sock")
 
 
+async def test_a_port_of_the_vm_is_reached_here_as_long_as_the_connection_lives(vm: Vm) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"you said " + await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    async with await vm.connect() as connection:
+        port = await connection.forward("127.0.0.1", server.sockets[0].getsockname()[1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"hello\n")
+        assert await reader.read() == b"you said hello\n"
+        writer.close()
+    with pytest.raises(OSError):  # noqa: PT011 (nobody listens)
+        await asyncio.open_connection("127.0.0.1", port)
+    server.close()
+
+
 async def test_more_commands_than_sessions_take_turns(connection: Connection) -> None:
     answers = await asyncio.gather(*(connection.run(["echo", str(number)]) for number in range(30)))
     assert answers == [f"{number}\n" for number in range(30)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkup import Diagnosis, doctor
+    from .dask.begin import begin_dask
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
     from .finding import attach, cluster, clusters, compare, job, run, runs, study
@@ -37,6 +38,7 @@ _HOMES = {
     "finding": ("attach", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
+    "dask.begin": ("begin_dask",),
     "handles": ("Best", "Cluster", "Job", "Result", "Run", "Study", "Trial"),
     "jobbing": ("declare_job",),
     "launching": ("declare",),
@@ -76,6 +78,7 @@ __all__ = [
     "Trial",
     "Weather",
     "attach",
+    "begin_dask",
     "build_image",
     "catalog",
     "cluster",

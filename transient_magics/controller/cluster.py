@@ -20,6 +20,7 @@ from ..journal.declared import agree, agreed, differences, resized, was_elsewher
 from ..protocol import agent_commands, layout
 from ..protocol.cluster_commands import (
     Command,
+    Dask,
     Delete,
     Evaluate,
     ExtendStudy,
@@ -32,6 +33,7 @@ from ..protocol.cluster_commands import (
     Revoke,
     Save,
     Stop,
+    StopDask,
     StopJob,
     StopStudy,
     Study,
@@ -42,6 +44,7 @@ from ..spec import WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import skew
 from .commands import PATIENCE, serve, still_looking
+from .dask.conduct import Dasks
 from .decisions.core import (
     BeginDeletion,
     DeleteVm,
@@ -66,6 +69,7 @@ from .tasks import Tasks
 from .vms.access import Access
 from .vms.advice import Adviser
 from .vms.fleet import Fleet
+from .vms.link import Link
 from .vms.logs import last_lines
 
 log = logging.getLogger(__name__)
@@ -90,11 +94,15 @@ class Controller:
         self._runs: Runs
         self._studies: Studies
         self._jobs: Jobs
+        self._dasks: Dasks
         self._tasks: Tasks
 
     @property
     def _state(self) -> ClusterState:
         return self._recorder.state
+
+    def _link(self, vm: str) -> Link | None:
+        return self._fleet.link(vm) if self._fleet else None
 
     async def run(self) -> None:
         """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
@@ -104,7 +112,9 @@ class Controller:
             self._recorder = Recorder(journal, replay(history))
             self._runs = Runs(self._directory, self._declared, self._recorder)
             self._studies = Studies(self._directory, self._recorder, partial(run_store, self._declared))
-            self._jobs = Jobs(self._directory, self._recorder, lambda vm: self._fleet.link(vm) if self._fleet else None)
+            self._jobs = Jobs(self._directory, self._recorder, self._link)
+            refused = lambda: self._fleet.training_refused if self._fleet else ""  # noqa: E731
+            self._dasks = Dasks(self._directory, self._recorder, self._link, refused)
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -167,6 +177,7 @@ class Controller:
                     self._jobs.declare_waiting()
                 self._runs.look(self._worker_slots(at), at)
                 self._jobs.look(self._tasks, at)
+                self._dasks.look(self._tasks, at)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._runs.end_all)
                 if self._state.phase == "deleting" and not self._state.living:
@@ -273,6 +284,11 @@ class Controller:
                 self._jobs.declare(command.job)
             case StopJob():
                 self._jobs.stop(command.job)
+            case Dask():
+                self._refuse_when_ending()
+                self._dasks.declare(command.dask)
+            case StopDask():
+                self._dasks.stop(command.dask, command.reason)
             case Move():
                 self._runs.move(command.run, command.before)
             case Study():

@@ -12,7 +12,7 @@ from .cost import Bill, at_the_end, bill, cost_between, run_costs, study_cost
 from .events import Event, decode, encode
 from .folding import fold, replay
 from .follow import decode_lines, follow, read
-from .jobs import JobState
+from .jobs import DaskState, JobState
 from .kept import KeptState, kept
 from .series import RunSeries
 from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, unknown_run
@@ -25,6 +25,7 @@ __all__ = [
     "Bill",
     "Clock",
     "ClusterState",
+    "DaskState",
     "Event",
     "JobState",
     "Journal",

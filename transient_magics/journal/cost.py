@@ -134,7 +134,7 @@ def _tenures(state: ClusterState, now: float) -> dict[int, list[tuple[str, float
         for slot, begin, end in spans:
             found.setdefault(slot, []).append((run, begin, end))
     for slot, run in state.leases.items():
-        known, job = state.runs.get(run), state.jobs.get(run)
+        known, job = state.runs.get(run), state.jobs.get(run) or state.dasks.get(run)
         end = known.finished_at if known and known.over else job.ended_at if job and job.over else now
         found.setdefault(slot, []).append((run, state.leased_at.get(slot, end), end))
     return found

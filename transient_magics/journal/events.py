@@ -21,6 +21,10 @@ from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
+    DaskClosed,
+    DaskCrashed,
+    DaskLeft,
+    DaskServing,
     JobExited,
     JobPacked,
     JobStarted,
@@ -421,10 +425,44 @@ class JobEnded(Event):
     tail: str = ""
 
 
+@_event("dask.declared")
+class DaskDeclared(Event):
+    """The user asked for a Dask cluster on VMs. `spec` is DaskSpec.to_dict()."""
+
+    dask: Name
+    spec: Mapping[str, object]
+
+
+@_event("dask.began")
+class DaskBegan(Event):
+    """Its scheduler is given to this VM."""
+
+    dask: Name
+    vm: Name
+
+
+@_event("dask.stopping")
+class DaskStopping(Event):
+    """It is told to end: `reason` is a clause. `failed`: it cannot go on."""
+
+    dask: Name
+    reason: str
+    failed: bool = False
+
+
+@_event("dask.ended")
+class DaskEnded(Event):
+    """It is over, and its VMs are free. `reason`: why, a clause."""
+
+    dask: Name
+    state: Literal["finished", "failed"]
+    reason: str = ""
+
+
 @_event("cluster.leased")
 class ClusterLeased(Event):
-    """Which runs have begun, each with the number of its ports on the parameter servers, and which run or job has the
-    worker in each slot.
+    """Which runs have begun, each with the number of its ports on the parameter servers, and which run, job or Dask
+    cluster has the worker in each slot.
 
     `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
     clause.

@@ -1,10 +1,11 @@
-"""What the events of a journal add up to, of jobs: their attempts, what is kept of them, how they ended."""
+"""What the events of a journal add up to, of jobs (attempts, what is kept, how they ended) and of Dask clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..protocol.dask.spec import DaskSpec
 from ..protocol.job import JobSpec
 from . import events as e
 
@@ -55,3 +56,36 @@ class JobState:
         """For how many seconds its command has run, over all attempts."""
         begin = min(self.started.values(), default=0.0)
         return self.spent + (max(0.0, now - begin) if begin else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DaskState:
+    """One Dask cluster. `phase`: declared (it waits for VMs), running, finished, failed. Times in seconds since 1970
+    (0: not yet)."""
+
+    name: str
+    spec: DaskSpec
+    phase: str = "declared"
+    declared_at: float = 0.0
+    vm: str = ""
+    """That of its scheduler; empty: it has none yet."""
+    serving: e.DaskServing | None = None
+    """Where the scheduler listens, once it does."""
+    heard: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again."""
+    left: int = 0
+    """Workers that left after a notice."""
+    crashes: int = 0
+    closed: str = ""
+    """Why the scheduler has ended by itself, a clause, once it has."""
+    lost: str = ""
+    """How it ended otherwise, a clause."""
+    stop: e.DaskStopping | None = None
+    stopping_at: float = 0.0
+    ended_at: float = 0.0
+    reason: str = ""
+
+    @property
+    def over(self) -> bool:
+        """It is no more."""
+        return self.phase in ("finished", "failed")

@@ -13,7 +13,7 @@ from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
 from .clock import Clock
 from .events import Event
-from .jobs import JobState
+from .jobs import DaskState, JobState
 from .studies import StudyState
 
 MOST_FAILED_BOOTS = 2
@@ -171,6 +171,10 @@ class RunState:
         return self.metrics.get(goal.metric)
 
 
+Claim = RunState | JobState | DaskState
+"""What may have workers."""
+
+
 def unknown_run(name: str, **known: object) -> RunState:
     """A run of which no more of its declaration is known than these fields, which were checked."""
     spec = cast("Callable[..., RunSpec]", RunSpec)
@@ -192,6 +196,7 @@ class ClusterState:
     runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
     studies: dict[str, StudyState] = field(default_factory=dict[str, StudyState])
     jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
+    dasks: dict[str, DaskState] = field(default_factory=dict[str, DaskState])
     failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
     """By `boot_key`: how many VMs in a row did not boot."""
     unfit: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -203,7 +208,7 @@ class ClusterState:
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run or job that has the worker in a slot, whichever VM is there."""
+    """The run, job or Dask cluster that has the worker in a slot, whichever VM is there."""
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
     """Since when."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
@@ -240,11 +245,11 @@ class ClusterState:
 
     @property
     def idle_since(self) -> float:
-        """Since when the cluster is ready and without a run or job, in seconds since 1970; 0 if it is not."""
-        if self.active_run or self.studying or self.active_jobs or not self.ready_at:
+        """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if it is not."""
+        if self.active_run or self.studying or self.needs_workers_alone or not self.ready_at:
             return 0.0
-        ends = [run.finished_at for run in self.runs.values()] + [job.ended_at for job in self.jobs.values()]
-        return max([self.ready_at, *ends])
+        others = [each.ended_at for each in (*self.jobs.values(), *self.dasks.values())]
+        return max([self.ready_at, *others, *(run.finished_at for run in self.runs.values())])
 
     @property
     def stranded(self) -> bool:
@@ -259,7 +264,7 @@ class ClusterState:
     @property
     def unused_since(self) -> float:
         """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has both, or a job."""
-        if self.active_jobs:
+        if self.needs_workers_alone:
             return 0.0
         return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
 
@@ -293,10 +298,20 @@ class ClusterState:
         return [job for job in self.jobs.values() if not job.over]
 
     @property
-    def claims(self) -> list[RunState | JobState]:
-        """The runs and jobs that are not over, in the order in which they begin."""
+    def active_dasks(self) -> list[DaskState]:
+        """The Dask clusters that are not over, in the order in which they were declared."""
+        return [dask for dask in self.dasks.values() if not dask.over]
+
+    @property
+    def needs_workers_alone(self) -> bool:
+        """Whether something goes on that trains nothing: a job, a Dask cluster."""
+        return bool(self.active_jobs or self.active_dasks)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The runs, jobs and Dask clusters that are not over, in the order in which they begin."""
         places = {name: place for place, name in enumerate(self.order)}
-        found: list[RunState | JobState] = [*self.turns, *self.active_jobs]
+        found: list[Claim] = [*self.turns, *self.active_jobs, *self.active_dasks]
         return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.declared_at))
 
     @property
@@ -315,9 +330,9 @@ class ClusterState:
         """Whether a study goes on: between two of its trials no run may be there."""
         return any(not study.over for study in self.studies.values())
 
-    def has_begun(self, run: RunState | JobState) -> bool:
-        """Whether the run has its parameter servers, or had; whether the job has its workers, or had."""
-        if isinstance(run, JobState):
+    def has_begun(self, run: Claim) -> bool:
+        """Whether the run has its parameter servers, or had; whether what needs none has its workers, or had."""
+        if not isinstance(run, RunState):
             return run.phase != "declared" or run.name in self.leases.values()
         return run.phase != "declared" or run.name in self.ports
 

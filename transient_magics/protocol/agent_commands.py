@@ -150,7 +150,28 @@ class EndJob(Message):
     attempt: Count
 
 
-Command = Ping | Warm | Assign | Stop | Save | Evaluate | Fork | BeginJob | EndJob
+@message("begin dask")
+class BeginDask(Message):
+    """Be this part of a Dask cluster at the VM's `address`: its scheduler, or a worker of the one at `scheduler`.
+
+    The files that it needs are here. The same again changes nothing.
+    """
+
+    dask: Name
+    part: Literal["scheduler", "worker"]
+    vm: Name
+    address: Place
+    scheduler: str = ""
+
+
+@message("end dask")
+class EndDask(Message):
+    """End what the VM does in the Dask cluster. The answer comes when it has ended."""
+
+    dask: Name
+
+
+Command = Ping | Warm | Assign | Stop | Save | Evaluate | Fork | BeginJob | EndJob | BeginDask | EndDask
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 

@@ -69,6 +69,21 @@ class StopJob(Message):
     job: Name
 
 
+@message("dask")
+class Dask(Message):
+    """Have the Dask cluster whose declaration is in the cluster's folder."""
+
+    dask: Name
+
+
+@message("stop dask")
+class StopDask(Message):
+    """End the Dask cluster; its VMs are free. One that is over, or that nobody knows, is no mistake."""
+
+    dask: Name
+    reason: str = "its client was closed"
+
+
 @message("move")
 class Move(Message):
     """Have the run, which waits, begin before that one; `before` is empty: before all that wait."""
@@ -139,6 +154,8 @@ Command = (
     | ExtendStudy
     | Job
     | StopJob
+    | Dask
+    | StopDask
     | Move
     | Save
     | Evaluate

@@ -15,6 +15,7 @@ KEY = "key"
 RUNS = "runs"
 STUDIES = "studies"
 JOBS = "jobs"
+DASKS = "dasks"
 CONTROLLER_LOG = "controller.log"
 
 # In the folder of a run, wherever that is.
@@ -47,6 +48,15 @@ KEPT = "kept"
 OUTPUT = "output"
 """What its processes said, a file for each attempt and rank."""
 
+# In the folder of a Dask cluster, wherever that is.
+DASK = "dask.json"
+"""What was declared, written last."""
+TLS_CA, TLS_CERTIFICATE, TLS_KEY = "tls/ca.pem", "tls/own.pem", "tls/own.key"
+"""The authority of its certificates, and those of whoever has the folder: here the client's."""
+TLS_CA_KEY = "tls/ca.key"
+"""On the controller's machine alone."""
+DASK_EVENTS = "events.jsonl"
+
 # In the home folder of a VM's user.
 ON_VM = "transient"
 """The agent's root: the folders of runs are below it, as in a cluster's folder here."""
@@ -72,6 +82,11 @@ def trace_of(worker: str) -> str:
 def job_on_vm(job: str) -> str:
     """The folder of a job on a VM, from the home of its user."""
     return f"{ON_VM}/{JOBS}/{job}"
+
+
+def dask_on_vm(dask: str) -> str:
+    """The folder of a Dask cluster on a VM, from the home of its user."""
+    return f"{ON_VM}/{DASKS}/{dask}"
 
 
 def archive(number: int) -> str:

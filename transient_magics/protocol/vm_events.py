@@ -1,14 +1,15 @@
-"""What VMs tell: events of a run, as its chief writes them down, of a job, and what the agent of a VM does.
+"""What VMs tell: events of a run, as its chief writes them down, of jobs and Dask clusters, and what an agent does.
 
 These classes are all that is taken from a VM. Chief and agent make their lines of them (`told`), so that what is sent
-and what is let in is one and the same; `from_chief`, `from_job` and `from_agent` read them.
+and what is let in is one and the same; `from_chief`, `from_job`, `from_dask` and `from_agent` read them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from . import checks
 from .checks import Amount, Count, Name, NameOrNone
@@ -305,6 +306,59 @@ class JobExited(Event):
     tail: str = ""
 
 
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,49}", re.ASCII)
+
+
+def _version(value: str) -> str:
+    """What `pip install` may be told in a sentence of ours. Raises ValueError."""
+    if not _VERSION.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is no version")
+    return value
+
+
+@event("dask.serving")
+class DaskServing(Event):
+    """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at that one on the
+    VM's loopback. `versions`: of Python and of packages that its clients have to have, too."""
+
+    dask: Name
+    port: Annotated[int, checks.within(1, 65535)]
+    dashboard: Annotated[int, checks.within(0, 65535)]
+    versions: Mapping[Name, Annotated[str, _version]]
+
+
+@event("dask.left")
+class DaskLeft(Event):
+    """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so many bytes, are
+    elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted` tasks that it had not ended."""
+
+    dask: Name
+    worker: Name
+    seconds: Amount
+    moved: Count
+    moved_bytes: Count
+    lost: Count
+    interrupted: Count
+
+
+@event("dask.crashed")
+class DaskCrashed(Event):
+    """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how it ended, or why it
+    was ended (`it needed more memory than it may have`). What it computed counts as its fault."""
+
+    dask: Name
+    vm: Name
+    reason: str
+
+
+@event("dask.closed")
+class DaskClosed(Event):
+    """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is gone`)."""
+
+    dask: Name
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentLine(Event):
     """What the agent of a VM tells. It is about that VM, and becomes an event only where the controller makes one."""
@@ -385,6 +439,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
     )
 }  # fmt: skip
 _OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}
+_OF_DASK: dict[str, type[Event]] = {each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskClosed)}
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
     for each in (
@@ -415,6 +470,15 @@ def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: 
     about = found.values
     if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
         raise ValueError(f"a {found.kind} event of another job")
+    return found
+
+
+def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, until: int) -> Event:
+    """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler tells of others."""
+    found = _taken(line, _OF_DASK, since, until)
+    about = found.values
+    if about["dask"] != dask or about.get("vm", vm) != vm or not (schedules or isinstance(found, DaskCrashed)):
+        raise ValueError(f"a {found.kind} event that is not this VM's to tell")
     return found
 
 

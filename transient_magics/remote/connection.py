@@ -176,6 +176,13 @@ class Connection:
             reader, writer = await connect(absolute)
         return Reader(reader, self.name), Writer(writer, self.name)
 
+    async def forward(self, host: str, port: int) -> int:
+        """Listen on this machine's loopback, for as long as the connection lives, for connections that are made anew
+        from the VM to `host` and `port`; the port here."""
+        with explained(self.name, f"forwarding to {host}:{port}"):
+            listener = await self._ssh.forward_local_port("127.0.0.1", 0, host, port)
+        return listener.get_port()
+
     async def home(self) -> str:
         """The user's home on the VM."""
         if not self._home:

@@ -23,6 +23,8 @@ from .run import Run
 from .study import Study
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from ..project.weather import Weather
 
 
@@ -199,6 +201,26 @@ class Cluster:
             fix = f"There are: {', '.join(jobs)}." if jobs else ""
             raise ClusterError(f"{self.name} has no job{f' {name}' if name else ' yet'}", fix=fix)
         return Job(chosen, self)
+
+    def dask(
+        self, workers: int | None = None, *, threads: int = 0, memory_bytes: int = 0, allowed_failures: int = 3,
+        timeout: float = 900.0,
+    ) -> Client:  # fmt: skip
+        """A `distributed.Client` of a Dask cluster on `workers` of this cluster's VMs (None: on all).
+
+        Each is a worker process of so many `threads` (0: as many as its VM has cores), which may have `memory_bytes`
+        in memory (0: nine tenths of its VM's). A task with which more than `allowed_failures` workers crashed has
+        failed; VMs that are taken do not count. Blocks until the scheduler answers, `timeout` seconds at most; workers
+        join as their VMs are ready. Results are unpickled in this process, so it trusts the cluster's VMs. Closing the
+        client gives the VMs back; asked again before, the same client is returned. Raises DeclarationError where
+        Dask is not installed here, or not as the VMs have it, and ClusterError or RemoteError.
+        """
+        from .. import begin_dask  # by the package, which imports it when it is asked for
+
+        return begin_dask(
+            self, workers, threads=threads, memory_bytes=memory_bytes, allowed_failures=allowed_failures,
+            timeout=timeout,
+        )  # fmt: skip
 
     def study(self, name: str | None = None) -> Study:
         """The study called `name`, else the latest one. Raises ClusterError where there is none."""

@@ -212,7 +212,7 @@ def _sent_home(state: ClusterState) -> bool:
 
 
 def _is_busy(state: ClusterState) -> bool:
-    return bool(state.active_run or state.studying or state.active_jobs)
+    return bool(state.active_run or state.studying or state.needs_workers_alone)
 
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:

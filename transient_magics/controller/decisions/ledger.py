@@ -1,4 +1,4 @@
-"""Which run or job has which workers: a pure function of the state, and of the places that workers may take.
+"""Who has which workers (runs, jobs, Dask clusters): a pure function of the state, and of the places there may be.
 
 A run asks for so many workers at least and at most; without a number it asks for all. Runs begin in the order in which
 they were declared. The first that waits (the head) begins once its least is free; one behind it begins earlier only
@@ -16,7 +16,8 @@ have begun are in the memory of the parameter servers' VMs: none begins beside m
 A run whose machines were named takes these and no others (`pool`): it has none until all of them are free.
 
 A job is a claim like a run: it takes as many workers as it was declared with, no more and no fewer, and nothing of the
-parameter servers. One that wants more than there are places has none, and nobody waits for it.
+parameter servers. One that wants more than there are places has none, and nobody waits for it. A Dask cluster is one,
+too; where there are fewer places than it wants it does with those.
 
 Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A run begins beside
 others only where their memory and their link have room for it, too (`admission`); so it is checked first, which counts
@@ -126,7 +127,7 @@ def _begun(
     for run in active:
         if isinstance(run, RunState) and run.name not in ports and _began(run):
             ports[run.name] = _free_port(ports.values())
-    jobs = {job.name for job in active if isinstance(job, JobState) and state.has_begun(job)}
+    jobs = {job.name for job in active if not isinstance(job, RunState) and state.has_begun(job)}
     held: dict[str, tuple[str, str]] = {}
     head: Claim | None = None
     for run in [each for each in active if not state.has_begun(each)]:
@@ -137,7 +138,7 @@ def _begun(
         training = [each for each in going if not _is_made(each)]
         beside = len(going) - len(training)
         fits = pool.has_room(training, least, machines_of(run), state.leases)
-        if isinstance(run, JobState):
+        if not isinstance(run, RunState):
             full = not fits
         else:
             lasting = _lasting(training, now)
@@ -148,7 +149,7 @@ def _begun(
             continue
         if head and (head.name in held or pool.delays(training, run, head)):
             continue
-        if isinstance(run, JobState):
+        if not isinstance(run, RunState):
             jobs.add(run.name)
             continue
         trains = [each for each in going if isinstance(each, RunState)]
@@ -215,7 +216,7 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
     left = len(pool.gpus)
     for run in going:
         least = pool.keeps(run)
-        some = run.name in has and isinstance(run, RunState)
+        some = run.name in has and not isinstance(run, JobState)
         shares[run.name] = min(least, left) if some or least <= left else 0
         left -= shares[run.name]
     for run in [each for each in going if isinstance(each, RunState)]:

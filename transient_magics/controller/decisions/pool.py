@@ -2,7 +2,8 @@
 
 Most runs take any workers, so many at least and at most. A run whose machines were named (`k80x2+p100x1`, as those of a
 study with `--on`) takes exactly these and no other: it waits where there are fewer free, and nobody waits for it where
-the cluster has fewer altogether. A job takes as many as it was declared with, of any GPU.
+the cluster has fewer altogether. A job takes as many as it was declared with, of any GPU, and
+a Dask cluster does, or as many as there are.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...journal import JobState, RunState
+from ...journal import DaskState, JobState, RunState
+from ...journal.state import Claim
 from ...protocol.machines import parse_machines
 
-Claim = RunState | JobState
 Machines = Mapping[str, int]
 NONE: Machines = {}
 
@@ -38,6 +39,8 @@ class Pool:
         """How many workers it has to have; 0 where it never can."""
         if isinstance(claim, JobState):
             return claim.spec.workers if claim.spec.workers <= self.size else 0
+        if isinstance(claim, DaskState):
+            return min(claim.spec.workers, self.size)
         if machines := machines_of(claim):
             return sum(machines.values()) if self.holds(machines) or not self.gpus else 0
         return min(claim.spec.least_workers or self.size, self.size)
@@ -49,7 +52,7 @@ class Pool:
 
     def most(self, claim: Claim) -> int:
         """How many it takes where they are free."""
-        if isinstance(claim, JobState) or machines_of(claim):
+        if not isinstance(claim, RunState) or machines_of(claim):
             return self.keeps(claim)
         return min(claim.spec.most_workers or self.size, self.size)
 

@@ -2,7 +2,7 @@
 
 `fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds them all. Folding an
 event twice does not happen, because events carry their `seq` and older ones are passed over. What an event does to
-the cluster, to its VMs, runs, studies and jobs is said by a rule in the module of that name.
+the cluster, to its VMs, runs, studies, jobs and Dask clusters is said by a rule in the module of that name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...errors import JournalError, TransientError
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import clusters, jobs, runs, studies, vms
+from . import clusters, dasks, jobs, runs, studies, vms
 from .rules import changed
 
 MOST_LOST = 1_000_000
@@ -22,7 +22,7 @@ MOST_LOST = 1_000_000
 
 RECENT = 60
 
-_RULES = clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules
+_RULES = clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from ..events import Event
-from ..jobs import JobState
+from ..jobs import DaskState, JobState
 from ..state import ClusterState, RunState, VmState
 from ..studies import StudyState, TrialState
 
-_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState, JobState)
+_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState, JobState, DaskState)
 _Kind = TypeVar("_Kind", bound=Event)
 Rule = Callable[[ClusterState, _Kind], ClusterState]
 

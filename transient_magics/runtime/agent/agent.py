@@ -24,8 +24,10 @@ from ...protocol import layout
 from ...protocol.agent_commands import (
     Assign,
     Assignment,
+    BeginDask,
     BeginJob,
     Command,
+    EndDask,
     EndJob,
     Evaluate,
     Fork,
@@ -40,6 +42,7 @@ from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
 from ..protocol import LONGEST_LINE, encode
 from ..role_record import Record, recorded
+from .dask import AgentDask
 from .jobs import AgentJobs
 from .starting import ForkServer
 from .supervise import RoleProcess
@@ -58,7 +61,7 @@ class Agent:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
-        self._jobs = AgentJobs(root)
+        self._jobs, self._dask = AgentJobs(root), AgentDask(root)
         self._fork_server: ForkServer | None = None
         self._lines = Lines(root / layout.AGENT_LINES)
         self._preempted = False
@@ -78,6 +81,7 @@ class Agent:
         self._report(AgentStarted(pid=os.getpid()))
         self._adopt()
         self._jobs.adopt()
+        self._dask.adopt()
         watch = asyncio.create_task(watch_preemption(self._notice))
         tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
         try:
@@ -91,6 +95,7 @@ class Agent:
             for role in self._roles.values():
                 role.let_go()
             self._jobs.let_go()
+            self._dask.let_go()
 
     def _report(self, line: AgentLine) -> None:
         self._lines.write(line.kind, told(line))
@@ -112,6 +117,7 @@ class Agent:
         """
         self._report(PreemptionNoticed())
         self._preempted = True
+        self._dask.notice()
         for role in self._roles.values():
             if role.assignment.role == "worker":
                 role.wanted = False
@@ -223,6 +229,10 @@ class Agent:
                 await self._begin_job(command)
             case EndJob():
                 self._jobs.end(command.job, command.attempt)
+            case BeginDask():
+                await self._begin_dask(command)
+            case EndDask():
+                await self._dask.end(command.dask)
         return {}
 
     def _warm(self, command: Warm) -> None:
@@ -259,6 +269,7 @@ class Agent:
             raise TransientError(f"{layout.RUN} of {assignment.run} has not been put here yet")
         others = runs if assignment.role == "ps" else ()
         self._jobs.end_others()
+        await self._dask.end_workers()
         # Nobody may have been left to say that one is over.
         await self._end(lambda run: run != assignment.run and run not in others)
         known = self._roles.get((assignment.run, assignment.name))
@@ -274,7 +285,18 @@ class Agent:
             raise TransientError("this VM is about to be taken away")
         await self._end(lambda _: True)
         self._jobs.end_others(command.job)
+        await self._dask.end_workers()
         await self._jobs.begin(command)
+
+    async def _begin_dask(self, command: BeginDask) -> None:
+        """Be this part of a Dask cluster; a worker does nothing else, a scheduler is beside the parameter server."""
+        if self._preempted and not self._dask.knows(command.dask):
+            raise TransientError("this VM is about to be taken away")
+        if command.part == "worker":
+            await self._end(lambda _: True)
+            self._jobs.end_others()
+            await self._dask.end_workers(but=command.dask)
+        await self._dask.begin(command)
 
     def _tell_chief(self, run: str, what: signal.Signals) -> None:
         for role in self._roles.values():

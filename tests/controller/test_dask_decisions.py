@@ -1,0 +1,153 @@
+"""Dask clusters as the controller has them: whose the VMs are, when one begins and ends, who has which key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from transient_magics.client import Declaration
+from transient_magics.client.declaring import specify
+from transient_magics.client.text import screens
+from transient_magics.controller.dask import certificates
+from transient_magics.controller.dask.decisions import END_SECONDS, Begin, End, Stop, decide, parts
+from transient_magics.controller.decisions.ledger import leases
+from transient_magics.journal import ClusterState, Event, bill, events, replay
+from transient_magics.protocol import layout
+from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.dask.versions import mismatch, versions
+from transient_magics.protocol.job import JobSpec
+from transient_magics.protocol.vm_events import from_dask
+
+AT = 1_800_000_000
+NOBODY = frozenset[str]()
+VERSIONS = {"python": "3.11.7", "dask": "2026.8.0", "distributed": "2026.8.0", "cloudpickle": "3.1.2"}
+
+
+def cluster(*more: Event, workers: int = 3, wanted: int = 2) -> ClusterState:
+    """A cluster with ready VMs and a Dask cluster declared on it; each event a second after the one before."""
+    spec = replace(specify(Declaration(f"cpux{workers}", name="one")), declared_at=float(AT))
+    history: list[Event] = [events.ClusterDeclared(spec=spec.to_dict())]
+    for role, slot in (("ps", 0), *(("worker", each) for each in range(workers))):
+        name = f"{role}-{slot}"
+        history += [
+            events.VmRequested(
+                vm=name, role=role, slot=slot, zone="us-central1-a", accelerator="", machine_type="n1-standard-1",
+                provisioning_model="spot" if role == "worker" else "standard", hourly=0.1, on_demand_hourly=0.2,
+            ),
+            events.VmRunning(vm=name, address=f"10.0.0.{len(history)}"),
+            events.VmReady(vm=name),
+        ]  # fmt: skip
+    history.append(events.DaskDeclared(dask="dask-1", spec=DaskSpec("dask-1", wanted).to_dict()))
+    return after(ClusterState(), *history, *more)
+
+
+def after(state: ClusterState, *more: Event) -> ClusterState:
+    stamped = (replace(each, seq=state.seq + 1 + place, time=int((AT + state.seq + place) * 1e9))
+               for place, each in enumerate(more))  # fmt: skip
+    return replay(stamped, state)
+
+
+def leased(state: ClusterState) -> ClusterState:
+    found = leases(state, dict.fromkeys(range(3), "cpu"))
+    workers = {str(slot): name for slot, name in found.workers.items()}
+    return after(state, events.ClusterLeased(ports=found.ports, workers=workers))
+
+
+def test_it_has_workers_beside_runs_and_jobs_and_gives_them_back() -> None:
+    state = leased(cluster())
+    assert state.leases == {0: "dask-1", 1: "dask-1"}
+    job = events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", workers=2).to_dict())
+    state = leased(after(state, job))
+    assert state.leases == {0: "dask-1", 1: "dask-1"}, "nothing is taken from it"
+    state = leased(after(state, events.DaskEnded(dask="dask-1", state="finished")))
+    assert state.leases == {0: "job-1", 1: "job-1"}
+    assert state.dasks["dask-1"].over
+    assert leased(cluster(wanted=9)).leases == {0: "dask-1", 1: "dask-1", 2: "dask-1"}, "it does with fewer"
+
+
+def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
+    state = cluster()
+    assert decide(state.dasks["dask-1"], state, NOBODY, AT) == [], "it has no workers yet"
+    state = leased(state)
+    assert decide(state.dasks["dask-1"], state, NOBODY, AT) == [Begin("ps-0")]
+    state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"))
+    assert [vm.name for vm in parts(state.dasks["dask-1"], state)] == ["ps-0"], "its scheduler first"
+    serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
+    state = after(state, serving, events.VmPreemptionNotice(vm="worker-1", noticed=AT * 10**9))
+    dask = state.dasks["dask-1"]
+    assert [vm.name for vm in parts(dask, state)] == ["ps-0", "worker-0", "worker-1"], "also one that just leaves"
+    assert decide(dask, state, NOBODY, AT) == []
+    assert state.idle_since == 0.0
+    assert "dask-1  Dask on 2 workers" in screens.status(state, bill(state, AT + 60), 0.0)
+    gone = after(state, events.VmDeleted(vm="ps-0", reason="it is gone"))
+    [stop] = decide(gone.dasks["dask-1"], gone, NOBODY, AT)
+    assert isinstance(stop, Stop)
+    assert stop.failed
+    crashed = after(state, events.DaskCrashed(dask="dask-1", vm="ps-0", reason="signal 9"))
+    assert decide(crashed.dasks["dask-1"], crashed, NOBODY, AT) == [Stop("its scheduler ended: signal 9", failed=True)]
+    alone = after(state, events.DaskClosed(dask="dask-1", reason="its client is gone"))
+    assert decide(alone.dasks["dask-1"], alone, NOBODY, AT) == [Stop("its client is gone")]
+
+
+def test_its_vms_are_free_when_they_say_so_or_a_while_later() -> None:
+    state = leased(cluster())
+    serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
+    state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"), serving,
+                  events.DaskStopping(dask="dask-1", reason="its client was closed"))  # fmt: skip
+    dask = state.dasks["dask-1"]
+    some, every = frozenset({"ps-0", "worker-0"}), frozenset({"ps-0", "worker-0", "worker-1"})
+    assert decide(dask, state, some, dask.stopping_at + 1) == []
+    ended = [End("finished", "its client was closed")]
+    assert decide(dask, state, every, dask.stopping_at + 1) == ended
+    assert decide(dask, state, NOBODY, dask.stopping_at + END_SECONDS + 1) == ended
+
+
+def test_a_vm_tells_what_is_its_own() -> None:
+    def line(**values: object) -> bytes:
+        return json.dumps({"time": AT * 10**9, "dask": "dask-1", **values}).encode()
+
+    about = AT * 10**9
+    left = line(kind="dask.left", worker="worker-1", seconds=1.0, moved=1, moved_bytes=8, lost=0, interrupted=0)
+    assert isinstance(from_dask(left, "dask-1", "ps-0", True, about, about), events.DaskLeft)
+    crashed = line(kind="dask.crashed", vm="worker-0", reason="memory")
+    assert isinstance(from_dask(crashed, "dask-1", "worker-0", False, about, about), events.DaskCrashed)
+    for wrong, vm, schedules in (
+        (left, "worker-0", False), (crashed, "worker-1", False), (line(kind="dask.ended"), "ps-0", True),
+        (line(kind="dask.serving", port=70_000, dashboard=0, versions={}), "ps-0", True),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"not this VM's|does not tell|port"):
+            from_dask(wrong, "dask-1", vm, schedules, about, about)
+
+
+def test_another_python_or_dask_is_refused_with_what_to_install() -> None:
+    assert mismatch(VERSIONS, {**VERSIONS, "python": "3.11.2"}) == ("", "")
+    assert versions().keys() == VERSIONS.keys()
+    what, fix = mismatch({**VERSIONS, "python": "3.12.1"}, VERSIONS)
+    assert what == "This kernel has Python 3.12 and the VMs have 3.11"
+    assert fix == "Use a kernel with Python 3.11."
+    what, fix = mismatch({**VERSIONS, "distributed": "2025.1.0"}, VERSIONS)
+    assert what == "This kernel has distributed 2025.1.0 and the VMs have distributed 2026.8.0"
+    assert fix == "pip install distributed==2026.8.0, and restart the kernel."
+
+
+def test_each_part_has_a_key_of_its_own_that_soon_holds_no_more(tmp_path: Path) -> None:
+    certificates.make(tmp_path, "dask-1", AT + 3600)
+    authority = x509.load_pem_x509_certificate((tmp_path / layout.TLS_CA).read_bytes())
+    before = (tmp_path / layout.TLS_KEY).read_bytes()
+    certificates.make(tmp_path, "dask-1", AT + 3600)
+    assert (tmp_path / layout.TLS_KEY).read_bytes() == before, "another controller makes no other"
+    told, key = certificates.issued(tmp_path, "worker-0", AT + 3600)
+    assert key != before
+    certificate = x509.load_pem_x509_certificate(told)
+    certificate.verify_directly_issued_by(authority)
+    assert isinstance(certificate.public_key(), ec.EllipticCurvePublicKey)
+    assert certificate.not_valid_after_utc.timestamp() == AT + 3600
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert all(each.stat().st_mode & 0o77 == 0 for each in (tmp_path / "tls").iterdir())
+    certificates.forget(tmp_path)
+    assert not list((tmp_path / "tls").iterdir())

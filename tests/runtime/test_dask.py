@@ -1,0 +1,246 @@
+"""The parts of a Dask cluster as an agent has them: real processes and TLS; notices, crashes, memory, and no client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transient_magics.controller.dask import certificates
+from transient_magics.protocol import layout
+from transient_magics.protocol.agent_commands import BeginDask
+from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.runtime import dask_record
+from transient_magics.runtime.agent.dask import AgentDask
+from transient_magics.runtime.dask.faults import Faults
+
+distributed = pytest.importorskip("distributed")
+cloudpickle = pytest.importorskip("cloudpickle")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
+PATIENCE = 120.0
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not reached():  # noqa: ASYNC110 (another process writes)
+            await asyncio.sleep(0.05)
+
+
+class OneVm:
+    """A VM: the root of an agent that is this test, with the files of its part."""
+
+    def __init__(self, top: Path, name: str, authority: Path, **spec: Any) -> None:
+        self.root, self.name = top / name, name
+        self.folder = self.root / layout.DASKS / "dask-1"
+        (self.folder / layout.TLS_CA).parent.mkdir(parents=True)
+        certificate, key = certificates.issued(authority, name, time.time() + 3600)
+        (self.folder / layout.TLS_CA).write_bytes((authority / layout.TLS_CA).read_bytes())
+        (self.folder / layout.TLS_CERTIFICATE).write_bytes(certificate)
+        (self.folder / layout.TLS_KEY).write_bytes(key)
+        declared = DaskSpec("dask-1", 2, **{"threads": 1, "allowed_failures": 1, **spec})
+        (self.folder / layout.DASK).write_text(json.dumps(declared.to_dict()))
+        self.agent = AgentDask(self.root)
+
+    async def begin(self, scheduler: str = "") -> None:
+        part = "worker" if scheduler else "scheduler"
+        await self.agent.begin(
+            BeginDask(dask="dask-1", part=part, vm=self.name, address="127.0.0.1", scheduler=scheduler)
+        )
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        path = self.folder / layout.DASK_EVENTS
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line["kind"] == kind]
+
+    @property
+    def process(self) -> int:
+        found = dask_record.runner(self.folder)
+        assert found
+        return found[0]
+
+
+class Room:
+    """A scheduler's VM, workers' VMs, and a client."""
+
+    def __init__(self, top: Path) -> None:
+        self.top, self.authority = top, top / "here"
+        self.authority.mkdir()
+        certificates.make(self.authority, "dask-1", time.time() + 3600)
+        self.vms: list[OneVm] = []
+        self.scheduler = self.vm("ps-0")
+
+    def vm(self, name: str, **spec: Any) -> OneVm:
+        self.vms.append(OneVm(self.top, name, self.authority, **spec))
+        return self.vms[-1]
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.scheduler.told('dask.serving')[0]['port']}"
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Any]:
+        from transient_magics.runtime.dask.setting import security
+
+        own = security(self.authority)
+        async with distributed.Client(
+            f"tls://{self.place}", security=own, direct_to_workers=False, asynchronous=True, set_as_default=False
+        ) as client:
+            yield client
+
+    async def workers(self, client: Any, names: set[str]) -> dict[str, str]:
+        """Wait until it has exactly these; their addresses."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                info = await client.scheduler.identity(n_workers=-1)
+                known = {each["name"]: address for address, each in info["workers"].items()}
+                if set(known) == names:
+                    return known
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Room]:
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")  # nobody there: no notice comes
+    room = Room(tmp_path)
+    await room.scheduler.begin()
+    await until(lambda: room.scheduler.told("dask.serving"))
+    try:
+        yield room
+    finally:
+        for vm in room.vms:
+            await vm.agent.end("dask-1")
+
+
+async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(room: Room) -> None:
+    first, second = room.vm("worker-0"), room.vm("worker-1")
+    await first.begin(room.place)
+    await second.begin(room.place)
+    async with room.client() as client:
+        known = await room.workers(client, {"worker-0", "worker-1"})
+
+        # What only a leaving worker has is moved, what it computes may end, what it has not begun goes elsewhere.
+        kept = client.map(bytes, [1_000_000 + each for each in range(4)], workers=[known["worker-0"]], pure=False,
+                          allow_other_workers=True)  # fmt: skip
+        await asyncio.gather(*kept)
+        computing = client.map(_slow, range(4), workers=[known["worker-0"]], allow_other_workers=True)
+        await asyncio.sleep(1.0)
+        began = time.monotonic()
+        await client.scheduler.transient_leave(worker=known["worker-0"], executing=[computing[0].key], seconds=20.0)
+        assert time.monotonic() - began < 15
+        [left] = room.scheduler.told("dask.left")
+        assert (left["worker"], left["lost"]) == ("worker-0", 0)
+        assert left["moved_bytes"] >= 1_000_000, "those that were made there"
+        assert await client.gather(computing) == [0, 1, 2, 3]
+        assert {len(each) for each in await client.gather(kept)} == {1_000_000 + each for each in range(4)}
+
+        # The agent has begun it again, as after client.restart(): no crash was told.
+        await room.workers(client, {"worker-0", "worker-1"})
+        assert not first.told("dask.crashed")
+
+        # A VM that is taken without a notice: however often, it is nobody's fault.
+        await first.agent.end("dask-1")
+        await room.workers(client, {"worker-1"})
+        sleeping = client.submit(_slow, 60, pure=False)
+        for _ in range(2):
+            process = second.process
+            second.agent.notice()
+            os.kill(process, signal.SIGKILL)
+            await until(lambda process=process: not Path(f"/proc/{process}").exists())
+            second.agent = AgentDask(second.root)  # its replacement
+            await second.begin(room.place)
+            await room.workers(client, {"worker-1"})
+        assert sleeping.status == "pending"
+        await sleeping.cancel()
+
+        # A task that crashes its worker fails, and its neighbour does not.
+        crashes = client.submit(_crash, pure=False)
+        with pytest.raises(distributed.KilledWorker) as failed:
+            await crashes
+        assert "2 x signal 9" in "".join(failed.value.__notes__)
+        assert len(second.told("dask.crashed")) == 2
+        await room.workers(client, {"worker-1"})
+        assert await client.submit(_slow, 1) == 1
+
+
+async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certificate(room: Room) -> None:
+    vm = room.vm("worker-0", memory_bytes=300_000_000)
+    await vm.begin(room.place)
+    for made in (ssl.create_default_context, ssl._create_unverified_context):
+        with pytest.raises(OSError):  # noqa: PT011 (of TLS, in one way or another)
+            await _talk(room.place, made())
+    strange = room.top / "strange"
+    strange.mkdir()
+    certificates.make(strange, "dask-1", time.time() + 3600)  # of the same name
+    context = ssl._create_unverified_context()
+    context.load_cert_chain(strange / layout.TLS_CERTIFICATE, strange / layout.TLS_KEY)
+    with pytest.raises(OSError):  # noqa: PT011
+        await _talk(room.place, context)
+    async with room.client() as client:
+        await room.workers(client, {"worker-0"})
+        with pytest.raises(distributed.KilledWorker) as failed:
+            await client.submit(_grow, pure=False)
+        assert "memory" in "".join(failed.value.__notes__)
+        assert all(each["reason"].startswith("memory") for each in vm.told("dask.crashed"))
+    keys = [room.authority / name for name in (layout.TLS_KEY, layout.TLS_CA_KEY)]
+    assert not [path for path in keys if path.stat().st_mode & 0o77]
+
+
+async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room: Room) -> None:
+    os.kill(room.scheduler.process, signal.SIGKILL)
+    await until(lambda: room.scheduler.told("dask.crashed"))
+    assert room.scheduler.told("dask.crashed")[0]["reason"] == "signal 9"
+    await room.scheduler.begin()
+    await asyncio.sleep(0.5)
+    assert dask_record.runner(room.scheduler.folder) is None
+
+
+def test_a_fault_counts_where_the_vm_lives_to_tell_it() -> None:
+    faults = Faults(allowed=1)
+    faults.gone("a", ["x", "y"])
+    faults.gone("b", ["x"])
+    assert faults.crashed("a", 1, "signal 9") == {}
+    assert faults.crashed("a", 1, "signal 9") == {}, "told twice"
+    assert faults.crashed("c", 2, "signal 9") == {}, "it had nothing in hand"
+    assert faults.crashed("b", 3, "memory") == {"x": "1 x memory, 1 x signal 9"}
+    faults.failed("x")
+    faults.gone("d", ["x"])
+    assert faults.crashed("d", 4, "memory") == {}, "tried again, it begins anew"
+
+
+async def _talk(place: str, context: ssl.SSLContext) -> None:
+    """Raises OSError where one who has this is not let in."""
+    context.check_hostname = False
+    host, _, port = place.partition(":")
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        try:
+            if not await reader.read(1):
+                raise ConnectionResetError("it was closed")
+        finally:
+            writer.close()
+
+
+def _slow(value: float) -> float:
+    time.sleep(value if value > 10 else 1.0)
+    return value
+
+
+def _crash() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _grow() -> int:
+    held = []
+    while True:
+        held.append(b"x" * 20_000_000)
+        time.sleep(0.02)

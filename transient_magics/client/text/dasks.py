@@ -1,0 +1,47 @@
+"""Dask clusters in words: how one does, and what happened to it."""
+
+from __future__ import annotations
+
+from ...journal import DaskState, Event, events
+from .words import count, plain, size
+
+
+def dask_words(dask: DaskState) -> str:
+    """`2 workers, after 1 revocation`, or how it ended."""
+    after = f", after {count(dask.left, 'revocation')}" if dask.left else ""
+    after += f", after {count(dask.crashes, 'fault')}" if dask.crashes else ""
+    if dask.stop and not dask.over:
+        return f"ends: {plain(dask.stop.reason)}"
+    match dask.phase:
+        case "declared":
+            return f"waits for {count(dask.spec.workers, 'worker')}"
+        case "running":
+            return f"Dask on {count(dask.spec.workers, 'worker')}{'' if dask.serving else ', begins'}{after}"
+    return f"{dask.phase}: {plain(dask.reason)}{after}" if dask.reason else f"{dask.phase}{after}"
+
+
+def dask_event_words(event: Event) -> str:
+    """What happened to a Dask cluster; nothing of other events."""
+    match event:
+        case events.DaskDeclared():
+            return f"Dask cluster {event.dask} was declared"
+        case events.DaskBegan():
+            return f"the scheduler of {event.dask} begins on {event.vm}"
+        case events.DaskServing():
+            return f"the scheduler of {event.dask} listens (Dask {event.versions.get('distributed', '?')})"
+        case events.DaskLeft():
+            again = event.lost + event.interrupted
+            anew = f", {count(again, 'task')} computed again" if again else ""
+            return (
+                f"{event.worker} left {event.dask} in {event.seconds:.1f} s: {count(event.moved, 'result')} moved "
+                f"({size(event.moved_bytes)}){anew}"
+            )
+        case events.DaskCrashed():
+            return f"the process of {event.dask} on {event.vm} ended: {event.reason}"
+        case events.DaskClosed():
+            return f"the scheduler of {event.dask} has ended: {event.reason}"
+        case events.DaskStopping():
+            return f"{event.dask} is to end: {event.reason}"
+        case events.DaskEnded():
+            return f"{event.dask} {event.state}{f': {event.reason}' if event.reason else ''}"
+    return ""

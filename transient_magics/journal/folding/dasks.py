@@ -1,0 +1,70 @@
+"""What events of Dask clusters do: begun, serving, left by workers, ended."""
+
+from __future__ import annotations
+
+from ...protocol.dask.spec import DaskSpec
+from .. import events as e
+from ..jobs import DaskState
+from ..state import ClusterState
+from .rules import Rules, changed
+
+rules = Rules()
+
+
+@rules.of(e.DaskDeclared)
+def _(state: ClusterState, event: e.DaskDeclared) -> ClusterState:
+    if event.dask in state.runs or event.dask in state.jobs:
+        raise ValueError(f"{event.dask} is a run or a job")
+    spec = DaskSpec.from_dict({**event.spec, "name": event.dask})
+    return changed(state, dasks={**state.dasks, event.dask: DaskState(event.dask, spec, declared_at=event.at)})
+
+
+def _with_dask(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    dask = state.dasks[name]
+    if dask.over:
+        return state
+    return changed(state, dasks={**state.dasks, name: changed(dask, **changes)})
+
+
+def _heard(state: ClusterState, event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskClosed) -> dict[str, int]:
+    dask = state.dasks[event.dask]
+    return {**dask.heard, (event.vm if isinstance(event, e.DaskCrashed) else dask.vm): event.time}
+
+
+@rules.of(e.DaskBegan)
+def _(state: ClusterState, event: e.DaskBegan) -> ClusterState:
+    return _with_dask(state, event.dask, phase="running", vm=event.vm)
+
+
+@rules.of(e.DaskServing)
+def _(state: ClusterState, event: e.DaskServing) -> ClusterState:
+    return _with_dask(state, event.dask, serving=event, heard=_heard(state, event))
+
+
+@rules.of(e.DaskLeft)
+def _(state: ClusterState, event: e.DaskLeft) -> ClusterState:
+    return _with_dask(state, event.dask, left=state.dasks[event.dask].left + 1, heard=_heard(state, event))
+
+
+@rules.of(e.DaskCrashed)
+def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
+    dask = state.dasks[event.dask]
+    told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
+    if event.vm == dask.vm:  # what a scheduler knew is nowhere else
+        return _with_dask(state, event.dask, lost=f"its scheduler ended: {event.reason}", **told)
+    return _with_dask(state, event.dask, **told)
+
+
+@rules.of(e.DaskClosed)
+def _(state: ClusterState, event: e.DaskClosed) -> ClusterState:
+    return _with_dask(state, event.dask, closed=event.reason, heard=_heard(state, event))
+
+
+@rules.of(e.DaskStopping)
+def _(state: ClusterState, event: e.DaskStopping) -> ClusterState:
+    return _with_dask(state, event.dask, stop=event, stopping_at=event.at)
+
+
+@rules.of(e.DaskEnded)
+def _(state: ClusterState, event: e.DaskEnded) -> ClusterState:
+    return _with_dask(state, event.dask, phase=event.state, ended_at=event.at, reason=event.reason)

@@ -1,0 +1,198 @@
+"""The parts that a VM has in Dask clusters: started, watched, adopted, and begun again where a worker's process ends.
+
+A worker that crashes (a signal, its memory, a code) is begun again, and what became of the one before is told to the
+scheduler by its successor: that alone makes a fault of it. After the notice of a preemption nothing is begun again and
+nothing is a fault. A scheduler is never begun again: what it knew is gone with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...errors import TrainingError
+from ...protocol import checks, layout
+from ...protocol.agent_commands import BeginDask
+from ...protocol.dask.spec import DaskSpec
+from ...protocol.vm_events import DaskCrashed, told
+from .. import dask_record, job_record
+from ..dask.memory import TERMINATE_SHARE, limit, resident
+from ..folder import Lines
+from ..role import RUNTIME
+from .supervise import until_it_ends
+
+_PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+_MOST_STARTS = 100
+"""In a row, of a worker that never lasts: by then more than ten minutes have passed."""
+_LASTING, _LOOK_SECONDS, _END_SECONDS = 60.0, 0.5, 5.0
+
+
+class AgentDask:
+    """The parts below an agent's root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._watched: dict[str, asyncio.Task[None]] = {}
+        self._preempted = False
+
+    def adopt(self) -> None:
+        """Go on with those of an agent before."""
+        for folder, begin in dask_record.all_wanted(self._root):
+            self._watch(folder, begin)
+
+    def notice(self) -> None:
+        """The VM will be taken: nothing is begun again. Its worker knows by itself, also where there is no agent."""
+        self._preempted = True
+
+    async def begin(self, begin: BeginDask) -> None:
+        """Be this part. Raises TrainingError where its files are not here, or it was begun and has ended for good."""
+        folder = self._root / layout.DASKS / begin.dask
+        if not (folder / layout.DASK).is_file():
+            raise TrainingError(f"{layout.DASK} of {begin.dask} has not been put here yet")
+        if (folder / "ended").exists():
+            return
+        if dask_record.wanted(folder) is None:
+            dask_record.want(folder, begin)
+        self._watch(folder, begin)
+
+    def knows(self, dask: str) -> bool:
+        """Whether it was begun here."""
+        return (self._root / layout.DASKS / dask / "wanted.json").exists()
+
+    async def end(self, dask: str) -> None:
+        """End this part, and all that its tasks have started, and have its keys gone."""
+        folder = self._root / layout.DASKS / dask
+        if task := self._watched.pop(dask, None):
+            task.cancel()
+        if not folder.is_dir():
+            return
+        (folder / "ended").touch()
+        dask_record.want(folder, None)
+        if found := dask_record.runner(folder):
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                with suppress(ProcessLookupError):
+                    os.kill(found[0], number)
+            try:
+                async with asyncio.timeout(_END_SECONDS):
+                    await until_it_ends(found[0], found[1])
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    os.kill(found[0], signal.SIGKILL)
+        await asyncio.to_thread(dask_record.kill_marked, folder)
+        for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY):
+            (folder / name).unlink(missing_ok=True)
+
+    async def end_workers(self, but: str = "") -> None:
+        """End what works here for others: nobody may have been left to say that it is over. A scheduler stays."""
+        for _, begin in list(dask_record.all_wanted(self._root)):
+            if begin.part == "worker" and begin.dask != but:
+                await self.end(begin.dask)
+
+    def let_go(self) -> None:
+        """Stop watching; a successor will."""
+        for task in self._watched.values():
+            task.cancel()
+
+    def _watch(self, folder: Path, begin: BeginDask) -> None:
+        known = self._watched.get(begin.dask)
+        if known is None or known.done():
+            self._watched[begin.dask] = asyncio.create_task(_Part(folder, begin, self).keep())
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the VM is under notice."""
+        return self._preempted
+
+
+class _Part:
+    """One part, for as long as it is wanted."""
+
+    def __init__(self, folder: Path, begin: BeginDask, agent: AgentDask) -> None:
+        self._folder, self._begin, self._agent = folder, begin, agent
+        self._lines = Lines(folder / layout.DASK_EVENTS)
+        self._spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
+        self._crashed: list[dict[str, Any]] = []
+        self._unable = False
+
+    async def keep(self) -> None:
+        """Until it is not wanted any more, or cannot be."""
+        soon = 0
+        for _ in range(_MOST_STARTS):
+            began = time.monotonic()
+            how = await self._once()
+            if self._agent.preempted:
+                return
+            if how:
+                crashed = DaskCrashed(dask=self._begin.dask, vm=self._begin.vm, reason=how)
+                self._lines.write(crashed.kind, told(crashed))
+            if self._begin.part == "scheduler":
+                break
+            soon = 0 if time.monotonic() - began > _LASTING else soon + 1
+            await asyncio.sleep(_PAUSES[min(soon, len(_PAUSES) - 1)])
+        (self._folder / "ended").touch()
+        dask_record.want(self._folder, None)
+
+    async def _once(self) -> str:
+        """Have its process, and wait for its end. How it ended, a clause; empty: in an orderly way."""
+        process = None
+        found = dask_record.runner(self._folder)
+        if found is None:
+            await asyncio.to_thread(dask_record.kill_marked, self._folder)
+            try:
+                process = self._spawn()
+            except OSError as error:
+                return f"it could not be started: {error}"
+            pid, started = process.pid, job_record.start_time(process.pid)
+        else:
+            pid, started, _ = found
+        watching = asyncio.create_task(self._watch_memory(pid))
+        await until_it_ends(pid, started)
+        watching.cancel()
+        why = (await asyncio.gather(watching, return_exceptions=True))[0]
+        code = process.wait() if process else None
+        address = dask_record.address(self._folder, pid)
+        if address:  # so the scheduler has heard of those before
+            self._crashed = []
+        if code == 0 or (code is None and dask_record.has_ended_well(self._folder, pid)):
+            return ""
+        how = why if isinstance(why, str) and why else _said(code)
+        if address:
+            self._crashed = [{"worker": address, "process": pid, "cause": how}]
+        elif self._begin.part == "worker":  # it never took part, and is not told of again and again
+            how, self._unable = "" if self._unable else f"it does not come up: {how}", True
+        return how
+
+    async def _watch_memory(self, pid: int) -> str:
+        """Kill it where it has more memory than it may have; says so. Dask itself spills, then pauses, long before."""
+        most = TERMINATE_SHARE * limit(self._spec)
+        while self._begin.part == "worker":
+            if (has := resident(pid)) > most:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                return f"memory: it had {has / 2**30:.1f} GB and may have {limit(self._spec) / 2**30:.1f} GB"
+            await asyncio.sleep(_LOOK_SECONDS)
+        return ""
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, dask_record.MARK: str(self._folder)}
+        with open(self._folder / "process.log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"{RUNTIME}.dask", "--folder", str(self._folder),
+                 "--crashed", json.dumps(self._crashed)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self._folder,
+                env=environment,
+            )  # fmt: skip
+
+
+def _said(code: int | None) -> str:
+    if code is None:
+        return "nobody knows how it ended"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,34 @@
+"""`python -m transient_magics.runtime.dask --folder DIRECTORY [--crashed JSON]`: be the part that is wanted there."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from .. import dask_record
+
+
+def main() -> None:
+    """Be that part until it is over; a second process that would ends at once."""
+    parser = argparse.ArgumentParser(description="A part of a Dask cluster; started by the agent.")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--crashed", default="[]", help="what became of the workers here before this one")
+    given = parser.parse_args()
+    folder: Path = given.folder.absolute()
+    begin = dask_record.wanted(folder)
+    if begin is None or not dask_record.claim(folder):
+        return
+    from . import scheduler, worker
+
+    if begin.part == "scheduler":
+        asyncio.run(scheduler.serve(folder, begin))
+    else:
+        asyncio.run(worker.work(folder, begin, json.loads(given.crashed)))
+    dask_record.tell_end(folder, os.getpid())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The worker of a Dask cluster on one VM: one process, which the VM's agent starts again where it crashes.
+
+There is no nanny: the agent is what a nanny is, and more. It lives as long as the VM; as a process of its own it sees
+memory that grows while the interpreter is held; and it alone can tell a crash from a VM that goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.config
+from distributed.core import rpc
+from distributed.worker import Worker
+
+from ...protocol import checks, layout
+from ...protocol.agent_commands import BeginDask
+from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from .. import dask_record
+from ..metadata import watch_preemption
+from .memory import limit
+from .setting import SETTINGS, security
+
+_NICE, _OOM_SCORE = 5, "500"
+_REGISTER_SECONDS, _TELL_SECONDS = 60.0, 20.0
+
+
+async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]) -> None:
+    """Be the worker until it is told to end, its VM is taken, or the scheduler has ended it.
+
+    `crashed` are the workers here before that did: the scheduler is told before this one takes part, or tasks that
+    crash workers would never be seen through.
+    """
+    dask.config.set(SETTINGS)
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):  # where memory runs out, it goes before the agent
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
+    own = security(folder)
+    noticed, over = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    watching = asyncio.create_task(watch_preemption(noticed.set))
+    scheduler = f"tls://{begin.scheduler}"
+    async with asyncio.timeout(_TELL_SECONDS):
+        await _tell(scheduler, own, crashed)
+    (folder / "space").mkdir(exist_ok=True, mode=0o700)
+    worker = Worker(
+        scheduler, name=begin.vm, host=begin.address, protocol="tls", security=own, dashboard=False,
+        nthreads=spec.threads or os.cpu_count() or 1, memory_limit=limit(spec), local_directory=str(folder / "space"),
+        death_timeout=_REGISTER_SECONDS,
+    )  # fmt: skip
+    async with worker:
+        dask_record.tell_address(folder, os.getpid(), worker.address)
+        waits = [asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if noticed.is_set() and not over.is_set():
+            await _leave(worker)
+        for task in (*waits, watching):
+            task.cancel()
+        await asyncio.gather(*waits, watching, return_exceptions=True)
+
+
+async def _tell(scheduler: str, own: Any, crashed: Sequence[dict[str, Any]]) -> None:
+    if not crashed:
+        return
+    async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
+        for each in crashed:
+            await say.transient_crashed(worker=each["worker"], process=each["process"], cause=each["cause"])
+
+
+async def _leave(worker: Worker) -> None:
+    """Have what only it has copied elsewhere; the scheduler keeps the time, and so do we, in case it does not."""
+    executing = [ts.key for ts in (*worker.state.executing, *worker.state.long_running)]
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(LEAVE_SECONDS + 2):
+            await worker.scheduler.transient_leave(worker=worker.address, executing=executing, seconds=LEAVE_SECONDS)

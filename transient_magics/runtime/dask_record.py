@@ -1,0 +1,69 @@
+"""What is on disk about a Dask cluster's part on a VM: what is wanted, which process it is, and where that listens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..files import write_atomically
+from ..protocol import agent_commands, layout
+from ..protocol.agent_commands import BeginDask
+from . import job_record
+
+runner = job_record.runner
+kill_marked = job_record.kill_marked
+MARK = job_record.MARK
+
+
+def wanted(folder: Path) -> BeginDask | None:
+    """What is to be done in the folder; None where nothing is, or that cannot be read."""
+    try:
+        command = agent_commands.read((folder / "wanted.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return command if isinstance(command, BeginDask) else None
+
+
+def want(folder: Path, begin: BeginDask | None) -> None:
+    """Have it, or nothing, wanted from now on."""
+    if begin is None:
+        (folder / "wanted.json").unlink(missing_ok=True)
+    else:
+        write_atomically(folder / "wanted.json", begin.encoded)
+
+
+def all_wanted(root: Path) -> Iterator[tuple[Path, BeginDask]]:
+    """The parts below an agent's root."""
+    for path in sorted((root / layout.DASKS).glob("*/wanted.json")):
+        if begin := wanted(path.parent):
+            yield path.parent, begin
+
+
+def claim(folder: Path) -> bool:
+    """Be the process of this part, until it ends; False where another one is."""
+    return job_record.claim(folder, 0)
+
+
+def tell_end(folder: Path, pid: int) -> None:
+    """Say that the process has ended in an orderly way: who is not its parent does not hear its exit code."""
+    (folder / f"ended-{pid}").touch()
+
+
+def has_ended_well(folder: Path, pid: int) -> bool:
+    """Whether it said so."""
+    return (folder / f"ended-{pid}").exists()
+
+
+def tell_address(folder: Path, pid: int, address: str) -> None:
+    """Say where the worker listens whose process this is: under that the scheduler knows what it computed."""
+    write_atomically(folder / "address.json", json.dumps({"pid": pid, "address": address}), durable=False)
+
+
+def address(folder: Path, pid: int) -> str:
+    """Where the worker listened whose process that was; empty where it never did."""
+    try:
+        told = json.loads((folder / "address.json").read_bytes())
+        return str(told["address"]) if told["pid"] == pid else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
