@@ -16,6 +16,7 @@ from ..option import (
     known_region,
     one_of,
     positive,
+    share,
     whole,
     word,
     zones,
@@ -66,6 +67,13 @@ def plan() -> tuple[Option, ...]:
               metavar="TIME|CLOCK"),
         flag("--availability", "measured availability to simulate that on: FILE.csv (a market like AWS's of 2022)", str,
               completes="path", metavar="FILE.csv"),
+        flag("--bag", "instead of a run: a bag of jobs, on each group of SPEC by itself"),
+        flag("--jobs", "how many results of the bag are wanted", whole("--jobs"), metavar="N"),
+        flag("--job-time", "what one of its jobs takes: 2h, 1h:3h, or cpu=2h,k80=20m", str, metavar="TIME"),
+        flag("--spare", "so many more jobs are begun, and none is waited for (0.1)", share("--spare"), metavar="SHARE"),
+        flag("--policy", "which VMs a job goes to (both are planned)", **one_of("--policy", ("reuse", "memoryless"))),
+        flag("--save-time", "what a checkpoint of a job takes (without: it cannot be saved)",
+              duration("--save-time", "s"), metavar="TIME"),
         flag("--objective", "which of the best clusters is marked (knee)",
               **one_of("--objective", ("knee", "time", "cost"))),
         OUTPUT,
@@ -113,6 +121,14 @@ def check_plan(values: dict[str, Any], called: str) -> None:
     values["spec"] = " ".join(values.get("spec", ()))
     if values["spec"]:
         parse_groups(values["spec"], ACCELERATORS, ZONES)
+    of_bag = [name for name in ("jobs", "job_time", "spare", "policy", "save_time") if name in values]
+    if values.get("bag"):
+        if missing := next((name for name in ("spec", "jobs", "job_time") if not values.get(name)), ""):
+            what = "a SPEC" if missing == "spec" else f"--{missing.replace('_', '-')}"
+            raise DeclarationError(f"{called} --bag needs {what}", fix=f"For example: {called} {EXAMPLES['bag plan']}")
+        return
+    if of_bag:
+        raise DeclarationError(f"--{of_bag[0].replace('_', '-')} is about a bag", fix="Add --bag.")
     if bool(values.get("workload")) == bool(values.get("model")):
         raise DeclarationError(
             f"{called} needs a --workload, or --model and --problem", fix=f"For example: {called} {EXAMPLES['plan']}"

@@ -13,6 +13,7 @@ PROGRAM_VERBS = (
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
     "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
+    "bag plan": "cpux8 --bag --jobs 200 --job-time 1h:3h",
     "job": '"python train.py" --include train.py --keep checkpoints',
     "study": "--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
 }
@@ -56,7 +57,8 @@ DESCRIPTIONS = {
 
 EPILOGS = {
     "plan": "A published workload has its own speeds and prices of 2019 and is counted from the first step.\n"
-    "A run's are what it and other runs of its model were measured at; GPUs that it never ran on are estimated.",
+    "A run's are what it and other runs of its model were measured at; GPUs that it never ran on are estimated.\n"
+    "With --bag: hours, dollars and failed jobs of a bag of jobs, by policy and type of VM.",
     "train": "Without --model, --hparams-set and --problem the code defines:\n"
     '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples\n'
     "                   (of batches for a model that begins with keras.Input); a Keras model takes weights as third;\n"

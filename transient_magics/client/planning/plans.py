@@ -16,6 +16,7 @@ from ...spec.grammar import nearest
 from ...spec.units import parse_deadline
 from ..declaring import MODELS, refuse_on_demand
 from ..folders import KnownRun, known_runs
+from .bag_plans import BagPlan, bag_plan
 from .learning import alike, is_synchronous, learn, settings, store_of
 from .revocations import foreseen
 
@@ -52,8 +53,14 @@ def plan(
     model: str = "",
     problem: str = "",
     hparams_set: str = "",
+    bag: bool = False,
+    jobs: int | None = None,
+    job_time: str | float | None = None,
+    spare: float = 0.1,
+    policy: str | None = None,
+    save_time: float | None = None,
     seed: int = 0,
-) -> Plan | Search:
+) -> Plan | Search | BagPlan:
     """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog, of
     one GPU or of two (of `gpus`, else of all whose speed is known).
 
@@ -66,9 +73,19 @@ def plan(
     worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
     standard). `max_cost` in US dollars. `finish_by`: what that deadline
     costs, and others, of one SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on
-    the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Raises
-    DeclarationError, ClusterError or PlanError.
+    the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a `bag`, `jobs` and
+    what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or PlanError.
     """
+    if bag:
+        if workload or model or train_steps is not None or target is not None:
+            raise DeclarationError("A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time.")
+        return bag_plan(
+            spec, jobs=jobs, job_time=job_time, spare=spare, policy=policy, save_time=save_time, zone=zone,
+            provisioning_model=_model(provisioning_model or "spot"), revocations=revocations, ps_cores=ps_cores,
+            seed=seed,
+        )  # fmt: skip
+    if jobs is not None or job_time is not None:
+        raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
     from ...planner.accuracy import Accuracies
     from ...planner.plan import make_plan
     from ...planner.search import search

@@ -1,0 +1,213 @@
+"""Bags: what the reuse policy saves, whether a surrogate is as true as it says, block errors, and from when it pays.
+
+All of it is simulated or computed; nothing is rented. Policies see the same jobs and each VM the same life.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from _common import say
+
+from transient_magics.bags.blocks import block_mean
+from transient_magics.bags.policy.simulate import Bag, Courses, on_demand, simulate
+from transient_magics.bags.speedup import Speedup
+from transient_magics.bags.surrogate.acquisition import propose
+from transient_magics.bags.surrogate.cube import Cube, sobol
+from transient_magics.bags.surrogate.model import Kind, Result, Surrogate, learn
+from transient_magics.planner.lifetimes.beyond import Capped
+from transient_magics.planner.lifetimes.model import LifetimeModel
+from transient_magics.planner.lifetimes.parametric import Bathtub
+from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.protocol.study import parse_space
+
+# Dollars per hour of 2 vCPUs of n1-highcpu in 2019: transient, on demand (HPDC 2020).
+TRANSIENT, ON_DEMAND = 0.015, 0.0709
+MODELS: dict[str, LifetimeModel] = {
+    "CPU VMs of ICAC'19": Capped(published_lifetimes("cpu", "us-east1"), 24.0),
+    "bathtub of HPDC 2020": Bathtub(0.4137, 24.0, 0.9, 0.76),
+    "Spot, no limit": published_lifetimes("cpu", "us-east1"),
+}
+SPACE = parse_space("density=0.3:0.9 temperature=0.8:1.6")
+SECONDS_OF_A_JOB = 60.0
+
+
+def policies(courses: int) -> None:
+    print(
+        f"300 jobs of 1 to 3 h, {courses} courses of each policy with the same seeds; failed jobs: lost with their VM"
+    )
+    for name, model in MODELS.items():
+        for vms in (8, 32):
+            for title, more in (("not saved", {}), ("saved in 20 s", {"save": 20 / 3600}),
+                                ("and at the notice", {"save": 20 / 3600, "notice": True})):  # fmt: skip
+                bag = Bag(300, 1, 3, vms, TRANSIENT, model, **more)  # type: ignore[arg-type]
+                one, other = (simulate(bag, each, courses=courses, seed=1, uncertain=False)
+                              for each in ("reuse", "memoryless"))  # fmt: skip
+                _compared(f"{name}, {vms} VMs, {title}", bag, one, other, courses)
+
+
+def _compared(name: str, bag: Bag, reuse: Courses, memoryless: Courses, courses: int) -> None:
+    random = np.random.default_rng(0)
+    drawn = [random.integers(courses, size=courses) for _ in range(400)]
+    ratios = [memoryless.failed[each].sum() / max(reuse.failed[each].sum(), 1) for each in drawn]
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    safe = simulate(on_demand(bag, ON_DEMAND), "memoryless", courses=courses, seed=1, uncertain=False)
+    print(f"  {name}")
+    say("    failed jobs, memoryless over reuse", memoryless.failed.sum() / max(reuse.failed.sum(), 1), "x",
+        "2 or more", more=f"90 % {low:.2f} to {high:.2f}; {reuse.failed.mean():.1f} and {memoryless.failed.mean():.1f} "
+                          f"of {bag.jobs} jobs")  # fmt: skip
+    for policy, found in (("reuse", reuse), ("memoryless", memoryless)):
+        say(f"    cost over on demand, {policy}", found.dollars.sum() / safe.dollars.sum(), "x", "0.2",
+            more=f"prices alone {TRANSIENT / ON_DEMAND:.3f}; "
+                 f"{found.hours.mean() / safe.hours.mean():.2f} x the time")  # fmt: skip
+    say("    checkpoints over computing, reuse", 100 * reuse.saving.sum() / reuse.computed.sum(), "%", "below 3")
+
+
+def plans(bags: int) -> None:
+    """Whether the interval of simulated courses holds other courses, drawn with what they were learnt from."""
+    print(f"The 90 % interval of 200 courses against {bags} bags of 40 jobs on 8 VMs")
+    for name, model in MODELS.items():
+        bag = Bag(40, 1, 3, 8, TRANSIENT, model)
+        planned = simulate(bag, "reuse", courses=200, seed=2)
+        held = simulate(bag, "reuse", courses=bags, seed=77, uncertain=False)
+        for what in ("hours", "dollars", "failed"):
+            low, high = np.quantile(getattr(planned, what), [0.05, 0.95])
+            inside = float(np.mean((getattr(held, what) >= low) & (getattr(held, what) <= high)))
+            say(f"  {name}: {what} inside", 100 * inside, "%", "80 to 97", more=f"{low:.2f} to {high:.2f}")
+
+
+def smooth(density: Any, temperature: Any) -> Any:
+    """As a fluid's pressure: ideal gas, and what attraction and repulsion make of it."""
+    return density * temperature * (1 + 2.1 * density + 5 * density**3) - 6 * density**2 + 4 * density**4 / temperature
+
+
+def jump(density: Any, temperature: Any) -> Any:
+    """With a transition: what no stationary process is right for."""
+    return smooth(density, temperature) + 1.0 * (np.asarray(density) > 0.62 + 0.1 * np.asarray(temperature - 1.2))
+
+
+def computed(points: Sequence[Any], function: Callable[[Any, Any], Any], random: np.random.Generator) -> list[Result]:
+    """Results with errors that differ by a factor of five."""
+    found = []
+    for point in points:
+        error = float(0.02 * random.choice([0.4, 1.0, 2.0]))
+        value = float(function(point["density"], point["temperature"])) + error * random.normal()
+        found.append((point, {"pressure": value, "pressure_error": error}))
+    return found
+
+
+def acquired(jobs: int, function: Callable[[Any, Any], Any], seed: int, kind: Kind) -> tuple[Surrogate, list[Result]]:
+    """As a bag does it: corners and Sobol points, then batches of ten."""
+    random = np.random.default_rng(seed)
+    results = computed([each.point for each in propose(SPACE, None, 20, first=0, seed=seed)], function, random)
+    while len(results) < jobs:
+        batch = propose(SPACE, learn(SPACE, results, "gp", seed), 10, first=len(results), seed=seed)
+        results += computed([each.point for each in batch], function, random)
+    return learn(SPACE, results, kind, seed), results
+
+
+def held_out(repeats: int) -> None:
+    cube = Cube(SPACE)
+    rows = sobol(2, 256, 12345)
+    strip = rows.copy()
+    strip[:, 0] = np.where(strip[:, 0] < 0.5, 0.03 * strip[:, 0], 1 - 0.03 * strip[:, 0])
+    held = {"256 Sobol points": [cube.point(row) for row in rows], "a strip of 3 % at the ends":
+            [cube.point(row) for row in strip]}  # fmt: skip
+    print(f"Surrogates of 100 results with errors of their own, {repeats} of each; held out points were fixed before")
+    cases: tuple[tuple[str, Callable[[Any, Any], Any], Kind], ...] = (
+        ("smooth, Gaussian process", smooth, "gp"), ("smooth, ensemble", smooth, "ensemble"),
+        ("a jump in it, Gaussian process", jump, "gp"),
+    )  # fmt: skip
+    for name, function, kind in cases:
+        learnt = [acquired(100, function, seed, kind)[0] for seed in range(repeats)]
+        for where, points in held.items():
+            scores = []
+            for seed, surrogate in enumerate(learnt):
+                asked = computed(points, function, np.random.default_rng(1000 + seed))
+                mean, sd = surrogate.predict(points)["pressure"]
+                off = np.array([returned["pressure"] for _, returned in asked]) - mean
+                scores.append(off / np.hypot(sd, [returned["pressure_error"] for _, returned in asked]))
+            each = [float(np.mean(score**2)) for score in scores]
+            inside = [float(np.mean(np.abs(score) < 1.6449)) for score in scores]
+            say(f"  {name}: chi-square, {where}", float(np.mean(each)), "", "0.8 to 1.3",
+                more=f"n {repeats}, {min(each):.2f} to {max(each):.2f}")  # fmt: skip
+            say(f"  {name}: 90 % intervals, {where}", 100 * float(np.mean(inside)), "%", "85 to 95",
+                more=f"{100 * min(inside):.0f} to {100 * max(inside):.0f}")  # fmt: skip
+
+
+def blocks(series: int) -> None:
+    print(f"Block errors over the true error of the mean, {series} AR(1) series of each")
+    random = np.random.default_rng(5)
+    for length in (4096, 512):
+        for phi in (0.0, 0.5, 0.9, 0.97):
+            steps = random.normal(size=(length + 500, series))
+            values = np.zeros_like(steps)
+            for turn in range(1, len(steps)):
+                values[turn] = phi * values[turn - 1] + steps[turn]
+            found = [block_mean(each) for each in values[500:].T]
+            lag = np.arange(1, length)
+            true = np.sqrt((1 + 2 * np.sum((1 - lag / length) * phi**lag)) / (1 - phi**2) / length)
+            off = np.array([each.mean / each.error for each in found])
+            naive = float(np.mean([each.std(ddof=1) / np.sqrt(length) for each in values[500:].T])) / true
+            say(f"  phi {phi}, {length} values", float(np.median([each.error for each in found])) / true, "x", "1",
+                more=f"naive {naive:.2f}; 90 % hold {np.mean(np.abs(off) < 1.6449):.0%}; "
+                     f"said to be enough {np.mean([each.enough for each in found]):.0%}")  # fmt: skip
+
+
+def break_even(repeats: int) -> None:
+    from scipy.interpolate import RectBivariateSpline
+
+    print("As many results on a grid with a bicubic spline; errors on 256 held-out points, and what a look-up takes")
+    asked = Cube(SPACE).filling(256, 4321)
+    truth = np.array([smooth(each["density"], each["temperature"]) for each in asked])
+    for side in (5, 7, 10):
+        ours, theirs, learning, looking = [], [], [], []
+        for seed in range(repeats):
+            surrogate, results = acquired(side * side, smooth, seed, "gp")
+            began = time.perf_counter()
+            learn(SPACE, results, "gp", seed)
+            learning.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            mean, _ = surrogate.predict(asked)["pressure"]
+            looking.append((time.perf_counter() - began) / len(asked))
+            ours.append(float(np.sqrt(np.mean((mean - truth) ** 2))))
+            ends = [np.linspace(each.low, each.high, side) for each in SPACE]
+            points = [{"density": float(one), "temperature": float(other)} for one in ends[0] for other in ends[1]]
+            values = [each["pressure"] for _, each in computed(points, smooth, np.random.default_rng(seed))]
+            spline = RectBivariateSpline(*ends, np.reshape(values, (side, side)))
+            found = spline([each["density"] for each in asked], [each["temperature"] for each in asked], grid=False)
+            theirs.append(float(np.sqrt(np.mean((found - truth) ** 2))))
+        say(f"  {side * side} results: error of the grid over the surrogate's", np.mean(theirs) / np.mean(ours), "x",
+            "more than 1", more=f"n {repeats}; {np.mean(ours):.4f} and {np.mean(theirs):.4f}")  # fmt: skip
+        learnings = side * side / 10
+        speedup = Speedup(SECONDS_OF_A_JOB, float(np.mean(looking)), SECONDS_OF_A_JOB * 1.1,
+                          float(np.mean(learning)) * learnings / side**2, side**2)  # fmt: skip
+        say("    look-ups from which it pays, jobs of 1 min one by one", speedup.break_even, "",
+            more=f"learnt {np.mean(learning):.2f} s, a look-up {1e6 * np.mean(looking):.0f} us")  # fmt: skip
+        parallel = replace(speedup, train=SECONDS_OF_A_JOB * 1.1 / 8)
+        say("    the same on 8 VMs", parallel.break_even, "", more=f"at as many look-ups {parallel.at(side**2):.1f} x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer courses, fits and series")
+    parser.add_argument("--only", choices=("policies", "plans", "surrogate", "blocks", "break-even"))
+    options = parser.parse_args()
+    quick = options.quick
+    parts: dict[str, Callable[[], None]] = {
+        "policies": lambda: policies(10 if quick else 60), "plans": lambda: plans(30 if quick else 120),
+        "blocks": lambda: blocks(60 if quick else 300), "surrogate": lambda: held_out(2 if quick else 10),
+        "break-even": lambda: break_even(1 if quick else 5),
+    }  # fmt: skip
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part()
+
+
+if __name__ == "__main__":
+    main()

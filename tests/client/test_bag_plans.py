@@ -1,0 +1,79 @@
+"""Plans for bags: what they say, from Python and in a line, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import transient_magics as tm
+from transient_magics.cli import arguments
+from transient_magics.client.planning.bag_plans import BagPlan, parse_job_time
+from transient_magics.errors import DeclarationError, PlanError, TransientError
+
+ASKED: dict[str, Any] = {"bag": True, "jobs": 30, "job_time": "1h:3h"}
+
+
+def test_a_bag_is_planned_by_policy_and_type() -> None:
+    found = tm.plan("cpux4 + k80x2", **{**ASKED, "job_time": "cpu=2h,k80=20m"}, provisioning_model="preemptible")
+    assert isinstance(found, BagPlan)
+    assert [(row.kind, row.policy) for row in found.rows] == [
+        ("cpux4", "reuse"), ("cpux4", "memoryless"), ("k80x2", "reuse"), ("k80x2", "memoryless"),
+    ]  # fmt: skip
+    assert found.best.dollars == min(row.dollars for row in found.rows)
+    for row in found.rows:
+        for what in ("hours", "dollars", "failed"):
+            low, high = row.interval(what)
+            assert low <= getattr(row, what) * 1.3 + 1
+            assert getattr(row, what) <= high * 1.3 + 1
+        assert row.dollars < row.on_demand_dollars
+    said = str(found)
+    assert "A bag of 30 jobs, lifetimes as published in 2019 for preemptible VMs." in said
+    assert sum(line.startswith(">") for line in said.splitlines()) == 1
+    assert max(map(len, said.splitlines())) < 110
+    with pytest.raises(PlanError, match="An interval is of hours, dollars or failed"):
+        found.best.interval("luck")
+
+
+def test_on_demand_nothing_fails_and_policies_are_one() -> None:
+    (row,) = tm.plan("cpux4", **ASKED, provisioning_model="standard").rows  # type: ignore[union-attr]
+    assert (row.policy, row.failed) == ("any", 0.0)
+
+
+def test_a_line_is_read_as_the_client_takes_it() -> None:
+    line = "cpux4 --bag --jobs 30 --job-time 1h:3h --policy memoryless --save-time 20s"
+    command = arguments.parse("plan", arguments.split(line))
+    (row,) = tm.plan(**command.values).rows  # type: ignore[union-attr]
+    assert row.policy == "memoryless"
+    for wrong, said in (
+        ("cpux4 --bag --jobs 30", "--bag needs --job-time"), ("--bag --jobs 3 --job-time 1h", "--bag needs a SPEC"),
+        ("cpux4 --workload w --train-steps 5 --jobs 3", "--jobs is about a bag"),
+        ("cpux4 --bag --jobs 0 --job-time 1h", "--jobs takes a whole number from 1 on"),
+    ):  # fmt: skip
+        with pytest.raises(DeclarationError, match=said):
+            arguments.parse("plan", arguments.split(wrong))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"job_time": "3h:1h"}, "The range 3h:1h is empty"), ({"job_time": "soon"}, "Invalid duration 'soon'"),
+        ({"job_time": "k80=1h"}, "--job-time has no time of a CPU"), ({"job_time": None}, "needs --job-time"),
+        ({"jobs": None}, "needs --jobs"), ({"jobs": 10**9}, "needs --jobs"), ({"spec": ""}, "needs VMs"),
+        ({"revocations": 3}, "planned with lifetimes, not with a number"),
+        ({"policy": "hope"}, "Unknown policy 'hope'"),
+        ({"spare": 2.0}, "--spare is a share"), ({"workload": "icac19/resnet-32"}, "A bag has jobs, and no workload"),
+        ({"bag": False, "workload": "icac19/resnet-32"}, "Jobs are those of a bag"),
+        ({"provisioning_model": "cheap"}, "Unknown provisioning model 'cheap'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(TransientError) as error:
+        tm.plan(**{"spec": "cpux4", **ASKED, **asked})
+    assert said in str(error.value)
+
+
+def test_the_time_of_a_job_is_one_a_range_or_one_by_gpu() -> None:
+    assert parse_job_time(2) == {"": (2.0, 2.0)}
+    assert parse_job_time("90m") == {"": (1.5, 1.5)}
+    assert parse_job_time("1h:3h,K80=30m") == {"": (1.0, 3.0), "k80": (0.5, 0.5)}

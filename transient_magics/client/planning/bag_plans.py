@@ -1,0 +1,213 @@
+"""Plans for bags: hours, dollars and failed jobs of a bag that is not declared yet, by policy and type of VM."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...catalog import ACCELERATORS, ZONES, price_list, region
+from ...errors import DeclarationError, PlanError
+from ...protocol.bag import MOST_JOBS
+from ...spec import parse_duration, parse_groups
+from ..text import table
+from .revocations import foreseen
+
+if TYPE_CHECKING:
+    from ...bags.policy.placing import Policy
+    from ...bags.policy.simulate import Bag, Courses
+
+POLICIES = ("reuse", "memoryless")
+COURSES = 200
+_LEVEL = 0.9
+_WIDTH = 79
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class BagRow:
+    """A bag on VMs of one `kind` by one `policy`. Means over the courses, and in `interval` the middle 90 % of them.
+
+    `on_demand_dollars`: the same bag on the same VMs on demand.
+    """
+
+    kind: str
+    policy: str
+    courses: Courses
+    on_demand_dollars: float
+
+    @property
+    def hours(self) -> float:
+        """The mean."""
+        return float(self.courses.hours.mean())
+
+    @property
+    def dollars(self) -> float:
+        """The mean, with what is on demand beside the VMs."""
+        return float(self.courses.dollars.mean())
+
+    @property
+    def failed(self) -> float:
+        """The mean number of attempts lost with their VM."""
+        return float(self.courses.failed.mean())
+
+    def interval(self, what: str = "hours", level: float = _LEVEL) -> tuple[float, float]:
+        """The middle `level` of the `hours`, `dollars` or `failed` jobs. Raises PlanError for anything else."""
+        if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
+            raise PlanError("An interval is of hours, dollars or failed, with a level between 0 and 1",
+                            fix='For example: row.interval("dollars", 0.9)')  # fmt: skip
+        import numpy as np
+
+        low, high = np.quantile(getattr(self.courses, what), [(1 - level) / 2, (1 + level) / 2])
+        return float(low), float(high)
+
+
+@dataclass(frozen=True, repr=False)
+class BagPlan:
+    """What a bag of `jobs` would take, a row for each type of VM and policy; the `best` costs least."""
+
+    jobs: int
+    rows: tuple[BagRow, ...]
+    risk: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> BagRow:
+        """The one that costs least; of equal ones the first."""
+        return min(self.rows, key=lambda row: row.dollars)
+
+    def __str__(self) -> str:
+        header = ("", "TYPE", "POLICY", "HOURS", "DOLLARS", "FAILED JOBS", "ON DEMAND")
+        lines = table(header, [
+            (">" if row is self.best else "", row.kind, row.policy, _between(row, "hours", ".3g"),
+             _between(row, "dollars", ".2f"), _between(row, "failed", ".3g"), f"${row.on_demand_dollars:.2f}")
+            for row in self.rows
+        ])  # fmt: skip
+        title = f"A bag of {self.jobs} jobs, {self.risk}. In brackets what 90% of {COURSES} courses are in."
+        notes = (line for note in self.notes for line in textwrap.wrap(note, _WIDTH))
+        return "\n".join([*textwrap.wrap(title, _WIDTH), "", *lines, "", *notes])
+
+    __repr__ = __str__
+
+
+def bag_plan(
+    spec: str,
+    *,
+    jobs: int | None = None,
+    job_time: str | float | None = None,
+    spare: float = 0.1,
+    policy: str | None = None,
+    save_time: float | None = None,
+    zone: tuple[str, ...] = (),
+    provisioning_model: str = "spot",
+    revocations: int | str = "published",
+    ps_cores: int = 4,
+    seed: int = 0,
+) -> BagPlan:
+    """What a bag would take on each group of SPEC by itself, by both policies or the one that is named.
+
+    `job_time`: of one job, as `2h`, `1h:3h` or `cpu=2h,k80=20m` (a number: hours); `save_time`: seconds that a
+    checkpoint of a job takes (None: it cannot be saved). The other options are those of `plan`. Raises
+    DeclarationError or PlanError.
+    """
+    groups = parse_groups(spec, ACCELERATORS, ZONES) if spec else []
+    if not groups:
+        raise DeclarationError("A plan for a bag needs VMs", fix="Name a SPEC: cpux8, or cpux8 + t4x4.")
+    if jobs is None or not 0 < jobs <= MOST_JOBS:
+        raise DeclarationError(f"A plan for a bag needs --jobs, 1 to {MOST_JOBS:,}", fix="For example: --jobs 200.")
+    if isinstance(revocations, int) or str(revocations).isdigit():
+        raise DeclarationError("A bag is planned with lifetimes, not with a number of revocations",
+                               where="--revocations", fix="Choose published, own, none or a CSV file.")  # fmt: skip
+    if policy not in (None, *POLICIES):
+        raise DeclarationError(f"Unknown policy '{policy}'", where="--policy", fix="Choose reuse or memoryless.")
+    if not 0 <= spare <= 1:
+        raise DeclarationError("--spare is a share from 0 to 1", fix="For example: --spare 0.1.")
+    times = parse_job_time(job_time)
+    _, _, risk = foreseen(revocations)
+    rows: list[BagRow] = []
+    for group in groups:
+        if group.accelerator not in times and "" not in times:
+            raise DeclarationError(f"--job-time has no time of a {group.accelerator.upper()}",
+                                   fix=f"Add {group.accelerator}=1h.")  # fmt: skip
+        shortest, longest = times.get(group.accelerator, times.get("", (0.0, 0.0)))
+        bag, on_demand_hourly = _bag(
+            spec=(group.accelerator, group.count, group.zone or (zone[0] if zone else None)), jobs=jobs,
+            times=(shortest, longest), spare=spare, save=None if save_time is None else save_time / _HOUR,
+            model=provisioning_model, revocations=revocations, ps_cores=ps_cores,
+        )  # fmt: skip
+        name = f"{group.accelerator}x{group.count}"
+        rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
+    return BagPlan(jobs, tuple(rows), risk, tuple(_notes(rows, provisioning_model, save_time)))
+
+
+def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:
+    """By GPU (empty: any) the least and the most hours of a job. Raises DeclarationError."""
+    if text is None:
+        raise DeclarationError("A plan for a bag needs --job-time", fix="For example: --job-time 2h, or 1h:3h.")
+    if not isinstance(text, str):
+        text = f"{text}h"
+    found = {}
+    for part in text.split(","):
+        gpu, _, span = (each.strip() for each in part.rpartition("="))
+        low, _, high = span.partition(":")
+        hours = [parse_duration(each, "--job-time", unit="h") / _HOUR for each in (low, high or low)]
+        if hours[0] > hours[1]:
+            raise DeclarationError(f"The range {span} is empty", where="--job-time", fix="Write 1h:3h.")
+        found[gpu.lower()] = (hours[0], hours[1])
+    return found
+
+
+def _bag(
+    *, spec: tuple[str, int, str | None], jobs: int, times: tuple[float, float], spare: float, save: float | None,
+    model: str, revocations: int | str, ps_cores: int,
+) -> tuple[Bag, float]:  # fmt: skip
+    """The bag on such VMs, and what one of them costs an hour on demand."""
+    from ...bags.policy.simulate import Bag
+    from ...catalog.published import LAST_HOUR, startup
+    from ...planner.choices import Choice
+    from ...planner.lifetimes.beyond import Capped
+    from ...spec import WorkerGroup
+
+    gpu, count, zone = spec
+    choice = Choice((WorkerGroup(gpu, count, zone),), 1, ps_cores, model)
+    home = choice.home_zone
+    prices = price_list([gpu])
+    price = prices.worker_price(gpu, home)
+    lifetimes = foreseen(revocations)[0](gpu, region(home)) if choice.transient else None
+    if lifetimes is not None and model == "preemptible":
+        lifetimes = Capped(lifetimes, LAST_HOUR)
+    boot = sum(startup(gpu, choice.transient, region(home))[1:3]) / _HOUR
+    bag = Bag(
+        jobs, *times, count, price.transient if choice.transient else price.on_demand, lifetimes, spare=spare,
+        server_hourly=prices.parameter_server(ps_cores, home), boot=boot, save=save,
+    )  # fmt: skip
+    return bag, price.on_demand
+
+
+def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str], seed: int) -> list[BagRow]:
+    from ...bags.policy.simulate import on_demand, simulate
+
+    safe = simulate(on_demand(bag, on_demand_hourly), "memoryless", courses=COURSES, seed=seed, uncertain=False)
+    dollars = float(safe.dollars.mean())
+    chosen: list[Policy] = ["reuse" if each == "reuse" else "memoryless" for each in policies]
+    if bag.model is None:  # where nothing is revoked, both do the same
+        chosen = chosen[:1]
+    return [
+        BagRow(name, policy if bag.model else "any", simulate(bag, policy, courses=COURSES, seed=seed), dollars)
+        for policy in chosen
+    ]
+
+
+def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
+    notes = ["More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."]
+    if save_time is None:
+        notes.append("Jobs are taken not to be saved; with --save-time 20s they go on from their last checkpoint.")
+    if model == "spot" and any(row.policy == "reuse" for row in rows):
+        notes.append("Spot VMs have no time limit, and old ones are the safest: there the policies differ little.")
+    return notes
+
+
+def _between(row: BagRow, what: str, form: str) -> str:
+    low, high = row.interval(what)
+    return f"{getattr(row, what):{form}} ({low:{form}} to {high:{form}})"
