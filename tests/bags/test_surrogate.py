@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,6 +78,14 @@ def test_it_answers_within_the_data_and_says_where_it_is_from(learnt: Surrogate)
     ):
         with pytest.raises(PlanError, match=why):
             learnt(**wrong)
+
+
+def test_the_page_of_bags_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "bags.md").read_text()
+    (cell,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(cell, {})
+    value, sd = re.fullmatch(r"(\S+) ± (\S+) \(from the surrogate\)\n", capsys.readouterr().out).groups()  # type: ignore[union-attr]
+    assert abs(float(value) - pressure({"density": 0.7, "temperature": 1.1}) + 0.49) < 5 * float(sd) < 0.1
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=8), st.data())
