@@ -514,6 +514,7 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
         ({"ps": 2}, r"A cluster for jobs trains nothing.* \(--ps\)\. Leave out --ps, or --for jobs\."),
         ({"chief": "worker"}, r"\(--chief\)"),
         ({"controller": "cluster"}, "runs no jobs yet"),
+        ({"purpose": "training", "image": "family/transient-magics-jobs"}, r"no TensorFlow \(--image\)"),
         ({"purpose": "fun"}, r"Unknown purpose 'fun' \(--for\)\. Choose from training, jobs\."),
     ):
         with pytest.raises(DeclarationError, match=why):

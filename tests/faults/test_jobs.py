@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,24 @@ print("done at", done, flush=True)
 """
 
 
+KERNEL = """
+from transient_magics import client
+
+job = client.cluster("jb").run("echo begun; sleep 600", name="other")
+for said in job.stream():
+    print(said, flush=True)
+"""
+
+
+def declared_by_a_kernel_that_dies() -> client.Job:
+    """A job whose declaring process was killed (-9) while it showed what the command says."""
+    with subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout
+        assert kernel.stdout.readline() == "begun\n"
+        kernel.kill()
+    return client.job("other")
+
+
 def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("cpux2", name="jb", max_hours=2.0))
     patient = Patient(cluster)
@@ -58,7 +78,7 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
         enough = tmp_path / "enough"  # VMs of the emulator see this machine's files
         line = f"--keep kept/ --keep-every 5s --cluster jb --env ENOUGH={enough}"
         job = verbs.job(parse("job", split(line)), RESUMES).job
-        other = cluster.run("echo begun; sleep 600", name="other")
+        other = declared_by_a_kernel_that_dies()
         failing = cluster.run("echo why; exit 5", name="failing")
         patient.until(
             lambda state: (known := state.jobs.get("job-1")) and known.kept and "other" in state.leases.values(),
@@ -124,6 +144,21 @@ def test_all_vms_go_at_once_without_a_notice_and_a_limit_ends_what_never_ends(ho
         assert (job.state.failures, job.state.interruptions) == (0, 1)
         assert not [event for event in cluster.events("job.interrupted") if getattr(event, "failed", True)]
         assert isinstance(cluster.events("job.ended")[-1], events.JobEnded)
+    finally:
+        cluster.delete(PATIENCE)
+
+
+@pytest.mark.matrix
+def test_before_its_money_is_spent_a_job_saves_and_that_comes_home(home: Path, tmp_path: Path) -> None:
+    hourly = client.preview(client.Declaration("cpu", name="jm")).spec.hourly
+    cluster = client.declare(client.Declaration("cpu", name="jm", max_cost=hourly * 120 / 3600))
+    try:
+        command = "trap 'echo last >> kept/log; exit 0' TERM; while :; do sleep 0.5; echo x >> kept/log; done"
+        job = cluster.run(command, keep="kept", keep_seconds=3600.0)
+        assert cluster.follow(lambda state: state.over, PATIENCE), "the limit ends it"
+        assert (job.state.phase, job.wait(1.0).failures) == ("stopped", 0)
+        assert "its cluster's limits end it" in job.state.reason
+        assert (job.fetch(tmp_path / "got") / "log").read_text().split()[-1] == "last"
     finally:
         cluster.delete(PATIENCE)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ...catalog import ZONES, accelerator, living_alternative, stack_refusal
 from ...errors import DeclarationError
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
+from ...spec.image import FAMILIES
 from .declaration import MODELS, Declaration
 
 WAYS_IN = (
@@ -27,6 +28,10 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(what, where="--for", fix=f"Choose from {', '.join(PURPOSES)}.")
     if declaration.purpose == JOBS:
         _refuse_for_jobs(declaration)
+    elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):
+        raise DeclarationError(
+            "These images have no TensorFlow", where="--image", fix="Declare the cluster --for jobs."
+        )
     for zone in declaration.zone:
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
     if not declaration.max_hours > 0:
