@@ -49,7 +49,7 @@ def test_configurations_have_mean_and_deviation_over_their_runs_and_of_one_run_n
     story = story_of_repeats()
     state = story.state
     study = state.studies["search"]
-    table = trials.configurations(state, study, story.now)
+    table = trials.configurations([(state, study)], story.now)
     assert [each.trials for each in table] == [(0,), (3,)], "the best first; what was pruned or failed is not counted"
     assert (table[0].n, table[0].best, table[1].best) == (5, True, False)
     values = [state.runs[name].metrics["accuracy"] for name in study.trials[0].runs]
@@ -65,13 +65,14 @@ def test_configurations_have_mean_and_deviation_over_their_runs_and_of_one_run_n
     frame = table.frame()
     assert list(frame.columns)[2:6] == ["n", "accuracy", "accuracy_sd", "hours"]
 
-    once = trials.configurations(STORY.state, STORY.state.studies["search"], STORY.now)
+    once = trials.configurations([(STORY.state, STORY.state.studies["search"])], STORY.now)
     assert {each.n for each in once} == {1}
     assert "±" not in str(once)
     assert once.frame()["accuracy_sd"].isna().all()
     empty = StudyStory(specification(3), told=0, running=0)
     assert (
-        str(trials.configurations(empty.state, empty.state.studies["search"], empty.now)) == "No trial is complete yet."
+        str(trials.configurations([(empty.state, empty.state.studies["search"])], empty.now))
+        == "No trial is complete yet."
     )
 
 
@@ -93,7 +94,7 @@ def test_optuna_has_the_same_trials_and_draws_them(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     state = STORY.state
     study = state.studies["search"]
-    made = optuna_study(state, study)
+    made = optuna_study([(state, study)])
     assert isinstance(made, optuna.Study)
     assert study.best
     assert (made.best_trial.number, made.best_value) == (0, study.best.value)
@@ -131,7 +132,7 @@ def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ClusterError, match=r"needs Optuna.*%pip install optuna") as told:
-        optuna_study(STORY.state, STORY.state.studies["search"])
+        optuna_study([(STORY.state, STORY.state.studies["search"])])
     assert "\n" not in str(told.value)
 
 

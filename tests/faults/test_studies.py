@@ -12,8 +12,9 @@ from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.test_two_runs import CELL
 from transient_magics import client
 from transient_magics.cli import verbs
+from transient_magics.cli.answers import Begun
 from transient_magics.cli.arguments import parse, split
-from transient_magics.errors import CellError, DeclarationError
+from transient_magics.errors import CellError
 from transient_magics.journal import bill, events, now, run_costs
 
 SWEPT = CELL.replace('optimizer="sgd"', "optimizer=tf.keras.optimizers.SGD(lr)")
@@ -28,7 +29,9 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_kil
     try:
         with pytest.raises(CellError, match="The cell does not read the parameter 'lr'"):
             verbs.study(command, CELL)
-        study = verbs.study(command, SWEPT).study
+        begun = verbs.study(command, SWEPT)
+        assert isinstance(begun, Begun)
+        study = begun.study
         state = patient.until(
             lambda now: all(run in now.runs and now.runs[run].step > 3 for run in ("s-0", "s-1")),
             "two trials that train",
@@ -62,15 +65,24 @@ ON = "--on cpux1,cpux2 --objective 'min loss' --train-steps 20 --seed 1 --no-che
 
 
 @pytest.mark.training
-def test_configurations_are_parts_of_the_running_cluster_and_have_a_row_each(home: Path) -> None:
-    cluster = client.declare(client.Declaration("cpux2", name="on"))
+def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_goes_with_it(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpu", name="on"))
+    own = client.Cluster("m-cpux2")
     try:
-        with pytest.raises(DeclarationError, match="on is cpux2, and holds no cpux3"):
-            verbs.study(parse("study", split(ON.replace("cpux2", "cpux3"))), CELL)
-        study = verbs.study(parse("study", split(ON)), CELL).study
-        study.wait(2 * PATIENCE)
+        begun = verbs.study(parse("study", split(ON)), CELL)
+        assert isinstance(begun, Begun)
+        study = begun.study
+        os.kill(Patient(own).controller(), signal.SIGKILL)  # as it waits for its turn
+        assert not own.state.vms
+        study.wait(3 * PATIENCE)
         assert list(study.trials()["on"]) == ["cpux1", "cpux2"]
-        assert [len(had) for had in map(cluster.state.tenures.get, ("m-0", "m-1")) if had is not None] == [1, 2]
+        assert list(study.trials()["runs"]) == [["m-0"], ["m-1"]]
         assert {each.params["on"]: each.n for each in study.table()} == {"cpux1": 1, "cpux2": 1}
+        assert len({slot for slot, *_ in own.state.tenures["m-1"]}) == 2
+        own.wait(PATIENCE, until="deleted")
+        assert (own.state.living, own.state.reason) == ([], "m is over")
+        assert study.cost() == pytest.approx(bill(cluster.state, now()).total + own.cost().total, rel=0.05)
+        assert client.cluster().name == "on"
     finally:
+        own.delete(PATIENCE)
         cluster.delete(PATIENCE)

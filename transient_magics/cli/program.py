@@ -16,6 +16,7 @@ from ..client import text
 from ..client.following.watch import watch
 from ..errors import CellError, DeclarationError, TransientError
 from . import arguments, verbs
+from .answers import Begun
 from .arguments import Command
 
 if TYPE_CHECKING:
@@ -132,9 +133,11 @@ def _study(command: Command) -> None:
     command, source, folder = _of_file(command)
     begun = verbs.study(command, source, folder=folder)
     print(begun)
-    if command.wait:
-        study = begun.study
-        _show_until(study.cluster, lambda state: state.over or study.is_over(state), begun.since)
+    if command.wait and isinstance(begun, Begun):
+        study, since = begun.study, begun.since
+        for part in study.parts:
+            _show_until(part.cluster, lambda state, part=part: state.over or part.is_over(state), since)
+            since = 0
         study.wait(timeout=5.0)
         print(study)
 

@@ -21,7 +21,7 @@ from .answers import Begun, Deleted, Launched, Listing, Sentence, Snapshot, Star
 from .arguments import Command
 
 if TYPE_CHECKING:
-    from ..client import Build, Cluster, Diagnosis, Preview, Weather
+    from ..client import Build, Cluster, Diagnosis, Preview, StudyPreview, Weather
 
 
 def act(command: Command) -> Any:
@@ -67,15 +67,15 @@ def study(
     line_offset: int = 0,
     notebook: Collection[str] = (),
     folder: Path | None = None,
-) -> Begun:
-    """The same of a study, all of whose runs train that code."""
+) -> Begun | StudyPreview:
+    """The same of a study, all of whose runs train that code; or show what it would train where."""
     values = dict(command.values)
     values["include"] = cell.included(values.get("include", ()))
     tried = [each.name for each in parse_space(values["over"])] if values.get("over") else []
     _check(source, values, [*values.get("params", ()), *tried], line_offset, notebook, folder)
-    chosen = client.cluster(values.pop("cluster", None))
-    since = chosen.state.seq
-    return Begun(client.declare_study(source=source, line_offset=line_offset, cluster=chosen, **values), since)
+    before = {each.name: each.state.seq for each in client.clusters()}
+    answer = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
+    return Begun(answer, before.get(answer.cluster.name, 0)) if isinstance(answer, client.Study) else answer
 
 
 def job(command: Command, source: str = "") -> Started:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkup import Diagnosis, doctor
+    from .configurations import StudyPreview
     from .dask.begin import begin_dask
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "checkup": ("Diagnosis", "doctor"),
+    "configurations": ("StudyPreview",),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
     "finding": ("attach", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
@@ -74,6 +76,7 @@ __all__ = [
     "Run",
     "Runs",
     "Study",
+    "StudyPreview",
     "Sweep",
     "Trial",
     "Weather",

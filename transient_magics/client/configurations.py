@@ -1,14 +1,20 @@
-"""What `--on` says: the machines on which the runs of a study train, one configuration after another."""
+"""What `--on` says: the machines on which the runs of a study train, and on which cluster those are."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..catalog import ACCELERATORS
 from ..errors import DeclarationError
 from ..protocol.machines import parse_machines, render_machines
-from ..spec import parse_groups
+from ..protocol.names import LONGEST_NAME
+from ..protocol.study import StudySpec, count_points
+from ..spec import ClusterSpec, parse_groups, render_duration, render_money
+from . import text
+from .declaring import Declaration, specify
 
 MOST = 100
 
@@ -23,32 +29,151 @@ def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
     if len(texts) > MOST:
         raise DeclarationError(f"{len(texts)} configurations are more than {MOST}", where="--on")
     found: list[str] = []
-    for text in texts:
-        machines = _machines(text)
-        if twice := next((each for each in found if parse_machines(each) == machines), None):
+    for each in texts:
+        machines = _machines(each)
+        if twice := next((known for known in found if parse_machines(known) == machines), None):
             fix = "--repeat 5 trains each point five times."
             raise DeclarationError(f"{twice} is there twice", where="--on", fix=fix)
         found.append(render_machines(machines))
     return tuple(found)
 
 
-def all_of(specs: Sequence[str]) -> str:
-    """The SPEC of the smallest cluster that holds each of these."""
-    found: Counter[str] = Counter()
-    for each in specs:
-        found |= _machines(each, zones=True)
-    return render_machines(found)
-
-
-def _machines(text: str, *, zones: bool = False) -> Counter[str]:
+def _machines(said: str) -> Counter[str]:
     try:
-        groups = parse_groups(text, ACCELERATORS)
+        groups = parse_groups(said, ACCELERATORS)
     except DeclarationError as error:
         raise DeclarationError(error.what, where="--on", fix=error.fix) from None
     found: Counter[str] = Counter()
     for group in groups:
-        if group.zone and not zones:
-            what = f"'{text.strip()}' names a zone, and a configuration takes its workers wherever they are"
+        if group.zone:
+            what = f"'{said.strip()}' names a zone, and a configuration takes its workers wherever they are"
             raise DeclarationError(what, where="--on", fix=f"Write {group.accelerator}x{group.count}.")
         found[group.accelerator] += group.count
     return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of a study one cluster trains: `configurations`, on a running cluster or on one that it is to have for
+    itself. `spec` is the cluster's declaration."""
+
+    spec: ClusterSpec
+    configurations: tuple[str, ...]
+    own: bool
+
+    @property
+    def hourly(self) -> float:
+        """What the cluster costs per hour, in US dollars: a running one costs it anyway."""
+        return self.spec.hourly
+
+
+def parts(
+    configurations: Sequence[str], running: ClusterSpec | None, study: str, *, max_cost: float | None, max_hours: float
+) -> list[Part]:
+    """On which cluster each configuration is tried: those that the running one holds are parts of it, and each other
+    one has a cluster of its own, declared like the running one, within the study's limits.
+
+    In the order in which they have their turns. Raises DeclarationError where such a cluster cannot be.
+    """
+    here = tuple(each for each in configurations if running and running.holds(each))
+    found = [Part(running, here, own=False)] if running and here else []
+    for number, each in enumerate((each for each in configurations if each not in here), 1):
+        name = cluster_name(study, each, number)
+        declaration = replace(_like(running), spec=each, name=name, max_cost=max_cost, max_hours=max_hours)
+        found.append(Part(specify(declaration), (each,), own=True))
+    return found
+
+
+def cluster_name(study: str, configuration: str, number: int) -> str:
+    """What the study's own cluster for this configuration is called, its `number`-th one."""
+    name = f"{study}-{configuration.replace('+', '-')}"
+    return name if len(name) <= LONGEST_NAME else f"{study}-c{number}"
+
+
+def _like(running: ClusterSpec | None) -> Declaration:
+    """A declaration of the same project, network and ways, for other workers."""
+    if running is None:
+        return Declaration("")
+    return Declaration(
+        "", ps=running.parameter_servers, ps_cores=None if running.parameter_server_machine else
+        running.parameter_server_cores, ps_machine=running.parameter_server_machine or None,
+        provisioning_model=running.provisioning_model, replace=running.replace,
+        fallback_seconds=running.fallback_seconds, chief=running.chief, idle=running.idle_seconds,
+        project=running.project, bucket=running.bucket or ("none" if running.project else None), image=running.image,
+        service_account=running.service_account, network=running.network, subnet=running.subnet,
+        external_ip=running.external_ip, firewall=running.firewall, ssh_from=running.ssh_from,
+        controller=running.controller,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StudyPreview:
+    """What a study would train where, and for how much: the answer of `--dry-run`. Nothing was declared."""
+
+    spec: StudySpec
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials, runs, at_once (how
+        many of these runs train at the same time), hourly (US dollars of the whole cluster)."""
+        spec, rows = self.spec, []
+        for part in self.parts:
+            for each in part.configurations or (None,):
+                workers = spec.workers_of(each or "")
+                trials = max(1, count_points(spec.space)) if each and spec.sampler == "grid" else spec.trials
+                rows.append({
+                    "on": each, "cluster": part.spec.name, "own": part.own, "zone": part.spec.home_zone,
+                    "workers": workers, "trials": trials, "runs": trials * spec.repeat,
+                    "at_once": _at_once(part.spec, each, workers), "hourly": part.hourly,
+                })  # fmt: skip
+        return rows
+
+    def __str__(self) -> str:
+        spec = self.spec
+        runs = f", each trained {spec.repeat} times" if spec.repeat > 1 else ""
+        chosen = spec.on and spec.sampler != "grid"
+        lines = [f"{spec.name} would try {text.count(spec.trials, 'point')}{runs}:"]
+        for row in self.rows:
+            where = f"its own cluster {row['cluster']} in {row['zone']}" if row["own"] else f"part of {row['cluster']}"
+            many = "as many as are chosen" if chosen else text.count(row["runs"], "run")
+            lines.append(
+                f"  {row['on'] or text.count(row['workers'], 'worker'):16} {where}: {many}, {row['at_once']} at once, "
+                f"{text.money(row['hourly'])} per hour for the cluster"
+            )
+        own = [part for part in self.parts if part.own]
+        if own:
+            lines.append(
+                "Its own clusters have their turns one after the other, each is deleted at its end, and what they cost "
+                "is the study's."
+            )
+        lines.append(self._ends(own))
+        where = (
+            "on the emulator (nothing is billed)"
+            if self.parts[0].spec.emulated
+            else (f"in project {self.parts[0].spec.project}")
+        )
+        return "\n".join([*lines, f"All of it {where}. Nothing was declared."])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _ends(self, own: list[Part]) -> str:
+        limits = [render_money(self.spec.max_cost)] if self.spec.max_cost is not None else []
+        limits += [render_duration(3600 * self.spec.max_hours)] if self.spec.max_hours is not None else []
+        if limits:
+            return f"It ends after {' or '.join(limits)} at the latest, with what is done kept."
+        if own:
+            ends = render_duration(own[0].spec.max_seconds)
+            return f"It has no limit of money (--max-cost); each of its own clusters ends after {ends} at the latest."
+        return "It has no limits of its own (--max-cost, --max-hours): those of its cluster hold."
+
+
+def _at_once(cluster: ClusterSpec, machines: str | None, workers: int) -> int:
+    """How many runs of such a configuration train at the same time, where nothing else does."""
+    if not machines:
+        return max(1, cluster.worker_count // workers)
+    declared: Counter[str] = Counter()
+    for group in cluster.groups:
+        declared[group.accelerator] += group.count
+    return min(declared[gpu] // count for gpu, count in parse_machines(machines).items())

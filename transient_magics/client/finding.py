@@ -15,10 +15,13 @@ from .results.comparison import Comparison, Runs
 
 
 def cluster(name: str | None = None) -> Cluster:
-    """The cluster called `name`, else the one declared last. Raises ClusterError where there is none."""
+    """The cluster called `name`, else the one declared last; not one that a study has for itself, if there is another.
+
+    Raises ClusterError where there is none.
+    """
     if name is None:
         if living := clusters():
-            return living[-1]
+            return next((each for each in reversed(living) if not each.of_study), living[-1])
         raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
@@ -70,7 +73,7 @@ def study(name: str | None = None, cluster: Cluster | str | None = None) -> Stud
     for each in reversed(clusters(all=True)):
         found = each.state.studies
         if (name in found) if name else found:
-            return each.study(name)
+            return each.study(name).parts[0]
     raise ClusterError(f"There is no study{f' {name}' if name else ' yet'}")
 
 

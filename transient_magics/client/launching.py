@@ -10,13 +10,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from .. import places
-from ..errors import ClusterError
+from ..errors import ClusterError, TransientError
 from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
+from ..spec import ClusterSpec
 from . import commands
 from .declaring import Declaration, refuse_unreachable, specify
 from .handles import Cluster
@@ -29,6 +31,15 @@ def declare(declaration: Declaration) -> Cluster:
     """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError or ClusterError."""
     spec = specify(declaration)
     refuse_unreachable(spec)
+    commands.start_controller(make(spec))
+    return Cluster(spec.name)
+
+
+def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) -> Path:
+    """Make the folder of a cluster, whole or not at all, with what `fill` writes into it; nobody is in charge yet.
+
+    Raises ClusterError.
+    """
     directory = places.cluster(spec.name)
     if directory.exists():
         _make_room(spec.name)
@@ -38,14 +49,23 @@ def declare(declaration: Declaration) -> Cluster:
         places.private(fresh / layout.RUNS)
         fresh.chmod(0o700)
         (fresh / layout.SPEC).write_text(json.dumps(spec.to_dict(), indent=1))
+        fill(fresh)
         fresh.rename(directory)
+    except TransientError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         if directory.exists():
             raise _taken(spec.name) from None
         raise ClusterError(f"The cluster's folder cannot be made: {error.strerror}", where=str(directory)) from error
-    commands.start_controller(directory)
-    return Cluster(spec.name)
+    return directory
+
+
+def is_free(name: str) -> bool:
+    """Whether a cluster may be called so: none is, or it is deleted."""
+    directory = places.cluster(name)
+    return not directory.exists() or replay(read(directory / layout.JOURNAL)).over
 
 
 def _make_room(name: str) -> None:
@@ -54,7 +74,7 @@ def _make_room(name: str) -> None:
     Its controller, which ends within a moment of the deletion, is waited for: it would take the new one for its own.
     """
     directory = places.cluster(name)
-    if not replay(read(directory / layout.JOURNAL)).over:
+    if not is_free(name):
         raise _taken(name)
     with _locked(name):
         target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

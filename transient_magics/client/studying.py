@@ -5,9 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from .. import places
 from ..errors import ClusterError, DeclarationError
 from ..protocol import layout
 from ..protocol.cluster_commands import Study as Begin
@@ -16,10 +19,13 @@ from ..spec import parse_name
 from ..trials.optuna_study import missing
 from . import commands
 from .cell import check_hyperparameters
-from .configurations import all_of, parse_configurations
+from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
+from .declaring import Declaration, refuse_unreachable
 from .finding import cluster as find_cluster
+from .finding import clusters
 from .handles import Cluster, Study
-from .training import EVALUATIONS, free_name, refuse_to_train, refuse_when_ending, specified, write
+from .launching import is_free, make
+from .training import EVALUATIONS, refuse_to_train, refuse_when_ending, specified, write
 
 _TRIALS = 20
 _LIMITS = ("max_cost", "max_hours", "give_up_seconds")
@@ -41,37 +47,46 @@ def declare_study(
     cluster: Cluster | str | None = None,
     name: str | None = None,
     include: tuple[str, ...] = (),
+    dry_run: bool = False,
     **options: Any,
-) -> Study:
+) -> Study | StudyPreview:
     """Declare a study of the code in `source` and return at once. Raises DeclarationError or ClusterError.
 
     What is tried and how is named as the options of `%%sweep`; `on` is its text, or a list of configurations. `options`
     are `max_cost` in US dollars, `max_hours`, `give_up_seconds`, and those of a run (`train`), which hold for all runs
-    of the study.
+    of the study. Configurations that the cluster holds are tried on parts of it, each other one on a cluster of the
+    study's own, one after the other. With `dry_run` nothing is declared: the answer says where each is, and the price.
     """
     configurations = _configurations(on, workers)
-    chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
-    refuse_when_ending(chosen)
-    refuse_to_train(chosen)
-    _refuse_what_it_lacks(configurations, chosen)
-    folders = chosen.directory / layout.STUDIES
-    name = parse_name(name, "--name") if name else free_name(folders, "study")
-    if (folders / name).exists():
-        raise ClusterError(f"{chosen.name} has a study {name} already", fix="Choose another --name.")
-    if name == "run":
-        raise ClusterError("Runs without a name are called run-1, run-2 and so on", fix="Choose another --name.")
-    if taken := next(iter((chosen.directory / layout.RUNS).glob(f"{name}-[0-9]*")), None):
-        raise ClusterError(f"{chosen.name} has a run {taken.name} already", fix="Choose another --name.")
+    chosen = _running(cluster, configurations)
+    if chosen:
+        refuse_when_ending(chosen)
+        refuse_to_train(chosen)
+    running = chosen.state.spec if chosen else None
+    lacking = [each for each in configurations if not (running and running.holds(each))]
+    if lacking and trials is not None:
+        what = "A study on several clusters tries each point on each configuration"
+        raise DeclarationError(what, where="--trials", fix="Leave out --trials.")
+    name = parse_name(name, "--name") if name else _free_name(chosen, lacking)
+    _refuse_name(name, chosen)
     limits = {key: options.pop(key) for key in _LIMITS if options.get(key) is not None}
+    max_cost, max_hours = limits.get("max_cost"), limits.get("max_hours", Declaration.max_hours)
+    found = parts(configurations, running, name, max_cost=max_cost, max_hours=max_hours)
+    if not found and running:
+        found = [Part(running, (), own=False)]
     if pruner != "none" and options.get("eval_steps") is None:
         options["eval_steps"] = max(1, train_steps // EVALUATIONS)
     if repeat > 1:
         options.setdefault("noise_share", 0.0)  # as of every run with a seed
     options |= {"name": name, "train_steps": train_steps, "seed": seed}
-    run, files = specified(chosen, options, None if configurations else workers or 1, include, source)
+    of_each = None if configurations else workers or 1
+    own_end = {**options, "when_done": "cluster"}
+    runs = [specified(each.spec, own_end if each.own else options, of_each, include, source) for each in found]
+    run, files = runs[0]
     space = _space(over)
     if run.model and not include:
         check_hyperparameters([each.name for each in space], source, where="--over")
+    ordered = tuple(each for part in found for each in part.configurations)
     try:
         sampler = sampler or _usual_sampler(space, configurations)
         points = count_points(space) * max(1, len(configurations))
@@ -79,9 +94,9 @@ def declare_study(
         spec = StudySpec.from_dict({
             "name": name, "run": run.without_token(), "objective": objective or str(run.objective or ""),
             "space": [asdict(each) for each in space], "trials": trials or usual, "sampler": sampler, "pruner": pruner,
-            "repeat": repeat, "workers": workers or 1, "on": configurations,
-            "seed": secrets.randbelow(2**31) if seed is None else seed,
-            "declared_at": time.time(), **limits,
+            "repeat": repeat, "workers": workers or 1, "on": ordered,
+            "seed": secrets.randbelow(2**31) if seed is None else seed, "declared_at": time.time(), **limits,
+            "parts": [each.spec.name for each in found] if lacking else (),
         })  # fmt: skip
     except ValueError as error:
         option, _, why = str(error).partition(": ")
@@ -89,9 +104,59 @@ def declare_study(
     if package := missing(spec):
         fix = "pip install 'transient-magics[sweep]'" if package == "optuna" else f"pip install {package}"
         raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=f"{fix}.")
-    write(folders / name, layout.STUDY, spec.to_dict(), source, include, files)
-    commands.send(chosen.directory, Begin(study=name))
-    return Study(name, chosen)
+    if dry_run:
+        return StudyPreview(spec, tuple(found))
+    each_tries = max(1, count_points(space))
+    specs, first = [], 0
+    for part, (its_run, _) in zip(found, runs, strict=True):
+        many = len(part.configurations) * each_tries if lacking else spec.trials
+        specs.append(replace(spec, run=its_run, first=first, trials=many))
+        first += many
+
+    def write_study(cluster: Path, its_spec: StudySpec) -> None:
+        write(cluster / layout.STUDIES / name, layout.STUDY, its_spec.to_dict(), source, include, files)
+
+    own = [(part, its_spec) for part, its_spec in zip(found, specs, strict=True) if part.own]
+    for part, its_spec in reversed(own):  # so that the first one knows of none that is not there
+        refuse_unreachable(part.spec)
+        make(part.spec, partial(write_study, its_spec=its_spec))
+    if chosen and not found[0].own:
+        write_study(chosen.directory, specs[0])
+        commands.send(chosen.directory, Begin(study=name))
+    for part, _ in own:
+        commands.start_controller(places.cluster(part.spec.name))
+    return Study(name, Cluster(found[0].spec.name))
+
+
+def _running(cluster: Cluster | str | None, configurations: tuple[str, ...]) -> Cluster | None:
+    """The cluster that is meant; none where none is named nor runs, and configurations say what machines there are."""
+    if isinstance(cluster, Cluster):
+        return cluster
+    if cluster is None and configurations and not clusters():
+        return None
+    return find_cluster(cluster)
+
+
+def _free_name(chosen: Cluster | None, lacking: Sequence[str]) -> str:
+    """The first of `study-1`, `study-2`, ... that no study here is called, and no cluster of its own would be."""
+    number = 1
+    while True:
+        name = f"study-{number}"
+        there = chosen is not None and (chosen.directory / layout.STUDIES / name).exists()
+        if not there and all(is_free(cluster_name(name, each, place)) for place, each in enumerate(lacking, 1)):
+            return name
+        number += 1
+
+
+def _refuse_name(name: str, chosen: Cluster | None) -> None:
+    if name == "run":
+        raise ClusterError("Runs without a name are called run-1, run-2 and so on", fix="Choose another --name.")
+    if chosen is None:
+        return
+    if (chosen.directory / layout.STUDIES / name).exists():
+        raise ClusterError(f"{chosen.name} has a study {name} already", fix="Choose another --name.")
+    if taken := next(iter((chosen.directory / layout.RUNS).glob(f"{name}-[0-9]*")), None):
+        raise ClusterError(f"{chosen.name} has a run {taken.name} already", fix="Choose another --name.")
 
 
 def _space(over: str) -> tuple[Dimension, ...]:
@@ -109,14 +174,6 @@ def _configurations(on: str | Sequence[str], workers: int | None) -> tuple[str, 
         what = "--on says how many workers each run takes"
         raise DeclarationError(what, where="--workers", fix="Leave out --workers, or write --on k80x4.")
     return parse_configurations(on)
-
-
-def _refuse_what_it_lacks(configurations: tuple[str, ...], chosen: Cluster) -> None:
-    spec = chosen.state.spec
-    if spec and (lacking := [each for each in configurations if not spec.holds(each)]):
-        what = f"{chosen.name} is {spec.spec}, and holds no {' and no '.join(lacking)}"
-        fix = f"Resize it first: %transient_cluster resize {chosen.name} {all_of([spec.spec, *lacking])}"
-        raise DeclarationError(what, where="--on", fix=fix)
 
 
 def _usual_sampler(space: tuple[Dimension, ...], configurations: tuple[str, ...]) -> str:

@@ -21,7 +21,17 @@ from ..errors import CloudError, ClusterError, DeclarationError
 from ..protocol import layout
 from ..protocol.cluster_commands import Train
 from ..runtime.training.t2t import hyperparameters
-from ..spec import JOBS, RunSpec, check_run, make_run, parse_name, parse_records, parse_workers, run_store
+from ..spec import (
+    JOBS,
+    ClusterSpec,
+    RunSpec,
+    check_run,
+    make_run,
+    parse_name,
+    parse_records,
+    parse_workers,
+    run_store,
+)
 from . import commands, text
 from .cell import check_hyperparameters, files_of, packages
 from .finding import cluster as find_cluster
@@ -66,8 +76,9 @@ def train(
         raise ClusterError(f"{chosen.name} has a job {folder.name} already", fix="Choose another --name.")
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
     spec, files = specified(
-        chosen, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include, source
-    )
+        chosen.state.spec, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include,
+        source,
+    )  # fmt: skip
     if study := _whose(chosen, folder.name):
         what = f"{folder.name} is what a run of the study {study} is called"
         raise ClusterError(what, fix="Choose another --name.")
@@ -83,11 +94,14 @@ def train(
 
 
 def specified(
-    chosen: Cluster, options: dict[str, Any], workers: int | str | None, include: tuple[str, ...], source: str
+    cluster: ClusterSpec | None,
+    options: dict[str, Any],
+    workers: int | str | None,
+    include: tuple[str, ...],
+    source: str,
 ) -> tuple[RunSpec, Mapping[str, Path]]:
     """The declaration of a run of the code in `source` with these `options` (fields of RunSpec) on this cluster, but
     for its token, and the files of packages that go with it. Raises DeclarationError."""
-    state = chosen.state
     options = {**options, **(parse_workers(str(workers)) if workers is not None else {})}
     if options.get("seed") is not None:  # what is measured beside the steps takes examples when it has the time
         options.setdefault("noise_share", 0.0)
@@ -99,21 +113,23 @@ def specified(
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
     options["pip"] = tuple(Path(each).name if Path(each) in files.values() else each for each in wanted)
-    if options.get("mode") == "sync" and state.spec and state.spec.chief == "worker":
-        what = f"{chosen.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
+    if options.get("mode") == "sync" and cluster and cluster.chief == "worker":
+        what = (
+            f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
+        )
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
-    if state.spec and (options.get("least_workers") or 0) > state.spec.worker_count:
-        what = f"{chosen.name} has {text.count(state.spec.worker_count, 'worker')}, not {options['least_workers']}"
+    if cluster and (options.get("least_workers") or 0) > cluster.worker_count:
+        what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {options['least_workers']}"
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
     if str(options.get("data_dir")).startswith("gs://"):
-        options["data_dir"] = parse_records(options["data_dir"], state.spec)
+        options["data_dir"] = parse_records(options["data_dir"], cluster)
     spec = make_run({
         **{key: value for key, value in options.items() if value is not None},
         "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
-        "store": run_store(state.spec, options["name"]) if state.spec else None,
-        "max_workers": state.spec.max_workers if state.spec else 0,
-        "workers": options.get("most_workers") or (state.spec.worker_count if state.spec else 0),
-        "chief": state.spec.chief if state.spec else "ps",
+        "store": run_store(cluster, options["name"]) if cluster else None,
+        "max_workers": cluster.max_workers if cluster else 0,
+        "workers": options.get("most_workers") or (cluster.worker_count if cluster else 0),
+        "chief": cluster.chief if cluster else "ps",
     })  # fmt: skip
     return spec, files
 

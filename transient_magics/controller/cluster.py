@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ClusterError, RemoteError
+from ..files import write_atomically
 from ..journal import ClusterState, Journal, events, now, read, replay
 from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
@@ -64,6 +65,7 @@ from .place import command_socket, here
 from .placement.seat import Seat
 from .record import Recorder
 from .runs.conduct import Runs
+from .studies import turn
 from .studies.conduct import Studies
 from .tasks import Tasks
 from .vms.access import Access
@@ -88,6 +90,8 @@ class Controller:
         self._fleet: Fleet | None = None
         self._metering: Metering | None = None
         self._in_charge = asyncio.Event()
+        self._waits = ""
+        """What a cluster that a study has for itself waits for, before anything is asked for."""
         self._taken: set[str] = set()
         """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
         self._recorder: Recorder
@@ -121,20 +125,46 @@ class Controller:
                 self._recorder.record(events.ClusterDeclared(spec=self._declared.to_dict()))
             if not here() and was_elsewhere(history):
                 self._hold_to_what_was_declared(agreed(self._directory, history))
-            if any(event.kind == "controller.started" for event in history):
-                self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
-            else:
-                self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
-            self._runs.declare_waiting()
-            async with (
-                serve(command_socket(self._directory), self._command),
-                Access(self._declared, makes_vms=self._state.phase != "deleting") as access,
-            ):
-                if await Opening(self._directory, self._recorder, access).open():
-                    adviser = Adviser(self._recorder, access)
-                    await adviser.keep_asking(now())  # before the first VM is asked for
-                    await self._govern(access, adviser)
+            async with serve(command_socket(self._directory), self._command):
+                if any(event.kind == "controller.started" for event in history):
+                    self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
+                elif await self._turn_comes():
+                    self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
+                else:
+                    self._recorder.record(events.ClusterDeleted())
+                    return
+                self._waits = ""
+                self._runs.declare_waiting()
+                async with Access(self._declared, makes_vms=self._state.phase != "deleting") as access:
+                    if await Opening(self._directory, self._recorder, access).open():
+                        adviser = Adviser(self._recorder, access)
+                        await adviser.keep_asking(now())  # before the first VM is asked for
+                        await self._govern(access, adviser)
             journal.sync()
+
+    async def _turn_comes(self) -> bool:
+        """Wait until the clusters of a study that come before this one are done; False where that is never.
+
+        With its turn the cluster is declared anew: its limits are what is left of the study's, from now on.
+        """
+        study = turn.of(self._directory)
+        if study is None or self._state.vms:
+            return True
+        while self._state.phase != "deleting":
+            match turn.turn(study, self._declared, now()):
+                case turn.Comes(spec):
+                    self._declared = spec
+                    write_atomically(self._directory / layout.SPEC, json.dumps(spec.to_dict(), indent=1))
+                    self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
+                    self._recorder.note("turn", "")
+                    return True
+                case turn.Never(reason):
+                    self._recorder.begin_deletion(reason)
+                case turn.Waits(what):
+                    self._waits = what
+                    self._recorder.note("turn", f"{self._declared.name} waits for its turn: {what}")
+                    await self._recorder.change(_TICK_SECONDS)
+        return False
 
     def _hold_to_what_was_declared(self, known: ClusterSpec) -> None:
         """After a time in which a VM wrote the journal: nothing that it says decides what this machine rents.
@@ -271,6 +301,9 @@ class Controller:
     async def _command(self, command: Command) -> dict[str, Any]:
         if self._state.seat != here():
             raise ConnectionAbortedError("the controller elsewhere is meant")  # the client tries again
+        if self._waits and not isinstance(command, Ping | Delete):
+            what = f"{self._declared.name} waits for its turn: {self._waits}"
+            raise ClusterError(what, fix=f"Stop the study, or delete {self._declared.name}.")
         match command:
             case Ping():
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}

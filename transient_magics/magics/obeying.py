@@ -13,13 +13,13 @@ from IPython.display import clear_output
 
 from .. import panels
 from ..cli import verbs
-from ..cli.answers import Deleted, Sentence
+from ..cli.answers import Begun, Deleted, Sentence
 from ..cli.arguments import Command
 from ..client import Cluster, Job, Run, Study
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
-    from ..client import Build, Diagnosis, Preview
+    from ..client import Build, Diagnosis, Preview, StudyPreview
     from .cells import TransientMagics
 
 
@@ -80,8 +80,10 @@ def _train(magics: TransientMagics, command: Command, code: str, offset: int) ->
     return run
 
 
-def _study(magics: TransientMagics, command: Command, code: str, offset: int) -> Study:
+def _study(magics: TransientMagics, command: Command, code: str, offset: int) -> Study | StudyPreview:
     begun = verbs.study(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
+    if not isinstance(begun, Begun):
+        return begun
     study = begun.study
     _hold(magics, command, study)
     panels.show_study(study)

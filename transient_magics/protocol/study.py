@@ -112,6 +112,9 @@ class StudySpec:
     `workers` of any GPU; with `on` it has exactly the machines of one of these configurations (`k80x4`), which is one
     more dimension of the space, the first.
 
+    A grid whose configurations are on several clusters (`parts`, in the order in which they have their turns) has the
+    same declaration on each, but for the points that are tried there: `trials` of them from the `first` on.
+
     Limits: `max_cost` in US dollars, `max_hours` (on the emulated clock, where that is faster), and the seconds without
     a step after which a trial counts as one that hangs (`give_up_seconds`). `name` has 33 characters at most.
     """
@@ -127,6 +130,8 @@ class StudySpec:
     seed: Annotated[int, within(0, 2**31 - 1)] = 0
     workers: Annotated[int, at_least(1)] = 1
     on: tuple[Annotated[str, machines_text], ...] = ()
+    parts: tuple[Name, ...] = ()
+    first: Count = 0
     max_cost: Amount | None = None
     max_hours: Amount | None = None
     give_up_seconds: Amount = 900.0
@@ -153,11 +158,26 @@ class StudySpec:
 
     def bounded(self, trials: int) -> int:
         """So many trials, but of a grid no more than it has points."""
-        return min(trials, self.points) if self.sampler == "grid" else trials
+        most = self.trials if self.parts else self.points
+        return min(trials, most) if self.sampler == "grid" else trials
 
     def run_name(self, trial: Count, repeat: Count = 0) -> str:
         """What the run of a trial is called, of several its `repeat`-th."""
-        return f"{self.name}-{trial}-{repeat}" if self.repeat > 1 else f"{self.name}-{trial}"
+        number = self.first + trial
+        return f"{self.name}-{number}-{repeat}" if self.repeat > 1 else f"{self.name}-{number}"
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """The configurations that are tried on this cluster."""
+        if not self.parts:
+            return self.on
+        each = max(1, count_points(self.space))
+        return self.on[self.first // each : -(-(self.first + self.trials) // each)]
+
+    @property
+    def alone(self) -> bool:
+        """Whether this cluster is the study's own, and goes with it."""
+        return bool(self.parts) and self.run.when_done == "cluster"
 
     def run_names(self, trial: Count) -> tuple[str, ...]:
         """All of them."""
@@ -274,6 +294,8 @@ def _configurations(spec: StudySpec) -> str:
         found[machines] = each
     if any(each.name == ON for each in spec.space) or ON in spec.run.params:
         return f"on: a parameter cannot be called '{ON}' beside --on, which has its column"
+    if spec.parts and spec.sampler != "grid":
+        return f"sampler: {spec.sampler} needs all configurations on one cluster; choose grid, or resize the cluster"
     return "workers: --on says how many each run takes" if spec.workers != 1 else ""
 
 

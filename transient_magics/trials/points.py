@@ -21,7 +21,7 @@ def point(spec: StudySpec, number: int) -> dict[str, Value] | None:
         case "none":
             return {}
         case "grid":
-            return grid_point(spec.dimensions, number)
+            return grid_point(spec.dimensions, spec.first + number)
         case "random":
             return random_point(spec.dimensions, spec.seed, number)
         case _:

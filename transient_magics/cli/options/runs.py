@@ -135,8 +135,9 @@ def study() -> tuple[Option, ...]:
               whole("--repeat"), metavar="N"),
         flag("--workers", "how many workers each run takes; others train at the same time on those that are left (1)",
               whole("--workers"), metavar="N"),
-        flag("--on", "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2; a run takes exactly so many "
-              "of each GPU, and its configuration is one more column", configurations, metavar="MACHINES,..."),
+        flag("--on", "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that the cluster holds "
+              "are parts of it; each other one has a cluster of its own, one after the other, within --max-cost and "
+              "--max-hours", configurations, metavar="MACHINES,..."),
         flag("--max-cost", "the study ends when its trials have cost so many US dollars; what is done is kept",
               positive("--max-cost"), metavar="DOLLARS"),
         flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),
@@ -146,6 +147,7 @@ def study() -> tuple[Option, ...]:
               metavar="N"),
         flag("--name", "the study's name (study-1, study-2, ...); its runs are NAME-0, NAME-1, ...",
               lambda text: parse_name(text, "--name")),
+        flag("--dry-run", "show on which machines and clusters it would train and their price; declare nothing"),
         flag("--wait", WAIT.format("the study is over")),
     )  # fmt: skip
     said = {each.name for each in own} | {"resume", "when_done"}

@@ -55,6 +55,12 @@ class Cluster:
             return ""
 
     @property
+    def of_study(self) -> str:
+        """The study that has it for itself, and with which it goes; else nothing."""
+        names = sorted(path.parent.name for path in (self.directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
+        return next((name for name in names if is_name(name) and Study(name, self).alone), "")
+
+    @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
         state = kept(self.directory / layout.JOURNAL).read()

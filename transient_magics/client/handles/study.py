@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, StudyState, TrialState, now, run_costs, study_cost
-from ...protocol import layout
-from ...protocol.cluster_commands import ExtendStudy, StopStudy
+from ...journal import ClusterState, StudyState, TrialState, bill, now, run_costs, study_cost
+from ...protocol import checks, layout
+from ...protocol.cluster_commands import Delete, ExtendStudy, StopStudy
 from ...protocol.run import Value
+from ...protocol.study import StudySpec
 from .. import commands, text
 from ..results.for_optuna import optuna_study
-from ..results.trials import Configurations, best_so_far, configurations
+from ..results.trials import Configurations, best_of, best_so_far, configurations
 from .run import Run
 
 if TYPE_CHECKING:
@@ -50,14 +52,14 @@ class Plot:
     study: Study
 
     def __repr__(self) -> str:
-        state = self.study.state
-        points = [f"trial {number}: {text.number(value)}" for number, value in best_so_far(state)]
+        begun = self.study.begun or [(self.study.cluster.state, self.study.state)]
+        points = [f"trial {number}: {text.number(value)}" for number, value in best_so_far([each for _, each in begun])]
         said = "; ".join(points) if points else "no trial is complete yet"
-        return f"{self.study.name}, best {state.spec.goal.metric} so far: {said}"
+        return f"{self.study.name}, best {begun[0][1].spec.goal.metric} so far: {said}"
 
 
 class Study:
-    """One study of one cluster: trials that differ in their parameters."""
+    """One study: trials that differ in their parameters, on one cluster, or on several which have their turns."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name = name
@@ -69,8 +71,36 @@ class Study:
         return self.cluster.directory / layout.STUDIES / self.name
 
     @property
+    def parts(self) -> tuple[Study, ...]:
+        """The same study on each of its clusters, in the order of their turns: itself where it has one cluster."""
+        spec = self._spec
+        names = spec.parts if spec else ()
+        return tuple(Study(self.name, type(self.cluster)(name)) for name in names) if names else (self,)
+
+    @property
+    def alone(self) -> bool:
+        """Whether `cluster` is the study's own."""
+        return self._spec is not None and self._spec.alone
+
+    @property
+    def _spec(self) -> StudySpec | None:
+        """Its declaration, also before the journal knows of it; None where that cannot be read."""
+        if known := self.cluster.state.studies.get(self.name):
+            return known.spec
+        try:
+            return StudySpec.from_dict(checks.parsed_object((self.directory / layout.STUDY).read_bytes()))
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def begun(self) -> list[tuple[ClusterState, StudyState]]:
+        """The states of its clusters on which it has begun, and its own there."""
+        states = [(state := part.cluster.state, state.studies.get(self.name)) for part in self.parts]
+        return [(state, study) for state, study in states if study is not None]
+
+    @property
     def state(self) -> StudyState:
-        """What the journal says now. Raises ClusterError until the controller has heard of the study."""
+        """What the journal of `cluster` says now. Raises ClusterError until the controller has heard of the study."""
         found = self.cluster.state.studies.get(self.name)
         if found is None:
             raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
@@ -86,19 +116,23 @@ class Study:
         """
         import pandas
 
-        state = self.cluster.state
-        study, costs = self.state, run_costs(state, now())
-        best = study.best
-        rows = [
-            {
-                "trial": trial.number, "state": trial.state, "value": trial.value, **trial.params,
-                "runs": list(trial.runs), "steps": sum(state.runs[run].step for run in trial.runs if run in state.runs),
-                "seconds": (trial.told_at or now()) - trial.asked_at,
-                "dollars": sum(costs.get(run, 0.0) for run in trial.runs),
-                "best": best is not None and best.number == trial.number, "reason": trial.reason,
-            }
-            for trial in study.trials.values()
-        ]  # fmt: skip
+        begun = self.begun or [(self.cluster.state, self.state)]
+        best = best_of([study for _, study in begun])
+        rows: list[dict[str, Any]] = []
+        for state, study in begun:
+            costs = run_costs(state, now())
+            rows += [
+                {
+                    "trial": study.spec.first + trial.number, "state": trial.state, "value": trial.value,
+                    **trial.params, "runs": list(trial.runs),
+                    "steps": sum(state.runs[run].step for run in trial.runs if run in state.runs),
+                    "seconds": (trial.told_at or now()) - trial.asked_at,
+                    "dollars": sum(costs.get(run, 0.0) for run in trial.runs),
+                    "best": trial is best, "reason": trial.reason,
+                }
+                for trial in study.trials.values()
+            ]  # fmt: skip
+        study = begun[0][1]
         names = [each.name for each in study.spec.dimensions]
         columns = ["trial", "state", "value", *names, "runs", "steps", "seconds", "dollars", "best", "reason"]
         frame = pandas.DataFrame(rows, columns=columns)
@@ -108,7 +142,7 @@ class Study:
     def table(self) -> Configurations:
         """For each configuration the mean ± standard deviation, over its `n` complete runs, of hours, dollars, the
         objective, accuracy and revocations: a table, the best one first; `table().frame()` is a DataFrame."""
-        return configurations(self.cluster.state, self.state, now())
+        return configurations(self.begun or [(self.cluster.state, self.state)], now())
 
     def plot(self) -> Plot:
         """The trials' curves over each other and the best so far: a picture in a notebook, else a line of text."""
@@ -120,45 +154,56 @@ class Study:
 
         A copy, made of the journal each time. Raises ClusterError where Optuna is not installed.
         """
-        return optuna_study(self.cluster.state, self.state)
+        return optuna_study(self.begun or [(self.cluster.state, self.state)])
 
     @property
     def best(self) -> Trial | None:
         """The best of the complete trials so far; None before the first."""
-        found = self.state.best
-        return self._trial(found) if found else None
+        found = [(part, part.cluster.state.studies.get(self.name)) for part in self.parts]
+        best = best_of([study for _, study in found if study])
+        return (
+            next((part._trial(best) for part, study in found if study and study.best is best), None) if best else None
+        )
 
     def trial(self, number: int) -> Trial:
         """The trial of that number. Raises ClusterError where there is none yet."""
-        found = self.state.trials.get(number)
-        if found is None:
-            raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
-        return self._trial(found)
+        for part in self.parts:
+            study = part.cluster.state.studies.get(self.name)
+            if study and (found := study.trials.get(number - study.spec.first)):
+                return part._trial(found)
+        raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
 
     def cost(self) -> float:
         """What its trials have cost so far, in US dollars: their VMs' time, and their share of all else, as `trials`
         has it."""
-        return study_cost(self.cluster.state, self.state, now())
+        own = [(state, study) for state, study in self.begun if study.spec.alone]
+        shared = [(state, study) for state, study in self.begun if not study.spec.alone]
+        return sum(bill(state, now()).total for state, _ in own) + sum(
+            study_cost(state, study, now()) for state, study in shared
+        )
 
     def wait(self, timeout: float | None = None) -> Trial | None:
-        """Block until the study is over; its best trial, or None where none was complete.
+        """Block until the study is over, on all of its clusters; its best trial, or None where none was complete.
 
         Raises TrainingError after `timeout` seconds, or where the study ended early without any complete trial.
         Interrupting the wait changes nothing: the study goes on.
         """
-
-        state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
-        if state is None:
-            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
-        study = state.studies.get(self.name)
-        if study is None:
-            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
-        if study.best is None and study.reason:
-            raise TrainingError(f"{self.name} ended without a complete trial: {study.reason}", where=self.cluster.name)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for part in self.parts:
+            left = None if deadline is None else max(0.01, deadline - time.monotonic())
+            state = part.cluster.follow(lambda state, part=part: state.over or part.is_over(state), left)
+            if state is None:
+                raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=part.cluster.name)
+            study = state.studies.get(self.name)
+            if study is None and not self.begun:
+                raise TrainingError(f"{part.cluster.name} was deleted before {self.name} began")
+            if study and study.reason and self.best is None:
+                why = f"{self.name} ended without a complete trial: {study.reason}"
+                raise TrainingError(why, where=part.cluster.name)
         return self.best
 
     def is_over(self, state: ClusterState) -> bool:
-        """Whether in this state of its cluster all of its trials have ended, and it asks for no further one."""
+        """Whether in this state of its cluster all of its trials there have ended, and it asks for no further one."""
         study = state.studies.get(self.name)
         return study is not None and study.over
 
@@ -173,32 +218,47 @@ class Study:
         commands.send(self.cluster.directory, ExtendStudy(study=self.name, trials=trials))
 
     def stop(self) -> None:
-        """Have no further trial, and end those that train, each with a last checkpoint. What is done is kept."""
-        commands.send(self.cluster.directory, StopStudy(study=self.name))
+        """Have no further trial, and end those that train, each with a last checkpoint. What is done is kept.
+
+        Its own clusters are deleted, also those whose turn has not come.
+        """
+        parts = self.parts
+        for place, part in enumerate(parts):
+            state = part.cluster.state
+            if len(parts) > 1 and (state.over or part.is_over(state)):
+                continue
+            waits = self.name not in state.studies and place > 0
+            what = Delete(reason=f"{self.name} was stopped") if waits else StopStudy(study=self.name)
+            commands.send(part.directory, what)
 
     def _trial(self, state: TrialState) -> Trial:
         runs = tuple(Run(name, self.cluster) for name in state.runs)
         return Trial(state.number, state.params, state.state, state.value, runs, state.reason)
 
     def __str__(self) -> str:
-        study = self.cluster.state.studies.get(self.name)
-        if study is None or not study.trials:
+        studies = [study for _, study in self.begun]
+        if not any(study.trials for study in studies):
             return f"{self.name} has no trial yet."
-        told = sum(trial.told for trial in study.trials.values())
-        said = f"{self.name}: {told} of {study.wanted} trials"
-        if study.reason:
-            said += f", ended: {study.reason}"
-        if (best := study.best) and best.value is not None:
+        said = f"{self.name}: {self._progress(studies)}"
+        if reason := next((study.reason for study in studies if study.reason), ""):
+            said += f", ended: {reason}"
+        if (best := best_of(studies)) and best.value is not None:
             values = ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
                                 for name, value in best.params.items())  # fmt: skip
-            said += f"; the best is {best.number}, {study.spec.goal.metric} {best.value:.4g}" + f" ({values})" * bool(
+            number = next(each.spec.first for each in studies if each.best is best) + best.number
+            said += f"; the best is {number}, {studies[0].spec.goal.metric} {best.value:.4g}" + f" ({values})" * bool(
                 values
             )
         return f"{said}."
 
     def __repr__(self) -> str:
-        study = self.cluster.state.studies.get(self.name)
-        if study is None:
-            return f"<Study {self.name} on {self.cluster.name}: declared>"
-        told = sum(trial.told for trial in study.trials.values())
-        return f"<Study {self.name} on {self.cluster.name}: {told} of {study.wanted} trials>"
+        studies = [study for _, study in self.begun]
+        where = ", ".join(part.cluster.name for part in self.parts)
+        if not studies:
+            return f"<Study {self.name} on {where}: declared>"
+        return f"<Study {self.name} on {where}: {self._progress(studies)}>"
+
+    def _progress(self, studies: Sequence[StudyState]) -> str:
+        told = sum(trial.told for study in studies for trial in study.trials.values())
+        spec = studies[0].spec
+        return f"{told} of {spec.points if spec.parts else studies[0].wanted} trials"

@@ -7,6 +7,7 @@ asked for and nowhere else in the kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 _MISSING = "study.optuna needs Optuna, which is not installed here"
 
 
-def optuna_study(state: ClusterState, study: StudyState, storage: Any = None) -> optuna.Study:
+def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]], storage: Any = None) -> optuna.Study:
     """The study with all trials so far, under their numbers, in memory or in one of Optuna's storages.
+
+    `parts`: for each cluster on which it has begun, the state of that and of the study there.
 
     Values that were measured on the way are the trials' intermediate values; names of runs and reasons are their user
     attributes. Raises ClusterError where Optuna is not installed.
@@ -32,6 +35,7 @@ def optuna_study(state: ClusterState, study: StudyState, storage: Any = None) ->
         import optuna
     except ImportError:
         raise ClusterError(_MISSING, fix="%pip install optuna, then ask again.") from None
+    study = parts[0][1]
     direction = "maximize" if study.spec.goal.direction == "max" else "minimize"
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line about a study in memory in the reader's cell
@@ -40,7 +44,8 @@ def optuna_study(state: ClusterState, study: StudyState, storage: Any = None) ->
     finally:
         optuna.logging.set_verbosity(before)
     space = distributions(study.spec)
-    made.add_trials([_trial(state, study, trial, space) for trial in study.trials.values()])
+    for state, part in parts:
+        made.add_trials([_trial(state, part, trial, space) for trial in part.trials.values()])
     return made
 
 
@@ -59,8 +64,8 @@ def _trial(
     measured = dict(evaluated(runs[0], study.spec.goal)) if len(runs) == 1 else {}
     attributes = {"runs": list(trial.runs), "state": trial.state, **({"reason": trial.reason} if trial.reason else {})}
     return FrozenTrial(
-        number=trial.number,
-        trial_id=trial.number,
+        number=study.spec.first + trial.number,
+        trial_id=study.spec.first + trial.number,
         state=phase,
         value=known if phase in (Phase.COMPLETE, Phase.PRUNED) else None,
         datetime_start=datetime.fromtimestamp(trial.asked_at),

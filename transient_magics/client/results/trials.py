@@ -87,14 +87,25 @@ def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float
     return Spread.of(run.comes_to(study.spec.goal) for run in runs_of(state, trial)).mean
 
 
-def best_so_far(study: StudyState) -> list[tuple[int, float]]:
-    """The number and the value of each complete trial that was better than all before it."""
+def best_of(parts: Sequence[StudyState]) -> TrialState | None:
+    """The best trial of a study that is on several clusters; None before the first complete one."""
+    found: TrialState | None = None
+    for best in filter(None, (part.best for part in parts)):
+        if found is None or parts[0].spec.goal.better(best.value or 0.0, found.value or 0.0):
+            found = best
+    return found
+
+
+def best_so_far(parts: Sequence[StudyState]) -> list[tuple[int, float]]:
+    """The number and the value of each complete trial of a study that was better than all before it. `parts`: the study
+    on each of its clusters."""
     found: list[tuple[int, float]] = []
-    for trial in study.trials.values():
-        if trial.state != "complete" or trial.value is None or not math.isfinite(trial.value):
-            continue
-        if not found or study.spec.goal.better(trial.value, found[-1][1]):
-            found.append((trial.number, trial.value))
+    for study in parts:
+        for trial in study.trials.values():
+            if trial.state != "complete" or trial.value is None or not math.isfinite(trial.value):
+                continue
+            if not found or study.spec.goal.better(trial.value, found[-1][1]):
+                found.append((study.spec.first + trial.number, trial.value))
     return found
 
 
@@ -194,46 +205,56 @@ class Configurations(list[Configuration]):
         printer.text(repr(self))  # type: ignore[attr-defined]
 
 
-def configurations(state: ClusterState, study: StudyState, now: float) -> Configurations:
-    """The configurations of the study's complete trials: trials with the same parameters are one."""
-    goal, costs, taken, best = study.spec.goal, run_costs(state, now), _revocations(state), study.best
-    alike: dict[tuple[tuple[str, Value], ...], list[TrialState]] = {}
-    for trial in study.trials.values():
-        if trial.state == "complete":
-            alike.setdefault(tuple(sorted(trial.params.items())), []).append(trial)
-    whole = [run for trials in alike.values() for trial in trials for run in runs_of(state, trial)]
-    others = ["accuracy"] if goal.metric != "accuracy" and any("accuracy" in run.metrics for run in whole) else []
-    metrics = [goal.metric, *others]
+def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float) -> Configurations:
+    """The configurations of the study's complete trials: trials with the same parameters are one.
+
+    `parts`: for each cluster on which it has begun, the state of that and of the study there.
+    """
+    goal, best = parts[0][1].spec.goal, best_of([study for _, study in parts])
+    of_run: dict[tuple[int, str], tuple[float, float | None, int]] = {}
+    alike: dict[tuple[tuple[str, Value], ...], list[tuple[int, TrialState]]] = {}
+    runs: dict[int, list[RunState]] = {}
+    for place, (state, study) in enumerate(parts):
+        costs, taken = run_costs(state, now), _revocations(state)
+        for trial in study.trials.values():
+            if trial.state == "complete":
+                alike.setdefault(tuple(sorted(trial.params.items())), []).append((place, trial))
+                runs[id(trial)] = runs_of(state, trial)
+                for run in runs[id(trial)]:
+                    of_run[place, run.name] = _hours(state, run, now), costs.get(run.name), taken.get(run.name, 0)
+    others = ["accuracy"] if goal.metric != "accuracy" and any(
+        "accuracy" in run.metrics for whole in runs.values() for run in whole
+    ) else []  # fmt: skip
     found = []
     for trials in alike.values():
-        runs = [run for trial in trials for run in runs_of(state, trial)]
-        told = [_told(trial, run, goal) for trial in trials for run in runs_of(state, trial)]
-        values = {goal.metric: Spread.of(told), **{name: Spread.of(run.metrics.get(name) for run in runs)
-                                                   for name in others}}  # fmt: skip
+        each = [(place, trial, run) for place, trial in trials for run in runs[id(trial)]]
+        figures = [of_run[place, run.name] for place, _, run in each]
+        metrics = {name: Spread.of(run.metrics.get(name) for _, _, run in each) for name in others}
         found.append(
             Configuration(
-                params=trials[0].params,
-                n=len(runs),
-                hours=Spread.of(_hours(state, run, now) for run in runs),
-                dollars=Spread.of(costs.get(run.name) for run in runs),
-                metrics=values,
-                revocations=Spread.of(float(taken.get(run.name, 0)) for run in runs),
-                trials=tuple(trial.number for trial in trials),
-                best=best is not None and best in trials,
+                params=trials[0][1].params,
+                n=len(each),
+                hours=Spread.of(hours for hours, _, _ in figures),
+                dollars=Spread.of(dollars for _, dollars, _ in figures),
+                metrics={goal.metric: Spread.of(_told(trial, run, goal) for _, trial, run in each), **metrics},
+                revocations=Spread.of(float(times) for _, _, times in figures),
+                trials=tuple(parts[place][1].spec.first + trial.number for place, trial in trials),
+                best=any(trial is best for _, trial in trials),
             )
         )
     sign = -1.0 if goal.direction == "max" else 1.0
     known = {each.trials: each.metrics[goal.metric].mean for each in found}
     found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
-    return Configurations(found, [each.name for each in study.spec.dimensions], metrics, _left_out(study))
+    names = [each.name for each in parts[0][1].spec.dimensions]
+    return Configurations(found, names, [goal.metric, *others], _left_out([study for _, study in parts]))
 
 
 def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:
     return trial.value if len(trial.runs) == 1 else run.comes_to(goal)
 
 
-def _left_out(study: StudyState) -> str:
-    states = [trial.state for trial in study.trials.values() if trial.state != "complete"]
+def _left_out(parts: Sequence[StudyState]) -> str:
+    states = [trial.state for study in parts for trial in study.trials.values() if trial.state != "complete"]
     counted = ", ".join(f"{states.count(each)} {each}" for each in dict.fromkeys(states))
     return f"Not counted: {counted}." if counted else ""
 

@@ -226,6 +226,8 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     run = state.run
     if run and not _is_busy(state) and run.spec.when_done == "cluster":
         return f"{run.name} is over"
+    if alone := next((study.name for study in state.studies.values() if study.spec.alone and study.over), ""):
+        return "" if _is_busy(state) else f"{alone} is over"
     return ""
 
 

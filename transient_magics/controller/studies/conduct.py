@@ -67,6 +67,8 @@ class Studies:
         study = self._known(name)
         if study.spec.sampler == "none":
             raise ClusterError(f"{name} has one point", fix="Only a study with --over is extended.")
+        if study.spec.parts:
+            raise ClusterError(f"{name} tries each of its points already, on {', '.join(study.spec.parts)}")
         if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
         self._recorder.record(events.StudyExtended(study=name, trials=trials))

@@ -56,7 +56,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "stoppable": not over,
         "params": [each.name for each in study.spec.dimensions],
         "trials": [_line(study, row, measured.get(row.number, []), over=over) for row in rows],
-        "best_so_far": [(float(number), value) for number, value in best_so_far(study)],
+        "best_so_far": [(float(number), value) for number, value in best_so_far([study])],
     }
     return sound(shown)
 

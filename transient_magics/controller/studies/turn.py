@@ -1,0 +1,96 @@
+"""A study's own clusters have their turns one after the other: when this cluster's comes, and what is left for it.
+
+Read from files of this machine: the journals of the clusters that come before, whoever writes those. Until its turn
+comes nothing is asked for, and so nothing is billed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ... import places
+from ...journal import ClusterState, StudyState, bill, kept, study_cost
+from ...protocol import layout
+from ...protocol.names import is_name
+from ...protocol.study import StudySpec
+from ...spec import ClusterSpec, render_duration, render_money
+from .trial_folder import declared
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Its turn has not come; `what` it waits for, a clause."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comes:
+    """It has, and the cluster is to be this one."""
+
+    spec: ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """It will not come, for this reason, a clause."""
+
+    reason: str
+
+
+Turn = Waits | Comes | Never
+
+
+def of(directory: Path) -> StudySpec | None:
+    """The study whose turns the cluster in this folder waits for; none where it waits for nobody.
+
+    Raises ClusterError where its declaration cannot be read.
+    """
+    names = [path.parent.name for path in (directory / layout.STUDIES).glob(f"*/{layout.STUDY}")]
+    found = [declared(directory, name) for name in sorted(names) if is_name(name)]
+    return next((spec for spec in found if spec.alone and directory.name in spec.parts), None)
+
+
+def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
+    """Whether the cluster declared as `spec` has its turn in `study` at `now` (seconds since 1970).
+
+    A study that has ended early on one cluster has ended; what its trials and its own clusters cost, and the time since
+    it began, are taken off its limits. The same again for a controller that follows on one that died meanwhile.
+    """
+    before = study.parts[: study.parts.index(spec.name)]
+    states = [kept(places.cluster(name) / layout.JOURNAL).read() for name in before]
+    spent, passed = 0.0, 0.0
+    for name, state in zip(before, states, strict=True):
+        known = state.studies.get(study.name)
+        if known is None:
+            if state.over or not places.cluster(name).exists():
+                return Never(f"{name} was deleted before {study.name} began there")
+            return Waits(f"{study.name} has not begun on {name}")
+        if reason := _ended_early(known, state):
+            return Never(f"{study.name} ended on {name}: {reason}")
+        if not known.over:
+            return Waits(f"{study.name} goes on on {name} first")
+        if known.spec.alone and not state.over:
+            return Waits(f"{name} is deleted first")
+        spent += bill(state, now).total if known.spec.alone else study_cost(state, known, now)
+        passed = passed or state.clock.between(known.declared_at, now)
+    return _left(study, spec, spent, passed, now)
+
+
+def _ended_early(known: StudyState, state: ClusterState) -> str:
+    if known.reason:
+        return known.reason
+    return "its cluster was deleted" if state.over and not known.over else ""
+
+
+def _left(study: StudySpec, spec: ClusterSpec, spent: float, passed: float, now: float) -> Turn:
+    if study.max_cost is not None and spent >= study.max_cost:
+        return Never(f"its limit of {render_money(study.max_cost)} is spent")
+    seconds = spec.max_seconds
+    if study.max_hours is not None:
+        seconds = 3600 * study.max_hours - passed
+    if seconds <= 0:
+        return Never(f"its limit of {render_duration(3600 * (study.max_hours or 0.0))} has passed")
+    cost = None if study.max_cost is None else study.max_cost - spent
+    return Comes(replace(spec, declared_at=now, max_cost=cost, max_seconds=seconds).with_end())
