@@ -111,6 +111,10 @@ def test_without_a_cluster_each_configuration_has_its_own(started: list[str]) ->
     [
         ({"sampler": "tpe"}, "sampler: tpe needs all configurations on one cluster|tpe needs all configurations"),
         ({"trials": 3}, "tries each point on each configuration"),
+        (
+            {"on": ",".join(f"k80x{count}" for count in range(1, 30))},
+            "29 configurations would need clusters of their own",
+        ),
         ({"max_hours": 9999.0}, "Compute Engine ends VMs after"),
         ({"max_hours": 0.0}, "--max-hours must be above 0"),
     ],

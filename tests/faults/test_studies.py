@@ -72,7 +72,8 @@ def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_g
         begun = verbs.study(parse("study", split(ON)), CELL)
         assert isinstance(begun, Begun)
         study = begun.study
-        os.kill(Patient(own).controller(), signal.SIGKILL)  # as it waits for its turn
+        assert own.follow(lambda state: "waits for its turn: m " in state.trouble, PATIENCE)
+        os.kill(Patient(own).controller(), signal.SIGKILL)
         assert not own.state.vms
         study.wait(3 * PATIENCE)
         assert list(study.trials()["on"]) == ["cpux1", "cpux2"]

@@ -16,7 +16,8 @@ from ..spec import ClusterSpec, parse_groups, render_duration, render_money
 from . import text
 from .declaring import Declaration, specify
 
-MOST = 100
+MOST, MOST_OWN = 100, 16
+"""Configurations, and those of them that have a cluster of their own: each has a controller, which waits here."""
 
 
 def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
@@ -76,6 +77,9 @@ def parts(
     In the order in which they have their turns. Raises DeclarationError where such a cluster cannot be.
     """
     here = tuple(each for each in configurations if running and running.holds(each))
+    if (many := len(configurations) - len(here)) > MOST_OWN:
+        what = f"{many} configurations would need clusters of their own, and {MOST_OWN} at most are taken"
+        raise DeclarationError(what, where="--on", fix="Try fewer, or declare a cluster that holds more of them first.")
     found = [Part(running, here, own=False)] if running and here else []
     for number, each in enumerate((each for each in configurations if each not in here), 1):
         name = cluster_name(study, each, number)

@@ -74,6 +74,10 @@ def declare_study(
     found = parts(configurations, running, name, max_cost=max_cost, max_hours=max_hours)
     if not found and running:
         found = [Part(running, (), own=False)]
+    if not found:
+        raise ClusterError(
+            f"{chosen.name if chosen else 'The cluster'} is not declared yet", fix="Try again in a moment."
+        )
     if pruner != "none" and options.get("eval_steps") is None:
         options["eval_steps"] = max(1, train_steps // EVALUATIONS)
     if repeat > 1:

@@ -233,7 +233,10 @@ class Study:
 
     def _trial(self, state: TrialState) -> Trial:
         runs = tuple(Run(name, self.cluster) for name in state.runs)
-        return Trial(state.number, state.params, state.state, state.value, runs, state.reason)
+        spec = self._spec
+        return Trial(
+            (spec.first if spec else 0) + state.number, state.params, state.state, state.value, runs, state.reason
+        )
 
     def __str__(self) -> str:
         studies = [study for _, study in self.begun]

@@ -138,7 +138,7 @@ def best_words(study: StudyState) -> str:
     if best is None:
         return ""
     params = f": {params_words(best.params)}" if best.params else ""
-    return f"{study.spec.goal.metric} {number(best.value)} in trial {best.number}{params}"
+    return f"{study.spec.goal.metric} {number(best.value)} in trial {study.spec.first + best.number}{params}"
 
 
 def ending_words(state: ClusterState, now: float) -> str:

@@ -44,7 +44,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "name": study.name,
         "phase": _phase(study, over=over),
         "words": text.study_words(study, deleted=state.over),
-        "about": _about(study),
+        "about": _about(study, state.name),
         "told": sum(trial.told for trial in study.trials.values()),
         "wanted": study.wanted,
         "metric": study.spec.goal.metric,
@@ -64,7 +64,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
 def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: bool) -> TrialLine:
     ended = row.state == "running" and over
     return {
-        "number": row.number,
+        "number": study.spec.first + row.number,
         "state": "stopped" if ended else row.state,
         "words": "ended with its study" if ended else row.words,
         "params": [row.params.get(each.name, "") for each in study.spec.dimensions],
@@ -114,10 +114,11 @@ def _phase(study: StudyState, *, over: bool) -> str:
     return "finished" if told >= study.wanted else "stopped"
 
 
-def _about(study: StudyState) -> str:
+def _about(study: StudyState, cluster: str) -> str:
     spec = study.spec
     sampler = [] if spec.sampler == "none" else [f"{spec.sampler} sampler"]
     pruner = [] if spec.pruner == "none" else [f"{spec.pruner} pruner"]
     repeats = [f"each {spec.repeat} times"] if spec.repeat > 1 else []
-    workers = [f"on {', '.join(spec.on)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"]
+    workers = [f"on {', '.join(spec.here)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"]
+    workers += [f"the rest on {', '.join(each for each in spec.parts if each != cluster)}"] if spec.parts else []
     return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])
