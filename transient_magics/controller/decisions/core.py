@@ -223,12 +223,12 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"the limit of ${spec.max_cost:.2f} is reached"
     if idle_seconds(situation) >= spec.idle_end_seconds:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
-    run = state.run
-    if run and not _is_busy(state) and run.spec.when_done == "cluster":
-        return f"{run.name} is over"
+    if _is_busy(state):
+        return ""
     if alone := next((study.name for study in state.studies.values() if study.spec.alone and study.over), ""):
-        return "" if _is_busy(state) else f"{alone} is over"
-    return ""
+        return f"{alone} is over"
+    run = state.run
+    return f"{run.name} is over" if run and run.spec.when_done == "cluster" else ""
 
 
 def _unused(state: ClusterState) -> str:
