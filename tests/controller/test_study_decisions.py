@@ -196,6 +196,28 @@ def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before(
     )
 
 
+def test_a_limit_in_the_middle_stops_what_trains_and_waits_for_the_last_evaluation_of_what_is_made() -> None:
+    there = Simulated(study(repeat=2, trials=2), rate, places=4)
+    while there.look() or not there.state.runs or min(run.step for run in there.state.runs.values()) < 20:
+        there.step()
+    assert list(there.state.runs) == ["s-0-0", "s-0-1", "s-1-0", "s-1-1"]
+    for run in ("s-0-0", "s-0-1", "s-1-0"):
+        there.record(events.TrainMade(run=run, step=100))
+    there.record(events.StudyEnded(study="s", reason="its limit of $1 is spent"))
+    there.look()
+    assert [trial.state for trial in there.study.trials.values()] == ["running", "stopped"]
+    stops = decide(there.study, there.state, 4, there.time)
+    assert stops == [StopRun("s-1-0", save=True), StopRun("s-1-1", save=True)]
+    for run in ("s-0-0", "s-0-1"):
+        there.record(events.TrainEvaluated(run=run, step=100, metrics={"accuracy": 0.75}))
+        there.record(events.TrainFinished(run=run, step=100))
+    there.until_over()
+    assert [(trial.state, trial.value) for trial in there.study.trials.values()] == [
+        ("complete", 0.75),
+        ("stopped", None),
+    ]
+
+
 def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> None:
     there = Simulated(study(sampler="random", trials=5), rate, places=3)
     while there.look():

@@ -88,7 +88,7 @@ def _outcome(
         return Tell(trial.number, "stopped", reason="stopped by the user")
     if len(runs) == len(trial.runs) and all(run.over for run in runs):
         return _judged(study, trial.number, runs)
-    if study.ended:
+    if study.ended and (state.phase in ("deleting", "deleted") or not _is_made(trial, runs)):
         return Tell(trial.number, "stopped", reason=study.reason or "the study has ended")
     if hangs := next((run for run in runs if _stands_still(run, state, now) > study.spec.give_up_seconds), None):
         since = render_duration(study.spec.give_up_seconds)
@@ -98,6 +98,11 @@ def _outcome(
     if trial.number in pruned and runs and not runs[0].made:  # then its worker is free, and its value to come
         return Tell(trial.number, "pruned", _latest(study, runs[0]), f"pruned at step {runs[0].step:,}")
     return None
+
+
+def _is_made(trial: TrialState, runs: list[RunState]) -> bool:
+    """Whether its steps are, all of them: what it was trained for is its last evaluation, which takes no worker."""
+    return len(runs) == len(trial.runs) and all(run.made or run.over for run in runs)
 
 
 def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
