@@ -64,27 +64,35 @@ async def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> N
     assert done.reason.startswith("FileNotFoundError")
 
 
-async def test_evaluations_of_two_runs_on_a_vm_come_one_at_a_time(
+async def test_evaluations_of_runs_on_a_vm_come_one_at_a_time_and_who_asked_first_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    under_way, at_once, may_end = 0, [], asyncio.Event()
+    under_way, began, may_end = 0, list[str](), asyncio.Event()
 
-    async def answer(*_: object, **__: object) -> dict[str, object]:
+    async def answer(*_: object, beside: RunFolder, **__: object) -> dict[str, object]:
         nonlocal under_way
         under_way += 1
-        at_once.append(under_way)
+        assert under_way == 1
+        began.append(beside.path.name)
         await may_end.wait()
         under_way -= 1
         return {"metrics": {}}
 
     monkeypatch.setattr(evaluation, "answer", answer)
     monkeypatch.setattr(evaluation, "_LOOK_SECONDS", 0.01)
+    queue = tmp_path / ".evaluations"
+    queue.mkdir()
+    (queue / f"{0:020d}-7").touch()  # of one that was killed
+    names = [f"run-{number}" for number in (3, 1, 4, 2)]
     async with asyncio.TaskGroup() as group:
-        for run in ("run-1", "run-2", "run-3"):
-            folder = RunFolder(tmp_path / run)
+        for name in names:
+            folder = RunFolder(tmp_path / name)
             folder.logs.mkdir(parents=True)
-            group.create_task(evaluation.evaluate(folder, 40))
-        await asyncio.sleep(0.1)
-        assert at_once == [1]
+            given_up = group.create_task(evaluation.evaluate(folder, 40))
+            await asyncio.sleep(0.02)
+        assert began == names[:1]
+        given_up.cancel()
+        await asyncio.sleep(0.02)
         may_end.set()
-    assert at_once == [1, 1, 1]
+    assert began == names[:3]
+    assert list(queue.iterdir()) == []

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
 from ...programs.running import answer
 from ...role import log
+from ...training.usercode import sentence
 from .events import EvaluationDone
 
 _LONGEST = 900.0
 """Seconds; what takes longer has failed, and is not told for a part of the split."""
+_QUEUE = ".evaluations"
 _LOOK_SECONDS = 0.2
 """Between two looks whether another run's evaluation is over."""
 
@@ -28,8 +32,11 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> Ev
     wanted = ("--run", str(folder.path), "--step", str(step), *(("--awaited",) if awaited else ()))
     log_file = folder.logs / "evaluate.log"
     with Checkpoints(folder.checkpoints).held(step):  # the next ones may be written faster than a process starts
-        async with _turn(folder):
-            said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics", beside=folder)
+        try:
+            async with _turn(folder):
+                said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics", beside=folder)
+        except OSError as error:  # a full disk
+            said = {"error": sentence(error)}
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
@@ -39,19 +46,38 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> Ev
 
 @asynccontextmanager
 async def _turn(folder: RunFolder) -> AsyncIterator[None]:
-    """Until the end nobody else evaluates on this VM: each evaluation holds a model in memory, and takes the cores."""
-    lock = os.open(folder.path.parent, os.O_RDONLY | os.O_CLOEXEC)  # of all runs on this VM
+    """Until the end nobody else evaluates on this VM: each evaluation holds a model in memory, and takes the cores.
+
+    Who asked first comes first. A place in the queue is a file that its owner holds a lock on, so that nobody waits for
+    a process that is no more. Raises OSError.
+    """
+    queue = folder.path.parent / _QUEUE  # of all runs on this VM
+    queue.mkdir(exist_ok=True)
+    place = queue / f"{time.monotonic_ns():020d}-{os.getpid()}"
+    lock = os.open(young := place.with_name(f".{place.name}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        while not _taken(lock):  # noqa: ASYNC110 - another process lets go
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        young.rename(place)  # nobody sees it without its lock
+        while any(_is_held(each) for each in queue.glob("[0-9]*") if each < place):  # noqa: ASYNC110 - processes let go
             await asyncio.sleep(_LOOK_SECONDS)
         yield
     finally:
+        place.unlink(missing_ok=True)
         os.close(lock)
 
 
-def _taken(lock: int) -> bool:
+def _is_held(place: Path) -> bool:
+    """Whether its owner lives; a place that nobody holds is taken out of the queue."""
+    try:
+        lock = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        return True
+    else:
+        place.unlink(missing_ok=True)
         return False
-    return True
+    finally:
+        os.close(lock)
