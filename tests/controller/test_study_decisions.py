@@ -196,6 +196,14 @@ def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before(
     )
 
 
+def test_an_objective_that_is_never_measured_ends_the_study_and_says_what_is() -> None:
+    there = Simulated(replace(study(), objective="max precision"), rate)
+    there.until_over()
+    assert {trial.state for trial in there.study.trials.values()} == {"failed"}
+    assert there.study.trials[0].reason == "s-0 has no metric precision (it has accuracy)"
+    assert re.fullmatch(r"its first [34] trials failed: s-\d has no metric precision .*", there.study.reason)
+
+
 def test_a_limit_in_the_middle_stops_what_trains_and_waits_for_the_last_evaluation_of_what_is_made() -> None:
     there = Simulated(study(repeat=2, trials=2), rate, places=4)
     while there.look() or not there.state.runs or min(run.step for run in there.state.runs.values()) < 20:

@@ -116,8 +116,10 @@ def _judged(study: StudyState, trial: int, runs: list[RunState]) -> Tell:
                 why = f"{run.name} could not be evaluated: {run.unevaluated[2]}"
             elif not run.metrics:
                 why = f"{run.name} was not evaluated"
+            elif value is None:
+                why = f"{run.name} has no metric {metric} (it has {', '.join(sorted(run.metrics))})"
             else:
-                why = f"the {metric} of {run.name} {'was not measured' if value is None else 'is not a number'}"
+                why = f"the {metric} of {run.name} is not a number"
             return Tell(trial, "failed", reason=why.rstrip("."))
         values.append(value)
     return Tell(trial, "complete", math.fsum(values) / len(values))
