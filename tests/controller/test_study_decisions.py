@@ -204,6 +204,23 @@ def test_an_objective_that_is_never_measured_ends_the_study_and_says_what_is() -
     assert re.fullmatch(r"its first [34] trials failed: s-\d has no metric precision .*", there.study.reason)
 
 
+def test_points_that_fail_at_once_do_not_end_a_study_of_which_another_trains_on() -> None:
+    there = Simulated(study(), rate, places=4)
+    while there.look() or not there.state.runs or min(run.step for run in there.state.runs.values()) < 20:
+        there.step()
+    for run in ("s-1", "s-2", "s-3"):
+        there.record(events.TrainFailed(run=run, step=there.state.runs[run].step, reason="its loss is no number"))
+    there.record(events.TrainProgress(run="s-0", step=99, loss=1.0, steps_per_second=1.0))
+    there.look()
+    assert there.study.trials[3].state == "failed"
+    there.look()
+    assert not there.study.ended
+    there.record(events.TrainFailed(run="s-0", step=99, reason="its loss is no number"))
+    while there.look():
+        pass
+    assert there.study.reason == "its first 4 trials failed: its loss is no number"
+
+
 def test_a_limit_in_the_middle_stops_what_trains_and_waits_for_the_last_evaluation_of_what_is_made() -> None:
     there = Simulated(study(repeat=2, trials=2), rate, places=4)
     while there.look() or not there.state.runs or min(run.step for run in there.state.runs.values()) < 20:

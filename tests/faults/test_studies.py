@@ -1,4 +1,4 @@
-"""A study on a real cluster: its controller and a trial's worker are killed, and each point is tried exactly once."""
+"""Studies on real clusters: killed in the middle each point is tried exactly once, and what is made has its value."""
 
 from __future__ import annotations
 
@@ -86,4 +86,31 @@ def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_g
         assert client.cluster().name == "on"
     finally:
         own.delete(PATIENCE)
+        cluster.delete(PATIENCE)
+
+
+@pytest.mark.training
+def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_that_costs(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="st"))
+    try:
+        line = "--over lr=0.001:0.3 --sampler random --trials 50 --objective 'min loss' --train-steps 20 --pace 0.2"
+        spent = "--max-cost 0.006 --when-done cluster --no-check --name s --cluster st"
+        study = verbs.study(parse("study", split(f"{line} {spent}")), SWEPT).study
+        state = cluster.follow(lambda now: now.over, 3 * PATIENCE)
+        assert state is not None, study.trials().to_string()
+        assert [vm.name for vm in state.living] == []
+        assert study.state.reason == "its limit of $0.0060 is spent"
+        trials = study.trials()
+        assert list(trials["trial"]) == list(range(len(trials)))
+        assert set(trials["state"]) <= {"complete", "stopped"}
+        (ended,) = cluster.events("study.ended")
+        made = [each.run for each in cluster.events("train.made") if isinstance(each, events.TrainMade)
+                and each.seq < ended.seq]  # fmt: skip
+        complete = {run for run, how in zip(trials["runs"].str[0], trials["state"], strict=True) if how == "complete"}
+        assert complete >= {*made}, trials.to_string()
+        assert set(trials["steps"][trials["state"] == "complete"]) <= {20}
+        assert list(trials["value"].notna()) == list(trials["state"] == "complete")
+        assert study.cost() == pytest.approx(trials["dollars"].sum())
+        assert sum(run_costs(state, now()).values()) == pytest.approx(bill(state, now()).total)
+    finally:
         cluster.delete(PATIENCE)

@@ -20,7 +20,8 @@ from ...trials.points import point
 from ..decisions.ledger import has_room
 
 FIRST = 3
-"""When so many trials have failed and none has not, the study ends: the next ones would fail, too."""
+"""When so many trials have failed, none has not, and none that trains has come further, the study ends: the next ones
+would fail, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,16 @@ def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:
     if spec.max_cost is not None and study_cost(state, study, now) >= spec.max_cost:
         return f"its limit of {render_money(spec.max_cost)} is spent"
     told = [trial for trial in study.trials.values() if trial.told]
-    if len(told) >= FIRST and all(trial.state == "failed" for trial in told):
+    if len(told) >= FIRST and all(trial.state == "failed" for trial in told) and not _gets_further(study, state):
         return f"its first {len(told)} trials failed: {told[-1].reason}"
     return ""
+
+
+def _gets_further(study: StudyState, state: ClusterState) -> bool:
+    """Whether a trial trains that has made more steps than any that has ended, as where some points diverge at once."""
+
+    def steps(trial: TrialState) -> int:
+        return max((state.runs[name].step for name in trial.runs if name in state.runs), default=0)
+
+    most = max(steps(trial) for trial in study.trials.values() if trial.told)
+    return any(steps(trial) > most for trial in study.running)
