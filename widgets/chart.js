@@ -93,7 +93,7 @@ export function lineChart(title, axis, { height }) {
       ],
       series: [{}, ...drawing.curves.map((curve) => ({
         label: curve.label, spanGaps: Boolean(curve.joined), points: points(curve), ...(curve.stairs ? { paths: uPlot.paths.stepped?.({ align: 1 }) } : {}),
-        stroke: line(curve), width: width(curve), alpha: curve.faint ? 0.3 : curve.dots ? 0.5 : 1,
+        stroke: line(curve), width: width(curve), alpha: curve.faint ? 0.3 : curve.dots ? 0.8 : 1,
       }))],
       bands,
       hooks: { draw: [drawMarks], setCursor: [read], setSelect: [selected] },
@@ -101,7 +101,7 @@ export function lineChart(title, axis, { height }) {
   }
 
   function points(curve) {
-    if (curve.dots) return { show: true, size: 4, fill: line(curve), stroke: line(curve) };
+    if (curve.dots) return { show: true, size: 5, fill: line(curve), stroke: line(curve) };
     if (curve.hidden || (curve.joined && known(curve.values) > 1)) return { show: false };
     return { show: false, size: 5, filter: lonely, fill: line(curve) };
   }

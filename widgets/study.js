@@ -28,7 +28,7 @@ export function columns(study) {
     { key: "value", name: study.metric, words: (trial) => number(trial.value), by: (trial) => trial.value, most: study.direction === "max" },
     { key: "hours", name: "hours", words: (trial) => number(trial.hours), by: (trial) => trial.hours, most: true },
     { key: "dollars", name: "dollars", words: (trial) => money(trial.dollars), by: (trial) => trial.dollars, most: true },
-    { key: "revocations", name: "revocations", words: (trial) => String(trial.revocations), by: (trial) => trial.revocations, most: true },
+    { key: "revocations", name: "revoked", words: (trial) => String(trial.revocations), by: (trial) => trial.revocations, most: true },
   ];
 }
 

@@ -141,7 +141,7 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     assert foreground.run(state) is None
     assert [study.name for study in foreground.studies(state)] == ["search"]
     said = text.status(state, bill(state, STORY.now), STORY.now)
-    assert "search  12 of 40 trials, 4 training" in said
+    assert "search  12 of 40 trials, 4 under way" in said
     assert "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64" in said
     assert "search-15" not in said, "its runs stand in its table"
     assert "end of the run" not in said
@@ -185,7 +185,7 @@ def test_a_study_shows_itself_as_text_table_and_picture(
     study = client.study()
     panels.show_study(study)
     assert capsys.readouterr().out.splitlines() == [
-        "search on tuning: 12 of 40 trials, 4 training",
+        "search on tuning: 12 of 40 trials, 4 under way",
         "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64",
     ]
     assert repr(study.plot()) == "search, best accuracy so far: trial 0: 0.927"

@@ -30,7 +30,7 @@ def text_of(drawn: str) -> str:
 
 def test_a_study_is_progress_the_best_and_a_row_for_each_trial() -> None:
     (study,) = studies(SHORT.state, SHORT.now)
-    assert (study["told"], study["wanted"], study["words"]) == (12, 40, "12 of 40 trials, 4 training")
+    assert (study["told"], study["wanted"], study["words"]) == (12, 40, "12 of 40 trials, 4 under way")
     assert (study["metric"], study["params"]) == ("accuracy", ["learning_rate", "batch_size"])
     assert study["about"] == "max accuracy · tpe sampler · median pruner · 1 worker each"
     assert study["best_so_far"] == [[0.0, 0.9266]]
@@ -49,7 +49,7 @@ def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> 
     snapshot = view(SHORT.state, bill(SHORT.state, SHORT.now), SHORT.now)
     drawn = html(snapshot, None, studies(SHORT.state, SHORT.now))
     said = text_of(drawn)
-    assert "search: 12 of 40 trials, 4 training" in said
+    assert "search: 12 of 40 trials, 4 under way" in said
     assert "Best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64." in said
     assert "0.927 ◎ best" in said
     assert "and 6 trials more" in said

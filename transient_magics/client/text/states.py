@@ -118,13 +118,13 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
 
 
 def study_words(study: StudyState, *, deleted: bool = False) -> str:
-    """`12 of 40 trials, 4 training`, and why it ended early; `deleted`: its cluster is."""
+    """`12 of 40 trials, 4 under way`, and why it ended early; `deleted`: its cluster is."""
     told, running = sum(trial.told for trial in study.trials.values()), len(study.running)
     said = f"{told} of {count(study.wanted, 'trial')}"
     if deleted and not study.over:
         return f"{said}, ended with its cluster"
     if running:
-        said += f", {running} training"
+        said += f", {running} under way"
     elif not study.trials and not study.ended:
         said += ", waits for its first trial"
     if study.reason:
