@@ -36,7 +36,7 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> Ev
             async with _turn(folder):
                 said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics", beside=folder)
         except OSError as error:  # a full disk
-            said = {"error": sentence(error)}
+            return EvaluationDone(step, reason=sentence(error))
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
