@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 _MEMBERS = 8
 _HIDDEN = (32, 32)
-_STEPS = 400
+_STEPS, _FEW = 400, 500
 _Array = NDArray[np.float64]
 
 
@@ -56,17 +56,20 @@ def learn(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) ->
     """Networks learnt from the values; `errors`: their standard errors (None: jobs told none)."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
+    from threadpoolctl import threadpool_limits
 
     mean, scale = float(values.mean()), float(values.std()) or 1.0
     scaled, random = (values - mean) / scale, np.random.default_rng(seed)
+    # Of few results a batch is all of them, and so many steps of a stochastic method are too few.
+    solver, penalty = ("lbfgs", 1e-2) if len(rows) <= _FEW else ("adam", 1e-5)
     weights, biases, out = [], [], np.full((_MEMBERS, len(rows)), np.nan)
     for member in range(_MEMBERS):
         drawn = random.integers(len(rows), size=len(rows))
         network = MLPRegressor(
-            hidden_layer_sizes=_HIDDEN, activation="tanh", alpha=1e-5, learning_rate_init=5e-3, max_iter=_STEPS,
-            tol=1e-6, random_state=seed + member,
+            hidden_layer_sizes=_HIDDEN, activation="tanh", solver=solver, alpha=penalty, learning_rate_init=5e-3,
+            max_iter=_STEPS, tol=1e-6, random_state=seed + member,
         )  # fmt: skip
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), threadpool_limits(1):  # so small products are slower on several
             warnings.simplefilter("ignore", ConvergenceWarning)
             network.fit(rows[drawn], scaled[drawn])
         weights.append(tuple(np.asarray(each, float) for each in network.coefs_))
