@@ -310,7 +310,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,49}", re.ASCII)
 
 
 def _version(value: str) -> str:
-    """What `pip install` may be told in a sentence of ours. Raises ValueError."""
+    """What `pip install` may be told in an own sentence. Raises ValueError."""
     if not _VERSION.fullmatch(value):
         raise ValueError(f"{value!r:.80} is no version")
     return value

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXTRA = 'pip install "transient-magics[dask]", and restart the kernel.'
 TRUST = (
-    "Dask unpickles in this process what the cluster's VMs compute: whoever rules one of them can run code here. "
+    "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
     "Use it with code and data that you trust (docs/security)."
 )
 _said: list[str] = []

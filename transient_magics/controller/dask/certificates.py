@@ -46,7 +46,7 @@ def issued(folder: Path, name: str, until: float) -> tuple[bytes, bytes]:
     authority = x509.load_pem_x509_certificate((folder / layout.TLS_CA).read_bytes())
     signing = serialization.load_pem_private_key((folder / layout.TLS_CA_KEY).read_bytes(), None)
     if not isinstance(signing, ec.EllipticCurvePrivateKey):
-        raise OSError(f"{layout.TLS_CA_KEY} is no key of ours")
+        raise OSError(f"{layout.TLS_CA_KEY} is not a key of the cluster")
     key = ec.generate_private_key(ec.SECP256R1())
     built = _builder(authority.subject, _name(name), key.public_key(), until)
     built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
