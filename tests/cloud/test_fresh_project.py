@@ -178,7 +178,7 @@ async def test_an_image_is_made_by_who_has_the_role_for_it(url: str, engine: Com
     ask(url, {"whole": True})
     ask(url, {"lack": ["roles/compute.storageAdmin"]})
     with pytest.raises(AccessError, match=r"Required 'compute\.images\.create'.*roles/compute\.storageAdmin"):
-        await engine.images.make("mine", disk=f"zones/{ZONE}/disks/d", description="", labels={})
+        await engine.images.make("mine", disk=f"zones/{ZONE}/disks/d", description="", labels={}, family="own")
     ask(url, {"whole": True})
 
 

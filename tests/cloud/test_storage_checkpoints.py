@@ -187,7 +187,7 @@ def test_with_no_good_checkpoint_the_run_does_not_start_from_nothing(
     for blob in client.list_blobs(BUCKET, prefix=bucket.place.removeprefix(f"gs://{BUCKET}/")):
         if not blob.name.endswith(NAME):
             blob.delete()
-    with pytest.raises(TrainingError, match="no checkpoint"):
+    with pytest.raises(TrainingError, match="every checkpoint of the run differs"):
         restore(bucket, tmp_path / "new")
     assert not list((tmp_path / "new").glob("*"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +32,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
 from transient_magics.journal import Journal, RunState, declared, events, fold, read, replay, unknown_run
+from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
 
@@ -228,7 +230,10 @@ def test_what_a_vm_named_beside_a_runs_own_files_is_not_fetched(home: Path, tmp_
 async def test_a_machine_that_attached_rents_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / declared.ATTACHED).touch()
     attack(home)  # it ends by saying that this machine is in charge
-    await _look_after(home)
+    lock = take(home)
+    assert lock is not None
+    await _look_after(home, lock)
+    os.close(lock)
     assert "only follows the cluster and rents nothing" in caplog.text
 
 

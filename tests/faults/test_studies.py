@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient
+from tests.faults.conftest import PATIENCE, Patient, take_away
 from tests.faults.test_two_runs import CELL
 from transient_magics import client
 from transient_magics.cli import verbs
@@ -112,5 +112,48 @@ def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_
         assert list(trials["value"].notna()) == list(trials["state"] == "complete")
         assert study.cost() == pytest.approx(trials["dollars"].sum())
         assert sum(run_costs(state, now()).values()) == pytest.approx(bill(state, now()).total)
+    finally:
+        cluster.delete(PATIENCE)
+
+
+BAD = SWEPT.replace(
+    "    points = np.linspace",
+    """    if trouble == 1:
+        raise ValueError("there are no points")
+    while mode == "train" and trouble == 4:
+        time.sleep(1)
+    points = (np.nan if trouble == 2 else 1.0) * np.linspace""",
+).replace("import numpy", "import time\nimport numpy").replace("SGD(lr)", "SGD(0.1)")  # fmt: skip
+
+
+@pytest.mark.training
+@pytest.mark.matrix
+def test_two_studies_share_a_cluster_lose_all_workers_at_once_and_outlive_trials_that_fail(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="st"))
+    patient = Patient(cluster)
+    shared = "--objective 'min loss' --pace 0.2 --no-check --cluster st"
+    try:
+        lines = {
+            "bad": f"--over trouble=0,1,2,4,3 --train-steps 60 --give-up-after 60s --name bad {shared}",
+            "good": f"--over lr=0.01,0.2 --train-steps 30 --name good {shared}",
+        }
+        bad = verbs.study(parse("study", split(lines["bad"])), BAD).study
+        patient.until(lambda now: "bad-0" in now.runs and now.runs["bad-0"].step > 3, "a trial that trains")
+        good = verbs.study(parse("study", split(lines["good"])), SWEPT).study
+        for vm in [vm.name for vm in cluster.state.living if vm.role == "worker"]:
+            take_away(f"st-{vm}")
+        good.wait(3 * PATIENCE)
+        bad.wait(3 * PATIENCE)
+        trials = bad.trials()
+        assert dict(zip(trials["trouble"], trials["state"], strict=True)) == {
+            0: "complete", 1: "failed", 2: "failed", 4: "failed", 3: "complete",
+        }, trials.to_string()  # fmt: skip
+        assert list(trials["trial"]) == [0, 1, 2, 3, 4]
+        assert list(trials["steps"][trials["state"] == "complete"]) == [60, 60]
+        assert list(good.trials()["state"]) == ["complete"] * 2
+        assert len(cluster.events("vm.revoked")) == 2
+        moment = now()
+        assert sum(run_costs(cluster.state, moment).values()) == pytest.approx(bill(cluster.state, moment).total)
+        assert bad.best.params["trouble"] in (0, 3)
     finally:
         cluster.delete(PATIENCE)

@@ -150,7 +150,8 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
         # A VM that is taken without a notice: however often, it is nobody's fault.
         await first.agent.end("dask-1")
         await room.workers(client, {"worker-1"})
-        sleeping = client.submit(_slow, 60, pure=False)
+        awake = room.top / "awake"
+        sleeping = client.submit(_sleep_until, str(awake), pure=False)
         for _ in range(2):
             process = second.process
             second.agent.notice()
@@ -160,7 +161,8 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
             await second.begin(room.place)
             await room.workers(client, {"worker-1"})
         assert sleeping.status == "pending"
-        await sleeping.cancel()
+        awake.touch()
+        await sleeping
 
         # A task that crashes its worker fails, and its neighbour does not.
         crashes = client.submit(_crash, pure=False)
@@ -230,8 +232,13 @@ async def _talk(place: str, context: ssl.SSLContext) -> None:
             writer.close()
 
 
+def _sleep_until(place: str) -> None:
+    while not os.path.exists(place):
+        time.sleep(0.05)
+
+
 def _slow(value: float) -> float:
-    time.sleep(value if value > 10 else 1.0)
+    time.sleep(1.0)
     return value
 
 
