@@ -6,11 +6,13 @@ The one without has none of the operations that they need, either. Beside second
 worker's process computed, which say more on a machine that is busy with other things. Intervals are of 95 %, of the
 mean over pairs.
 
-Right (`--stalls`): in one session a stall after the other is put in and taken away: decoding that sleeps, a worker that
-computes slowly, a link that carries so many bytes a second (each byte goes through a relay), a parameter server that is
-stopped half of the time. Told is the part that grew most; what the step should last without the stall, by the parts
-alone (its seconds, less what the stalled parts had more than before); and what it lasted then. Where nothing was put
-in, no part may have grown by more than a tenth of the step. Each is the median of its steps.
+Right (`--stalls`): in one session a stall after the other is put in and taken away, in turns: decoding that sleeps, a
+worker that computes slowly, a link that carries so many bytes a second (each byte goes through a relay), a parameter
+server that is stopped half of the time. Of the turns without it every second one is a reference, the others are what is
+predicted. Told is the part that grew most; what the step should last without the stall, by its parts alone: its
+seconds, less what the stalled parts had more than the reference, and with what had been hidden beneath them; and what
+it lasted then. Between the two kinds of turns without a stall, no part may differ by more than a tenth of the step.
+Each is the mean of its steps, for a stall may come and go within a turn.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import CELL, say
+
+from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts
 
 SPEC = {
     "name": "run-1", "model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", "train_steps": 1000,
@@ -96,6 +100,8 @@ SLEEPS: dict[str, float] = {}
 """Seconds that decoding and computing sleep in each step."""
 PARTS = {"input": ("input",), "compute": ("compute",), "link": ("pull", "push"), "parameter server": ("pull", "push")}
 """Where each stall has to be found."""
+HIDDEN = {"input": ("hidden_pull",)}
+"""What goes on beneath a stall, and is waited for when there is none."""
 BYTES = 4 * 600 * 600
 """Of the large variable, which comes through the relay in each step; its gradient is fetched by the server itself."""
 _BLOCK = 1 << 14
@@ -156,9 +162,8 @@ class Halved:
                 time.sleep(0.02)
 
 
-def stalls(folder: Path, steps: int) -> None:
+def stalls(folder: Path, rounds: int, steps: int) -> None:
     """Print where each stall was found, and what taking it away brought."""
-    from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.tf import placement
@@ -190,44 +195,54 @@ def stalls(folder: Path, steps: int) -> None:
             config = placement.worker_config([link.address], 1, own, 0)
             session = tf.Session(target.target, graph=graph, config=config)
             session.run(start)
+            halved = Halved(process)
 
-            def made() -> StepParts:
+            def made() -> list[StepParts]:
                 found = list[StepParts]()
                 for _ in range(steps):
                     clock = time.time()
                     _, seen, _ = session.run([built.loss, moments(built), built.step])
                     found.append(parts(clock, seen, time.time()))
-                return StepParts(*(statistics.median(each) for each in zip(*found, strict=True)))
+                return found
 
             made()
-            halved, usual = Halved(process), made()
             for what, within in PARTS.items():
-                before = made()
-                seconds = 1.5 * usual.step
-                SLEEPS.update({what: seconds} if what in ("input", "compute") else {})
-                link.rate = BYTES / seconds if what == "link" else 0.0
-                if what == "parameter server":
-                    halved.on.set()
-                stalled = made()
-                SLEEPS.clear()
-                halved.on.clear()
-                link.rate = 0.0
-                time.sleep(0.1)
-                after = made()
-                growth = {name: getattr(stalled, name) - getattr(before, name) for name in EXPOSED}
+                usual = mean(made()).step
+                turns: dict[str, list[StepParts]] = {"reference": [], "stalled": [], "after": []}
+                for turn in range(rounds):
+                    turns["after" if turn % 2 else "reference"] += made()
+                    seconds = 1.5 * usual
+                    SLEEPS.update({what: seconds} if what in ("input", "compute") else {})
+                    link.rate = BYTES / seconds if what == "link" else 0.0
+                    if what == "parameter server":
+                        halved.on.set()
+                    turns["stalled"] += made()
+                    SLEEPS.clear()
+                    halved.on.clear()
+                    link.rate = 0.0
+                    time.sleep(0.1)
+                reference, stalled, after = (mean(turns[each]) for each in ("reference", "stalled", "after"))
+                growth = {name: getattr(stalled, name) - getattr(reference, name) for name in EXPOSED}
                 found = max(growth, key=growth.__getitem__)
-                predicted = stalled.step - sum(growth[name] for name in within)
-                idle = max(getattr(after, name) - getattr(before, name) for name in EXPOSED) / before.step
+                beneath = sum(getattr(stalled, each) - getattr(reference, each) for each in HIDDEN.get(what, ()))
+                predicted = stalled.step - sum(growth[name] for name in within) + beneath
+                idle = max(getattr(after, name) - getattr(reference, name) for name in EXPOSED) / reference.step
                 where = f"found in {found} ({'right' if found in within else 'WRONG'})"
                 more = (
                     f"{where}; with it {1000 * stalled.step:.1f} ms, without it predicted {1000 * predicted:.1f} ms, "
                     f"then {1000 * after.step:.1f} ms; no part grew by more than {idle:.0%} of the step without one; "
-                    f"n {steps} steps each"
+                    f"n {len(turns['stalled'])} steps with it, {len(turns['after'])} without"
                 )
                 say(f"stall: {what}", 100 * (after.step / predicted - 1), "% off", "<= 10", more=more)
+            session.close()
         finally:
             process.send_signal(signal.SIGCONT)
             process.kill()
+
+
+def mean(found: Sequence[StepParts]) -> StepParts:
+    """The mean of each part."""
+    return type(found[0])(*(statistics.fmean(each) for each in zip(*found, strict=True)))
 
 
 def measure(folder: Path, pairs: int, seconds: float) -> None:
@@ -292,7 +307,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if chosen.stalls:
-            stalls(Path(folder), 15 if chosen.quick else 60)
+            stalls(Path(folder), 2 if chosen.quick else 20, 15)
         else:
             measure(Path(folder), 20, 1.0 if chosen.quick else 5.0)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
 from transient_magics import client, places
 from transient_magics.cli import program
+from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.forecaster import Forecaster
 from transient_magics.journal import Journal, events
+from transient_magics.protocol.study import StudySpec, parse_space
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"
@@ -102,3 +105,37 @@ def test_a_run_that_is_slower_than_earlier_ones_of_its_model_is_told_so(
     behind = "; it makes 8 steps/s where earlier runs lead to expect 1[56](.[0-9])? "
     assert bool(re.search(behind, told)) == said, told
     assert "its workers compute slower than those did" in told or not said
+
+
+def test_a_studys_dry_run_says_hours_and_dollars_where_runs_of_its_model_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    training(tmp_path, steps=10**6, revoked=False)
+    cluster = client.cluster("demo")
+    spec = cluster.state.spec
+    assert spec
+    speed = 2.0  # steps/s of one worker; the story's four make eight
+
+    def preview(steps: int, **options: Any) -> StudyPreview:
+        ran = cluster.state.runs["run-1"].spec
+        run = replace(ran, train_steps=steps, name="search", **options)
+        study = StudySpec.from_dict({
+            "name": "search", "run": run.without_token(), "objective": "max accuracy", "trials": 6, "sampler": "grid",
+            "space": [asdict(each) for each in parse_space("learning_rate=1e-1,1e-2,1e-3 momentum=0,0.9")],
+        })  # fmt: skip
+        return StudyPreview(study, (Part(spec, (), own=False),), "")
+
+    (row,) = preview(40_000).rows
+    rounds = math.ceil(6 / row["at_once"])
+    assert row["hours"] == pytest.approx(rounds * 40_000 / speed / 3600, rel=0.25)
+    assert row["low"] <= row["hours"] <= row["high"]
+    assert row["dollars"] == pytest.approx(row["hours"] * spec.hourly)
+    (longer,) = preview(80_000).rows
+    assert longer["hours"] / row["hours"] == pytest.approx(2, rel=0.1)
+    said = str(preview(40_000))
+    assert re.search(r"; about \d+ h( \d+ min)? \(\d+ h.* to \d+ h.*\), \$\d+\.\d+", said), said
+    assert "Hours are by what this model's runs were measured at" in said
+    unknown = preview(40_000, model="another")
+    assert unknown.rows[0]["hours"] is None
+    assert "no run of this model here tells it" in str(unknown)

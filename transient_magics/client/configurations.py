@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from ..catalog import ACCELERATORS
@@ -15,7 +16,9 @@ from ..protocol.study import StudySpec, count_points
 from ..spec import ClusterSpec, parse_groups, render_duration, render_money
 from . import text
 from .declaring import Declaration, specify
+from .planning.study_plans import Expectations, Expected
 
+_TAKES = [each.name for each in fields(Expected)]
 MOST, MOST_OWN = 100, 16
 """Configurations, and those of them that have a cluster of their own: each has a controller, which waits here."""
 
@@ -116,35 +119,47 @@ class StudyPreview:
 
     spec: StudySpec
     parts: tuple[Part, ...]
+    source: str = ""
+    """The cell."""
 
-    @property
+    @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials, runs, at_once (how
-        many of these runs train at the same time), hourly (US dollars of the whole cluster)."""
+        many of these runs train at the same time), hourly (US dollars of the whole cluster); and what its runs take if
+        each is trained to its end: hours, low, high, dollars (None where no run of the model tells it, or runs are
+        chosen as they come)."""
         spec, rows = self.spec, []
+        expectations = Expectations(spec, self.source)
         for part in self.parts:
             for each in part.configurations or (None,):
                 workers = spec.workers_of(each or "")
                 trials = max(1, count_points(spec.space)) if each and spec.sampler == "grid" else spec.trials
+                runs, at_once = trials * spec.repeat, _at_once(part.spec, each, workers)
+                takes = None if each and self._chosen else expectations.of(part.spec, each, workers, runs, at_once)
                 rows.append({
                     "on": each, "cluster": part.spec.name, "own": part.own, "zone": part.spec.home_zone,
-                    "workers": workers, "trials": trials, "runs": trials * spec.repeat,
-                    "at_once": _at_once(part.spec, each, workers), "hourly": part.hourly,
+                    "workers": workers, "trials": trials, "runs": runs, "at_once": at_once, "hourly": part.hourly,
+                    **(asdict(takes) if takes else dict.fromkeys(_TAKES)),
                 })  # fmt: skip
         return rows
+
+    @property
+    def _chosen(self) -> bool:
+        """Whether nobody knows yet how many runs a configuration has."""
+        return bool(self.spec.on) and self.spec.sampler != "grid"
 
     def __str__(self) -> str:
         spec = self.spec
         runs = f", each trained {spec.repeat} times" if spec.repeat > 1 else ""
-        chosen = spec.on and spec.sampler != "grid"
         lines = [f"{spec.name} would try {text.count(spec.trials, 'point')}{runs}:"]
         for row in self.rows:
             where = f"its own cluster {row['cluster']} in {row['zone']}" if row["own"] else f"part of {row['cluster']}"
-            many = "as many as are chosen" if chosen else text.count(row["runs"], "run")
+            many = "as many as are chosen" if self._chosen else text.count(row["runs"], "run")
             lines.append(
                 f"  {row['on'] or text.count(row['workers'], 'worker'):16} {where}: {many}, {row['at_once']} at once, "
-                f"{text.money(row['hourly'])} per hour for the cluster"
+                f"{text.money(row['hourly'])} per hour for the cluster{_takes(row)}"
             )
+        lines.append(self._source())
         own = [part for part in self.parts if part.own]
         if own:
             lines.append(
@@ -159,6 +174,14 @@ class StudyPreview:
         )
         return "\n".join([*lines, f"All of it {where}. Nothing was declared."])
 
+    def _source(self) -> str:
+        if self._chosen:
+            return "How long it takes is not known: how many runs a configuration has is chosen as they come."
+        if any(row["hours"] is None for row in self.rows):
+            return "How long it takes is not known where it is not said: no run of this model here tells it."
+        pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""
+        return f"Hours are by what this model's runs were measured at, if each run is trained to its end{pruned}."
+
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
 
@@ -171,6 +194,20 @@ class StudyPreview:
             ends = render_duration(own[0].spec.max_seconds)
             return f"It has no limit of money (--max-cost); each of its own clusters ends after {ends} at the latest."
         return "It has no limits of its own (--max-cost, --max-hours): those of its cluster hold."
+
+
+def _takes(row: Mapping[str, Any]) -> str:
+    """`, about 2 h (1.5 to 3 h), $1.20`, where it is known."""
+    if row["hours"] is None:
+        return ""
+    low, high = (render_duration(_rough(3600 * row[each])) for each in ("low", "high"))
+    about = render_duration(_rough(3600 * row["hours"]))
+    return f"; about {about} ({low} to {high}), {text.money(row['dollars'])}"
+
+
+def _rough(seconds: float) -> float:
+    """As exactly as it can be meant."""
+    return max(60.0, round(seconds / 60) * 60) if seconds < 36_000 else round(seconds / 600) * 600
 
 
 def _at_once(cluster: ClusterSpec, machines: str | None, workers: int) -> int:

@@ -109,7 +109,7 @@ def declare_study(
         fix = "pip install 'transient-magics[sweep]'" if package == "optuna" else f"pip install {package}"
         raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=f"{fix}.")
     if dry_run:
-        return StudyPreview(spec, tuple(found))
+        return StudyPreview(spec, tuple(found), source)
     each_tries = max(1, count_points(space))
     specs, first = [], 0
     for part, (its_run, _) in zip(found, runs, strict=True):

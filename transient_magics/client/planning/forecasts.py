@@ -41,7 +41,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     lifetimes, _, risk = foreseen(revocations or _weather_of(run))
     known = KnownRun(cluster.directory, found)
     store = store_of(known)
-    for other in alike(known_runs(), store.key):
+    for other in alike(known_runs(), store):
         if other.state.over:
             learn(store, other)
     seen = record(known)
@@ -64,7 +64,7 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
     groups = tuple(WorkerGroup(gpu, count, zone) for (gpu, zone), count in places.items())
     if Counter(vm.accelerator or "cpu" for vm in mine) != Counter(latest.workers):
         return None
-    like = {other.identity for other in alike(known_runs(), store.key) if other.state.over and _is_like(run, other)}
+    like = {other.identity for other in alike(known_runs(), store) if other.state.over and _is_like(run, other)}
     rows = metrics.sample(run.directory / layout.METRICS)
     until = rows[-1]["time"] if rows else 0
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...journal import metrics
 from ...protocol import layout
+from ...protocol.run import RunSpec
 from ..folders import KnownRun
 
 if TYPE_CHECKING:
@@ -20,27 +22,36 @@ _BATCHES = ("batch", "batch_size")
 """What a parameter is called that sets the mini-batch, which is measured."""
 
 
+_OWN = "cell-"
+"""Begins the name of a model that a cell defines itself; its text's digest follows."""
+
+
 def store_of(run: KnownRun) -> ModelStore:
     """Where what is learnt of the run's model is kept; of a cell's own model, by the cell's text."""
+    cell = b"" if run.state.spec.model else (run.directory / layout.CELL).read_bytes()
+    return store_for(run.state.spec, cell)
+
+
+def store_for(spec: RunSpec, cell: bytes) -> ModelStore:
+    """The same, of a run that may not be declared yet."""
     from ...planner.store import ModelStore
 
-    spec = run.state.spec
     if spec.model:
         return ModelStore(spec.model, spec.problem, spec.hparams_set)
-    import hashlib
-
-    cell = (run.directory / layout.CELL).read_bytes()
-    return ModelStore(f"cell-{hashlib.sha256(cell).hexdigest()[:12]}", "")
+    return ModelStore(f"{_OWN}{hashlib.sha256(cell).hexdigest()[:12]}", "")
 
 
-def alike(runs: Iterable[KnownRun], key: dict[str, str]) -> list[KnownRun]:
-    """Those of `runs` that tell of the model of a store's `key`: how fast it is, or how accurate it becomes."""
+def alike(runs: Iterable[KnownRun], store: ModelStore) -> list[KnownRun]:
+    """Those of `runs` that tell of the model of a store: how fast it is, or how accurate it becomes."""
+    own = store.key["model"].startswith(_OWN)
+    return [run for run in runs if bool(run.state.spec.model) != own and _is_of(run, store)]
 
-    def fits(run: KnownRun) -> bool:
-        spec = run.state.spec
-        return all(getattr(spec, name) == value for name, value in key.items())
 
-    return [run for run in runs if fits(run)]
+def _is_of(run: KnownRun, store: ModelStore) -> bool:
+    try:
+        return store_of(run).key == store.key
+    except OSError:  # its cell is gone
+        return False
 
 
 def is_synchronous(run: KnownRun) -> bool:

@@ -183,7 +183,7 @@ def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Wo
         store, wire, like = _learnt_from(name, runs)
     else:
         store = ModelStore(model, problem, hparams_set)
-        for run in alike(runs, store.key):
+        for run in alike(runs, store):
             learn(store, run)
     found, records = store.workload(name or model, wire), store.records()
     return found, records, like if name else list(records.values())[-1].settings
@@ -200,7 +200,7 @@ def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str]
         raise PlanError(f"{name} took its steps together (--mode sync), which does not tell how fast each worker is",
                         fix="Name an asynchronous run; the plan itself may be of --mode sync.")  # fmt: skip
     store = store_of(found)
-    for run in [*alike(runs, store.key), found]:
+    for run in [*alike(runs, store), found]:
         learn(store, run)
     return store, found.state.spec.wire, settings(found)
 

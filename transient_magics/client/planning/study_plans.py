@@ -1,0 +1,69 @@
+"""What the runs of a study take before any has begun: the hours and dollars in its dry run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...errors import TransientError
+from ...protocol.machines import parse_machines
+from ...protocol.study import StudySpec
+from ...spec import ClusterSpec, WorkerGroup
+from ..folders import known_runs
+from .learning import alike, learn, store_for
+from .revocations import foreseen
+
+if TYPE_CHECKING:
+    from ...planner.speeds.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the runs of one configuration take: `hours` until all are trained, from `low` to `high` in nine of ten
+    simulated courses, and `dollars` of the whole cluster for that time."""
+
+    hours: float
+    low: float
+    high: float
+    dollars: float
+
+
+class Expectations:
+    """By what runs of the same model were measured at on this machine, and lifetimes as published; the end of a run,
+    and the start of the next one, take no time."""
+
+    def __init__(self, spec: StudySpec, source: str) -> None:
+        self._spec = spec
+        self._workload = _workload(spec, source)
+
+    def of(self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int) -> Expected | None:
+        """Of so many runs with so many workers, or on these `machines`; None where no run of the model tells it."""
+        if self._workload is None or not at_once:
+            return None
+        from ...planner.choices import Choice
+        from ...planner.plan import make_plan
+
+        found = parse_machines(machines) if machines else {cluster.groups[0].accelerator: workers}
+        groups = tuple(WorkerGroup(gpu, count, cluster.home_zone) for gpu, count in found.items())
+        choice = Choice(groups, cluster.parameter_servers, provisioning=cluster.provisioning_model)
+        steps = self._spec.run.train_steps * math.ceil(runs / at_once)
+        lifetimes, lost, risk = foreseen("published" if choice.transient and not cluster.emulated else "none")
+        try:
+            plan = make_plan(choice, self._workload, steps, lifetimes, lost=lost, replaced=cluster.replace, risk=risk)
+        except TransientError:  # as the price of such a VM there is not known, or it is revoked before it trains
+            return None
+        low, high = plan.interval()
+        return Expected(plan.hours, low, high, plan.hours * cluster.hourly)
+
+
+def _workload(spec: StudySpec, source: str) -> Workload | None:
+    """The study's model as it was measured here; None where it was not, or what plans need is not installed."""
+    try:
+        store = store_for(spec.run, source.encode())
+        for run in alike(known_runs(), store):
+            learn(store, run)
+        found = store.workload(spec.name, spec.run.wire)
+        return replace(found, synchronous=spec.run.mode == "sync", backup_workers=spec.run.backup_workers)
+    except (TransientError, ImportError):
+        return None
