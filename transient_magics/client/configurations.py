@@ -206,7 +206,7 @@ def _takes(row: Mapping[str, Any]) -> str:
 
 
 def _rough(seconds: float) -> float:
-    """As exactly as it can be meant."""
+    """In whole minutes, or from ten hours on in tens of minutes."""
     return max(60.0, round(seconds / 60) * 60) if seconds < 36_000 else round(seconds / 600) * 600
 
 
