@@ -12,9 +12,11 @@ from xml.etree import ElementTree
 import pytest
 
 from transient_magics.client import Study, Trial
+from transient_magics.client.results.trials import best_so_far
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.snapshot.studies import MOST_CURVES, pace, studies
+from transient_magics.panels.snapshot.studies import MOST_CURVES, pace, studies, whole_view
+from transient_magics.panels.twin.study import study_plot
 from transient_magics.panels.wishes import AskedStudy, AskedTrial, wish
 
 from . import stories
@@ -72,6 +74,20 @@ def test_five_hundred_trials_are_rows_and_few_curves_and_are_sent_less_often() -
     assert len(json.dumps(study, allow_nan=False)) < 200_000
     assert (pace(SHORT.state), pace(long.state)) == (1.0, 2.5)
     assert len(html(view(long.state, bill(long.state, long.now), long.now), None, [study])) < 60_000
+
+
+def test_the_plot_of_a_study_on_two_clusters_has_the_trials_of_both_and_one_best() -> None:
+    later = StudyStory(specification(40, first=16), told=6, running=0)
+    parts = [(each.state, each.state.studies["search"]) for each in (SHORT, later)]
+    ahead, behind = (best_so_far([study]) for _, study in parts)
+    whole = whole_view(parts, SHORT.now)
+    assert [each["number"] for each in whole["trials"]] == list(range(22))
+    assert [each["number"] for each in whole["trials"] if each["best"]] == [int(whole["best_so_far"][-1][0])]
+    assert whole["best_so_far"][: len(ahead)] == [[float(number), value] for number, value in ahead]
+    assert max(value for _, value in whole["best_so_far"]) == max(value for _, value in [*ahead, *behind])
+    drawn = study_plot(whole)
+    assert "trial 21" in drawn
+    assert ElementTree.fromstring(f"<div>{drawn}</div>") is not None
 
 
 def test_without_evaluations_on_the_way_the_losses_are_drawn() -> None:

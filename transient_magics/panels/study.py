@@ -8,7 +8,7 @@ from ..client import Study, foreground, text
 from ..client.handles.study import Plot
 from ..client.results.trials import Configurations
 from .show import current_shell, has_front_end, show
-from .snapshot.studies import study_view
+from .snapshot.studies import study_view, whole_view
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 from .twin.study import study_html, study_plot
 
@@ -44,9 +44,9 @@ def study_panel_html(study: Study) -> str:
 
 
 def study_plot_html(plot: Plot) -> str:
-    """The curves of a study's trials, and the best so far."""
+    """The curves of a study's trials on all of its clusters, and the best so far."""
     study = plot.study
-    drawn = study_plot(study_view(study.cluster.state, study.state, time.time()))
+    drawn = study_plot(whole_view(study.begun or [(study.cluster.state, study.state)], time.time()))
     said = drawn or f"{escape(study.name)} has no value to draw yet."
     return f"<div style='{_WIDE}'>{said}</div>"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...client import foreground, text
 from ...client.results.comparison import evaluated
-from ...client.results.trials import TrialRow, best_so_far, rows_of, runs_of
+from ...client.results.trials import TrialRow, best_of, best_so_far, rows_of, runs_of
 from ...journal import ClusterState, RunState, StudyState, TrialState
 from .contract import Point, Study, TrialLine, sound
 from .thinning import thinned
@@ -58,6 +58,27 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "trials": [_line(study, row, measured.get(row.number, []), over=over) for row in rows],
         "best_so_far": [(float(number), value) for number, value in best_so_far([study])],
     }
+    return sound(shown)
+
+
+def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> Study:
+    """The snapshot of a study on all of its clusters, each with the study's state there, for what is drawn of it.
+
+    Where some trials have evaluations, no curves of losses are drawn beside theirs.
+    """
+    views = [study_view(state, study, now) for state, study in begun]
+    parts = [study for _, study in begun]
+    best = best_of(parts)
+    chosen = next((part.spec.first + best.number for part in parts if part.best is best), None) if best else None
+    metric = parts[0].spec.goal.metric
+    drawn = metric if any(view["curves_of"] == metric for view in views) else views[0]["curves_of"]
+    trials: list[TrialLine] = [
+        {**trial, "best": trial["number"] == chosen, "curve": trial["curve"] if view["curves_of"] == drawn else []}
+        for view in views
+        for trial in view["trials"]
+    ]
+    so_far: list[Point] = [(float(number), value) for number, value in best_so_far(parts)]
+    shown: Study = {**views[0], "curves_of": drawn, "trials": trials, "best_so_far": so_far}
     return sound(shown)
 
 
