@@ -14,6 +14,7 @@ from .version import VERSION as __version__
 if TYPE_CHECKING:
     from . import errors
     from .client import (
+        Bag,
         Best,
         Build,
         Cluster,
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
         Trial,
         Weather,
         attach,
+        bag,
         build_image,
         cluster,
         clusters,
         compare,
+        declare_bag,
         declare_job,
         declare_study,
         delete_image,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from .panels import declare
 
 __all__ = [
+    "Bag",
     "Best",
     "Build",
     "Cluster",
@@ -71,11 +75,13 @@ __all__ = [
     "Weather",
     "__version__",
     "attach",
+    "bag",
     "build_image",
     "cluster",
     "clusters",
     "compare",
     "declare",
+    "declare_bag",
     "declare_job",
     "declare_study",
     "delete_image",

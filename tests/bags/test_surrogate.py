@@ -24,7 +24,7 @@ from transient_magics.bags.surrogate.cube import Cube, inside
 from transient_magics.bags.surrogate.model import Answer, Result, Surrogate, learn
 from transient_magics.bags.surrogate.stopping import LEAST_JUDGED, good_enough, judge
 from transient_magics.errors import PlanError
-from transient_magics.protocol.bag_events import BagLearnt
+from transient_magics.protocol.bag.events import BagLearnt
 from transient_magics.protocol.study import parse_space
 
 SPACE = parse_space("density=0.3:0.9 temperature=0.8:1.6")

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal.bags import BagState, fold, replay
-from transient_magics.protocol import bag_events as b
-from transient_magics.protocol.bag import BagSpec, checked_values, jobs_of, parse_until
+from transient_magics.journal.bags.fold import fold, replay
+from transient_magics.journal.bags.state import BagState
+from transient_magics.protocol.bag import events as b
+from transient_magics.protocol.bag.spec import BagSpec, checked_values, jobs_of, parse_until
 from transient_magics.protocol.study import parse_space
 
 NOW = 1_760_000_000 * 10**9

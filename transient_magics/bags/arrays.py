@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..protocol.bag_events import MOST_ARRAY_BYTES
+from ..protocol.bag.events import MOST_ARRAY_BYTES
 
 MOST_ARRAYS = 4096
 MOST_UNPACKED_BYTES = 4 * MOST_ARRAY_BYTES

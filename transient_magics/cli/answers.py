@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..client import Cluster, Job, Run, Study, text
+from ..client import Bag, Cluster, Job, Run, Study, text
 from ..journal import Bill, ClusterState, bill
 
 
@@ -55,6 +55,17 @@ class Started:
 
     def __str__(self) -> str:
         return f"{self.job.name} is declared on {self.job.cluster.name}."
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bag that was declared when its cluster's journal had come to the event `since`."""
+
+    bag: Bag
+    since: int
+
+    def __str__(self) -> str:
+        return f"{self.bag.name} is declared on {self.bag.cluster.name}."
 
 
 class Listing(Sequence[Cluster]):

@@ -27,6 +27,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient cluster SUB-COMMAND ...     {verbs}
        transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
        transient study FILE.py [options]     train it many times with different parameters, to find the best ones
+       transient bag FILE.py [options]       compute its function at many points, and learn a surrogate of the results
        transient job "COMMAND" [options]     run any command on VMs, with a folder that outlives them
        transient plan [SPEC] [options]       what a cluster would take and cost for a run; without SPEC, the best ones
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
@@ -83,7 +84,7 @@ def _run(words: list[str]) -> int:
             f"transient has no sub-command '{first}'",
             fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
         )
-    command = arguments.parse(first, rest, called=f"transient {first}", file=first in ("train", "study"))
+    command = arguments.parse(first, rest, called=f"transient {first}", file=first in ("train", "study", "bag"))
     return _obey(command)
 
 
@@ -153,6 +154,17 @@ def _job(command: Command) -> None:
         print(f"{started.job.name}: {text.job_words(started.job.wait(timeout=5.0))}.")
 
 
+def _bag(command: Command) -> None:
+    command, source, folder = _of_file(command)
+    opened = verbs.bag(command, source, folder=folder)
+    print(opened, flush=True)
+    if command.wait:
+        bag = opened.bag
+        _show_until(bag.cluster, lambda state: state.over or bag.is_over(state), opened.since)
+        bag.wait(timeout=5.0)
+        print(f"{bag} It cost {text.money(bag.cost())}.")
+
+
 def _train(command: Command) -> None:
     command, source, folder = _of_file(command)
     launched = verbs.train(command, source, folder=folder)
@@ -204,6 +216,7 @@ _FACES: dict[str, Callable[[Command], int | None]] = {
     "train": _train,
     "study": _study,
     "job": _job,
+    "bag": _bag,
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,

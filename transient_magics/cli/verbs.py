@@ -17,7 +17,7 @@ from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
 from ..protocol.study import parse_space
-from .answers import Begun, Deleted, Launched, Listing, Sentence, Snapshot, Started
+from .answers import Begun, Deleted, Launched, Listing, Opened, Sentence, Snapshot, Started
 from .arguments import Command
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def act(command: Command) -> Any:
     """Do what `command` says, and answer. Raises TransientError.
 
-    `train`, `study` and `job` need their code, and `doctor` somebody to tell what it does (`doctor`).
+    `train`, `study`, `job` and `bag` need their code, and `doctor` somebody to tell what it does (`doctor`).
     """
     values = dict(command.values)
     return ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
@@ -88,6 +88,18 @@ def job(command: Command, source: str = "") -> Started:
     return Started(client.declare_job(values.pop("command", ""), source=source, cluster=chosen, **values))
 
 
+def bag(
+    command: Command, source: str, *, line_offset: int = 0, notebook: Collection[str] = (), folder: Path | None = None
+) -> Opened:
+    """Declare a bag of the function in `source`."""
+    values = dict(command.values)
+    values["include"] = cell.included(values.get("include", ()), folder)
+    chosen = client.cluster(values.pop("cluster", None))
+    since = chosen.state.seq
+    found = client.declare_bag(source=source, line_offset=line_offset, notebook=notebook, cluster=chosen, **values)
+    return Opened(found, since)
+
+
 def _check(
     source: str, values: Mapping[str, Any], params: Collection[str], line_offset: int, notebook: Collection[str],
     folder: Path | None,
@@ -145,6 +157,9 @@ def _stop(name: str, run: str) -> Sentence:
     if run in client.cluster(name).state.jobs:
         client.cluster(name).job(run).stop()
         return Sentence(f"{run} ends as soon as what it keeps is here.")
+    if run in client.cluster(name).state.bags:
+        client.cluster(name).bag(run).stop()
+        return Sentence(f"{run} begins no further job.")
     chosen = client.cluster(name).run(run)
     before = chosen.cluster.state
     chosen.stop()

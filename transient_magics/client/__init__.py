@@ -11,15 +11,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bags.declare import declare_bag
     from .checkup import Diagnosis, doctor
     from .configurations import StudyPreview
     from .dask.begin import begin_dask
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
-    from .finding import attach, cluster, clusters, compare, job, run, runs, study
+    from .finding import attach, bag, cluster, clusters, compare, job, run, runs, study
     from .folders import unreadable
     from .following.follower import Follower, follower
-    from .handles import Best, Cluster, Job, Result, Run, Study, Trial
+    from .handles import Bag, Best, Cluster, Job, Result, Run, Study, Trial
     from .jobbing import declare_job
     from .launching import declare
     from .planning.lifetimes import Lifetimes, lifetimes
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
     from .training import train
 
 _HOMES = {
+    "bags.declare": ("declare_bag",),
     "checkup": ("Diagnosis", "doctor"),
     "configurations": ("StudyPreview",),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
-    "finding": ("attach", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
+    "finding": ("attach", "bag", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
     "dask.begin": ("begin_dask",),
-    "handles": ("Best", "Cluster", "Job", "Result", "Run", "Study", "Trial"),
+    "handles": ("Bag", "Best", "Cluster", "Job", "Result", "Run", "Study", "Trial"),
     "jobbing": ("declare_job",),
     "launching": ("declare",),
     "planning.lifetimes": ("Lifetimes", "lifetimes"),
@@ -58,6 +60,7 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Bag",
     "Best",
     "Build",
     "Cluster",
@@ -81,6 +84,7 @@ __all__ = [
     "Trial",
     "Weather",
     "attach",
+    "bag",
     "begin_dask",
     "build_image",
     "catalog",
@@ -88,6 +92,7 @@ __all__ = [
     "clusters",
     "compare",
     "declare",
+    "declare_bag",
     "declare_job",
     "declare_study",
     "delete_image",

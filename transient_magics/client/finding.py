@@ -9,7 +9,7 @@ from ..errors import ClusterError, DeclarationError
 from ..protocol import layout
 from ..spec import parse_name
 from . import commands, folders
-from .handles import Cluster, Job, Run, Study
+from .handles import Bag, Cluster, Job, Run, Study
 from .programs import ask
 from .results.comparison import Comparison, Runs
 
@@ -86,6 +86,17 @@ def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
         if (name in found) if name else found:
             return each.job(name)
     raise ClusterError(f"There is no job{f' {name}' if name else ' yet'}")
+
+
+def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
+    """The bag called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
+    if cluster is not None:
+        return _cluster(cluster).bag(name)
+    for each in reversed(clusters(all=True)):
+        found = each.state.bags
+        if (name in found) if name else found:
+            return each.bag(name)
+    raise ClusterError(f"There is no bag{f' {name}' if name else ' yet'}")
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs:

@@ -192,8 +192,9 @@ def write(
     include: tuple[str, ...],
     packages: Mapping[str, Path],
     earlier: Run | None = None,
+    more: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write the folder of a run, whole or not at all; its declaration into the file called `record`.
+    """Write the folder of a run, whole or not at all; its declaration into the file called `record`, `more` beside it.
 
     With the checkpoints of `earlier`, which it resumes. Raises ClusterError or CloudError.
     """
@@ -216,6 +217,8 @@ def write(
             shutil.copytree(earlier.directory / layout.CHECKPOINTS, fresh / layout.CHECKPOINTS)
         if earlier and earlier.state.shipped and not declaration.get("resume_store") and (place := earlier.place):
             fetch(*place, fresh, results=False)
+        for name, content in (more or {}).items():
+            (fresh / name).write_bytes(content)
         handle = os.open(fresh / record, os.O_WRONLY | os.O_CREAT, 0o600)
         with os.fdopen(handle, "w") as file:
             json.dump(declaration, file, indent=1)

@@ -20,6 +20,7 @@ from ..journal import ClusterState, Journal, events, now, read, replay
 from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
 from ..protocol.cluster_commands import (
+    Bag,
     Command,
     Dask,
     Delete,
@@ -34,6 +35,7 @@ from ..protocol.cluster_commands import (
     Revoke,
     Save,
     Stop,
+    StopBag,
     StopDask,
     StopJob,
     StopStudy,
@@ -44,6 +46,7 @@ from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, Pr
 from ..spec import WORKER, ClusterSpec, run_store
 from ..version import VERSION
 from . import skew
+from .bags.conduct import Bags
 from .commands import PATIENCE, serve, still_looking
 from .dask.conduct import Dasks
 from .decisions.core import (
@@ -99,6 +102,7 @@ class Controller:
         self._studies: Studies
         self._jobs: Jobs
         self._dasks: Dasks
+        self._bags: Bags
         self._tasks: Tasks
 
     @property
@@ -119,6 +123,7 @@ class Controller:
             self._jobs = Jobs(self._directory, self._recorder, self._link)
             refused = lambda: self._fleet.training_refused if self._fleet else ""  # noqa: E731
             self._dasks = Dasks(self._directory, self._recorder, self._link, refused)
+            self._bags = Bags(self._directory, self._recorder, self._dasks, self._link)
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -205,8 +210,10 @@ class Controller:
                 if self._state.phase != "deleting":
                     self._runs.declare_waiting()
                     self._jobs.declare_waiting()
+                    self._bags.declare_waiting()
                 self._runs.look(self._worker_slots(at), at)
                 self._jobs.look(self._tasks, at)
+                self._bags.look(self._tasks, at)
                 self._dasks.look(self._tasks, at)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._runs.end_all)
@@ -322,6 +329,11 @@ class Controller:
                 self._dasks.declare(command.dask)
             case StopDask():
                 self._dasks.stop(command.dask, command.reason)
+            case Bag():
+                self._refuse_when_ending()
+                self._bags.declare(command.bag)
+            case StopBag():
+                self._bags.stop(command.bag)
             case Move():
                 self._runs.move(command.run, command.before)
             case Study():

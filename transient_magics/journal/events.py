@@ -15,8 +15,8 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from ..errors import JournalError
-from ..protocol import bag_events as _bags  # noqa: F401 - a journal has them, too: `journal.bags` folds them
 from ..protocol import events as known
+from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, too: `journal.bags` folds them
 from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event

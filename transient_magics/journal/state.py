@@ -11,6 +11,7 @@ from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
+from .bags.state import DeclaredBag
 from .clock import Clock
 from .events import Event
 from .jobs import DaskState, JobState
@@ -197,6 +198,7 @@ class ClusterState:
     studies: dict[str, StudyState] = field(default_factory=dict[str, StudyState])
     jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
     dasks: dict[str, DaskState] = field(default_factory=dict[str, DaskState])
+    bags: dict[str, DeclaredBag] = field(default_factory=dict[str, DeclaredBag])
     failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
     """By `boot_key`: how many VMs in a row did not boot."""
     unfit: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -248,7 +250,7 @@ class ClusterState:
         """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if it is not."""
         if self.active_run or self.studying or self.needs_workers_alone or not self.ready_at:
             return 0.0
-        others = [each.ended_at for each in (*self.jobs.values(), *self.dasks.values())]
+        others = [each.ended_at for each in (*self.jobs.values(), *self.dasks.values(), *self.bags.values())]
         return max([self.ready_at, *others, *(run.finished_at for run in self.runs.values())])
 
     @property
@@ -303,9 +305,14 @@ class ClusterState:
         return [dask for dask in self.dasks.values() if not dask.over]
 
     @property
+    def active_bags(self) -> list[DeclaredBag]:
+        """The bags that are not over, in the order in which they were declared."""
+        return [bag for bag in self.bags.values() if not bag.over]
+
+    @property
     def needs_workers_alone(self) -> bool:
-        """Whether something goes on that trains nothing: a job, a Dask cluster."""
-        return bool(self.active_jobs or self.active_dasks)
+        """Whether something goes on that trains nothing: a job, a Dask cluster, a bag."""
+        return bool(self.active_jobs or self.active_dasks or self.active_bags)
 
     @property
     def claims(self) -> list[Claim]:

@@ -99,6 +99,21 @@ class TransientMagics(Magics):
         """The same as `%%job`, for notebooks in which something else owns that name."""
         return self._job(line, cell, "transient_job")
 
+    @line_cell_magic
+    def bag(self, line: str, cell: str | None = None) -> Any:
+        """Compute the function `job` of the cell's body at many points, and learn a surrogate of its results.
+
+        %%bag --over "density=0.3:0.9 temperature=0.8:1.6" --jobs 200 [options]
+
+        `%bag -h` lists the options. `%%transient_bag` is the same magic.
+        """
+        return self._train(line, cell, "bag", "bag")
+
+    @line_cell_magic
+    def transient_bag(self, line: str, cell: str | None = None) -> Any:
+        """The same as `%%bag`, for notebooks in which something else owns that name."""
+        return self._train(line, cell, "transient_bag", "bag")
+
     @line_magic
     def transient_weather(self, line: str) -> Any:
         """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...
@@ -157,7 +172,7 @@ class TransientMagics(Magics):
 
     def _train(self, line: str, body: str | None, name: str, verb: str = "train") -> Any:
         line, body, continued = _continued(line, body)
-        called = "A run" if verb == "train" else "A study"
+        called = {"train": "A run", "study": "A study", "bag": "A bag"}[verb]
         command = arguments.parse(verb, self._words(line), called=f"%%{name}")
         if command.verb != "help" and body is None:
             raise DeclarationError(f"{called} needs its code: write %%{name} with two %, and the code below it")

@@ -18,7 +18,7 @@ from ..cli.option import Option
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|weather|lifetimes|plan|image|doctor)|train|sweep|job)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|weather|lifetimes|plan|image|doctor)|train|sweep|job|bag)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
@@ -27,6 +27,8 @@ _LINES = {f"transient_{verb}": verb for verb in ("weather", "lifetimes", "plan",
     "sweep": "study",
     "transient_sweep": "study",
     "job": "job",
+    "bag": "bag",
+    "transient_bag": "bag",
     "transient_job": "job",
 }
 

@@ -17,9 +17,9 @@ from ..errors import TransientError
 from .cells import TransientMagics
 from .completion import matcher
 
-_SHORT = ("train", "sweep", "job")
+_SHORT = ("train", "sweep", "job", "bag")
 """Names that another extension may have had before."""
-_NAMES = ("transient_cluster", "transient_train", "transient_sweep", "transient_job", *_SHORT)
+_NAMES = ("transient_cluster", "transient_train", "transient_sweep", "transient_job", "transient_bag", *_SHORT)
 _LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image", "transient_doctor")
 
 _PANELS = {  # shown as a panel

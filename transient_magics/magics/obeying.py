@@ -15,7 +15,7 @@ from .. import panels
 from ..cli import verbs
 from ..cli.answers import Begun, Deleted, Sentence
 from ..cli.arguments import Command
-from ..client import Cluster, Job, Run, Study
+from ..client import Bag, Cluster, Job, Run, Study
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return _study(magics, command, code, offset)
             case "job":
                 return _job(magics, command, code)
+            case "bag":
+                return _bag(magics, command, code, offset)
             case "attach":
                 return _attach(magics, command)
             case "image build":
@@ -110,6 +112,16 @@ def _job(magics: TransientMagics, command: Command, code: str) -> Job:
     return job
 
 
+def _bag(magics: TransientMagics, command: Command, code: str, offset: int) -> Bag:
+    bag = verbs.bag(command, code, line_offset=offset, notebook=_shell(magics).user_ns).bag
+    _hold(magics, command, bag)
+    panels.show(bag.cluster)
+    if command.wait:
+        stop = f"{command.output}.stop()" if command.output else f"transient_magics.bag({bag.name!r}).stop()"
+        _wait(bag.wait, f"{bag.name} on {bag.cluster.name}", fix=f"{stop} ends it.")
+    return bag
+
+
 def _attach(magics: TransientMagics, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
@@ -146,7 +158,7 @@ def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
     return found
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job) -> None:
+def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job | Bag) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 

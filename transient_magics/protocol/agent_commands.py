@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from . import checks, messages
-from .checks import Count, Name
+from .checks import Amount, Count, Name
 from .messages import Message, message
 
 _Sized = TypeVar("_Sized", bound=Sized)
@@ -154,7 +154,8 @@ class EndJob(Message):
 class BeginDask(Message):
     """Be this part of a Dask cluster at the VM's `address`: its scheduler, or a worker of the one at `scheduler`.
 
-    The files that it needs are here. The same again changes nothing.
+    The files that it needs are here. The same again changes nothing. `born`: since when the VM runs, in seconds since
+    1970 (0: not told). `code`: of a scheduler with a bag's driver, the name of the code that both are.
     """
 
     dask: Name
@@ -162,6 +163,8 @@ class BeginDask(Message):
     vm: Name
     address: Place
     scheduler: str = ""
+    born: Amount = 0.0
+    code: str = ""
 
 
 @message("end dask")

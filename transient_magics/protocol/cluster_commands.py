@@ -84,6 +84,20 @@ class StopDask(Message):
     reason: str = "its client was closed"
 
 
+@message("bag")
+class Bag(Message):
+    """Compute the bag whose declaration is in the cluster's folder."""
+
+    bag: Name
+
+
+@message("stop bag")
+class StopBag(Message):
+    """Begin no further job of the bag, and wait for none; its results stay."""
+
+    bag: Name
+
+
 @message("move")
 class Move(Message):
     """Have the run, which waits, begin before that one; `before` is empty: before all that wait."""
@@ -156,6 +170,8 @@ Command = (
     | StopJob
     | Dask
     | StopDask
+    | Bag
+    | StopBag
     | Move
     | Save
     | Evaluate

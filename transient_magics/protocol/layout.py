@@ -57,6 +57,18 @@ TLS_CA_KEY = "tls/ca.key"
 """On the controller's machine alone."""
 DASK_EVENTS = "events.jsonl"
 
+# In the folder of a bag; on a VM, of its Dask cluster.
+BAGS = "bags"
+BAG = "bag.json"
+"""What was declared, written last."""
+LIFETIMES = "lifetimes.json"
+"""What its driver is told of the lifetimes of VMs."""
+BAG_KNOWN, BAG_EVENTS = "known.jsonl", "told.jsonl"
+"""What drivers before have told, as the journal has it, and what this one does."""
+RESULTS = "results"
+"""Arrays that jobs returned: a file for each."""
+SURROGATE, SURROGATE_ARRAYS = "surrogate.json", "surrogate.npz"
+
 # In the home folder of a VM's user.
 ON_VM = "transient"
 """The agent's root: the folders of runs are below it, as in a cluster's folder here."""

@@ -20,7 +20,7 @@ from ...catalog.published import WAVES
 from ...errors import PlanError
 from ...planner.lifetimes.model import LifetimeModel
 from ...planner.lifetimes.resampling import BLOCKS, resampled
-from ...protocol.bag import jobs_of
+from ...protocol.bag.spec import jobs_of
 from .expectation import Expectations
 from .placing import Free, Policy, Waiting, place
 

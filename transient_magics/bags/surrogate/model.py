@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ...protocol.bag import ERROR, outputs_of
+from ...protocol.bag.spec import ERROR, outputs_of
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 from . import ensemble, gaussian

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ...protocol.bag import ERROR
-from ...protocol.bag_events import BagLearnt
+from ...protocol.bag.events import BagLearnt
+from ...protocol.bag.spec import ERROR
 
 LEAST_JUDGED = 20
 """Results of a judged batch: of fewer, 97 % and 100 % are the same."""

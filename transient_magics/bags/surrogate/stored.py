@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol import checks
-from ...protocol.bag import MOST_OUTPUTS, output_name
+from ...protocol.bag.spec import MOST_OUTPUTS, output_name
 from ...protocol.checks import Amount, Count
 from ...protocol.study import Dimension
 from ..arrays import read_arrays

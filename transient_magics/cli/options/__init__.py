@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ..option import Option, word
-from . import clusters, jobs, planning, project, runs, weather
+from . import bags, clusters, jobs, planning, project, runs, weather
 from .planning import WORKLOADS
 from .words import CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
 
@@ -31,6 +31,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "train": runs.train(),
         "study": runs.study(),
         "job": jobs.job(),
+        "bag": bags.bag(),
         **clusters.verbs(),
         "catalog": planning.catalog(),
         **runs.results(),
@@ -48,6 +49,7 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "train": runs.check_train,
     "study": runs.check_study,
     "job": jobs.check_job,
+    "bag": bags.check_bag,
     "delete": clusters.check_delete,
     "doctor": project.check_doctor,
     "plan": planning.check_plan,

@@ -5,8 +5,8 @@ from __future__ import annotations
 CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "move", "stop", "logs", "events", "delete", "sweep")
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "study", "job", "plan", "export", "tensorboard", "weather", "lifetimes", "image", "emulator",
-    "catalog", "doctor",
+    "cluster", "train", "study", "job", "bag", "plan", "export", "tensorboard", "weather", "lifetimes", "image",
+    "emulator", "catalog", "doctor",
 )  # fmt: skip
 
 
@@ -15,6 +15,7 @@ EXAMPLES = {
     "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
     "bag plan": "cpux8 --bag --jobs 200 --job-time 1h:3h",
     "job": '"python train.py" --include train.py --keep checkpoints',
+    "bag": "--over 'density=0.3:0.9 temperature=0.8:1.6' --jobs 200 --until 0.01",
     "study": "--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
 }
 
@@ -26,6 +27,8 @@ DESCRIPTIONS = {
     "study": "Train a model many times with different parameters, to find the best ones. Options of a run hold for all "
     "of its runs. Each trial begins as soon as workers are free; runs that wait already begin before it.",
     "job": "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them.",
+    "bag": "Compute a function at many points on VMs of a cluster, and learn a surrogate of its results. No job is "
+    "waited for; one that is lost with its VM is begun again on another.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
     "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
@@ -34,7 +37,8 @@ DESCRIPTIONS = {
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
     "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "
-    "Of a study, by its name: all of its trials; of a job: what it keeps is brought here once more.",
+    "Of a study, by its name: all of its trials; of a job: what it keeps is brought here once more; "
+    "a bag begins no further job.",
     "logs": "The last lines that a VM logged.",
     "events": "What happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
@@ -69,6 +73,11 @@ EPILOGS = {
     "job": "Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, ...), RANK,\n"
     "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).\n"
     "At the notice of a preemption it is sent SIGTERM and has 15 seconds to write what it wants to keep.",
+    "bag": "The code defines job(NAME, ..., seed, checkpoint), which returns a dict of numbers:\n"
+    "  {'pressure': p, 'pressure_error': e}   the standard error of pressure counts as its noise\n"
+    "  seed             a whole number of the job's own, where job takes it\n"
+    "  checkpoint       where job takes it: checkpoint.load() gives the arrays that were saved last, or None;\n"
+    "                   checkpoint.save(arrays) saves them where that is due, and at the notice of a preemption",
     "study": "The code is that of a run: see %%train -h. A model of its own reads the values by their names, "
     "as in keras.optimizers.Adam(lr).",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),

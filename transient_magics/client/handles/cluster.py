@@ -18,6 +18,7 @@ from ...protocol.names import is_name
 from .. import commands
 from ..following.follower import follower
 from ..shown import Log, displayed
+from .bag import Bag
 from .job import Job
 from .run import Run
 from .study import Study
@@ -207,6 +208,15 @@ class Cluster:
             fix = f"There are: {', '.join(jobs)}." if jobs else ""
             raise ClusterError(f"{self.name} has no job{f' {name}' if name else ' yet'}", fix=fix)
         return Job(chosen, self)
+
+    def bag(self, name: str | None = None) -> Bag:
+        """The bag of that name, or the latest. Raises ClusterError if there is none."""
+        known = self.state.bags
+        declared = [name for name in (name,) if name and (self.directory / layout.BAGS / name / layout.BAG).exists()]
+        chosen = next(iter(declared), "") or (name if name in known else "" if name else next(reversed(known), ""))
+        if not chosen:
+            raise ClusterError(f"{self.name} has no bag{f' {name}' if name else ' yet'}")
+        return Bag(chosen, self)
 
     def dask(
         self, workers: int | None = None, *, threads: int = 0, memory_bytes: int = 0, allowed_failures: int = 3,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...catalog import ACCELERATORS, ZONES, price_list, region
 from ...errors import DeclarationError, PlanError
-from ...protocol.bag import MOST_JOBS
+from ...protocol.bag.spec import MOST_JOBS
 from ...spec import parse_duration, parse_groups
 from ..text import table
 from .revocations import foreseen

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...planner.forecast import Forecast
     from ...planner.measured import Record
     from ...planner.store import ModelStore
-    from ..handles import Run
+    from ..handles import Cluster, Run
 
 
 def forecast(run: Run, revocations: str | None = None) -> Forecast:
@@ -38,7 +38,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     found = state.runs.get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
-    lifetimes, _, risk = foreseen(revocations or _weather_of(run))
+    lifetimes, _, risk = foreseen(revocations or weather_of(cluster))
     known = KnownRun(cluster.directory, found)
     store = store_of(known)
     for other in alike(known_runs(), store):
@@ -105,12 +105,13 @@ def forecast_line(run: Run) -> str:
         return ""
 
 
-def _weather_of(run: Run) -> str:
-    spec = run.cluster.state.spec
+def weather_of(cluster: Cluster) -> str:
+    """Which revocations are foreseen of a cluster: `published`, or `none` where the emulator's weather has others."""
+    spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return "published"
     try:
-        set_to = run.cluster.weather().settings.get("revocations")
+        set_to = cluster.weather().settings.get("revocations")
     except (ClusterError, UnreachableError):
         return "none"
     return "published" if set_to == "published" else "none"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...spec import render_money as money
 from ...spec import render_table as table
+from .bags import bag_words
 from .bills import bill_words, transfer_words
 from .events import QUIET, event_line, event_words, group_words, grouped
 from .jobs import job_words
@@ -48,6 +49,7 @@ __all__ = [
     "NOTICE_SECONDS",
     "QUIET",
     "RENTED",
+    "bag_words",
     "best_words",
     "bill_words",
     "clock",

@@ -9,6 +9,7 @@ from ...journal import Bill, ClusterState, VmState
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .. import foreground
+from .bags import bag_words
 from .bills import bill_words
 from .dasks import dask_words
 from .events import why_slow
@@ -50,7 +51,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
     lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]
     lines += [f"{each.name}  {job_words(each)}" for each in foreground.jobs(state)]
-    lines += [f"{each.name}  {dask_words(each)}" for each in state.active_dasks]
+    lines += [f"{each.name}  {dask_words(each)}" for each in state.active_dasks if not each.spec.bag]
+    lines += [f"{each.name}  {bag_words(each)}" for each in state.bags.values()]
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
@@ -77,7 +79,8 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     for study in foreground.studies(state):
         working.append(f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials")
     working += [f"{job.name} {job.phase}" for job in foreground.jobs(state)]
-    working += [f"{dask.name} {dask.phase}" for dask in state.active_dasks]
+    working += [f"{dask.name} {dask.phase}" for dask in state.active_dasks if not dask.spec.bag]
+    working += [f"{bag.name} {bag.phase}" for bag in state.active_bags]
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

@@ -18,9 +18,10 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask, EndDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
-from ...remote import Connection, follow_across
+from ...remote import Connection, follow_across, push_bundle
 from ..foreign import Refusals
 from ..record import Recorder
+from ..runs.sending import is_plain
 from ..tasks import Tasks
 from ..vms.link import Link
 from . import certificates
@@ -129,20 +130,30 @@ class Dasks:
         """What the VM needs for its part, but the declaration. Raises OSError."""
         certificate, key = certificates.issued(self._folder(dask.name), vm.name, self._until)
         authority = self._folder(dask.name) / layout.TLS_CA
-        return {layout.TLS_CA: authority, layout.TLS_CERTIFICATE: certificate, layout.TLS_KEY: key}
+        files: dict[str, bytes | Path] = {
+            layout.TLS_CA: authority, layout.TLS_CERTIFICATE: certificate, layout.TLS_KEY: key,
+        }  # fmt: skip
+        if dask.spec.bag:
+            bag = self._directory / layout.BAGS / dask.spec.bag
+            files |= {str(each.relative_to(bag)): each for each in (bag / layout.INCLUDE).rglob("*") if is_plain(each)}
+            if vm.name == dask.vm:
+                files |= {name: bag / name for name in (layout.BAG, layout.CELL, layout.LIFETIMES)}
+                files[layout.BAG_KNOWN] = self._folder(dask.name) / layout.BAG_KNOWN
+        return files
 
     def declaration(self, dask: DaskState) -> Path:
         """The file of the declaration."""
         return self._folder(dask.name) / layout.DASK
 
-    def begins(self, dask: DaskState, vm: VmState) -> BeginDask:
-        """What is said to the agent of the VM."""
+    def begins(self, dask: DaskState, vm: VmState, code: str = "") -> BeginDask:
+        """What is said to the agent of the VM. `code`: which has the driver of its bag."""
         if vm.name == dask.vm:
-            return BeginDask(dask=dask.name, part="scheduler", vm=vm.name, address=vm.address)
+            return BeginDask(dask=dask.name, part="scheduler", vm=vm.name, address=vm.address, code=code)
         known = self._state.dasks[dask.name]
         assert known.serving
         scheduler = f"{self._state.vms[dask.vm].address}:{known.serving.port}"
-        return BeginDask(dask=dask.name, part="worker", vm=vm.name, address=vm.address, scheduler=scheduler)
+        return BeginDask(dask=dask.name, part="worker", vm=vm.name, address=vm.address, scheduler=scheduler,
+                         born=vm.running_at)  # fmt: skip
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Whether the journal has what the VM tells, from a controller before."""
@@ -188,8 +199,11 @@ class _Part:
         if not await connection.exists(f"{self._there}/{layout.DASK}"):
             await connection.put_files(self._dasks.files(self._dask, self._vm), below=self._there)
             await connection.put_files({layout.DASK: self._dasks.declaration(self._dask)}, below=self._there)
+        code = ""
+        if self._dask.spec.bag and self._vm.name == self._dask.vm:
+            code = await push_bundle(connection, whole=True)
         if link := self._dasks.link(self._vm.name):
-            await link.ask(self._dasks.begins(self._dask, self._vm))
+            await link.ask(self._dasks.begins(self._dask, self._vm, code))
 
     async def _follow(self) -> None:
         path, schedules = f"{self._there}/{layout.DASK_EVENTS}", self._vm.name == self._dask.vm

@@ -2,7 +2,7 @@
 
 `fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds them all. Folding an
 event twice does not happen, because events carry their `seq` and older ones are passed over. What an event does to
-the cluster, to its VMs, runs, studies, jobs and Dask clusters is said by a rule in the module of that name.
+the cluster, to its VMs, runs, studies, jobs, Dask clusters and bags is said by a rule in the module of that name.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...errors import JournalError, TransientError
+from ...protocol.bag import events as b
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import clusters, dasks, jobs, runs, studies, vms
+from . import bags, clusters, dasks, jobs, runs, studies, vms
 from .rules import changed
 
 MOST_LOST = 1_000_000
@@ -21,8 +22,10 @@ MOST_LOST = 1_000_000
 
 
 RECENT = 60
+_MANY = (e.TrainProgress, e.VmTraffic, e.Unknown, b.BagProposed, b.BagStarted, b.BagSaved, b.BagResult)
+"""Too many to be kept among the recent ones."""
 
-_RULES = clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules
+_RULES = clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
@@ -51,6 +54,6 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, TransientError) as error:
             raise JournalError(f"A {event.kind} event makes no sense: {error}") from error
     recent = state.recent
-    if not isinstance(event, (e.TrainProgress, e.VmTraffic, e.Unknown)):
+    if not isinstance(event, _MANY):
         recent = (*recent[1 - RECENT :], event)
     return changed(state, seq=max(event.seq, state.seq), recent=recent)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from ..bags.state import DeclaredBag
 from ..events import Event
 from ..jobs import DaskState, JobState
 from ..state import ClusterState, RunState, VmState
 from ..studies import StudyState, TrialState
 
-_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState, JobState, DaskState)
+_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState, JobState, DaskState, DeclaredBag)
 _Kind = TypeVar("_Kind", bound=Event)
 Rule = Callable[[ClusterState, _Kind], ClusterState]
 

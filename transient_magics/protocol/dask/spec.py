@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Self
 
 from .. import checks
-from ..checks import Count, Name, within
+from ..checks import Count, Name, NameOrNone, within
 from ..job import MOST_WORKERS
 
 LEAVE_SECONDS = 20.0
@@ -24,7 +24,7 @@ class DaskSpec:
 
     `threads`: tasks that a worker runs at once (0: as many as its VM has cores). `memory_bytes`: what a worker may
     have in memory (0: nine tenths of what its VM has). A task that more than `allowed_failures` workers crashed with
-    has failed.
+    has failed. `bag`: whose driver is beside its scheduler, instead of a client (empty: none's).
     """
 
     name: Name
@@ -32,6 +32,7 @@ class DaskSpec:
     threads: Annotated[int, within(0, MOST_THREADS)] = 0
     memory_bytes: Count = 0
     allowed_failures: Annotated[int, within(0, 1000)] = 3
+    bag: NameOrNone = ""
     declared_at: float = 0.0
 
     def to_dict(self) -> dict[str, object]:

@@ -29,6 +29,8 @@ from ..folder import Lines
 from ..role import RUNTIME
 from .supervise import until_it_ends
 
+DRIVER = "transient_magics.bags.driver"
+"""The program of a scheduler with a bag's driver, which is above this floor."""
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MOST_STARTS = 100
 """In a row, of a worker that never lasts: by then more than ten minutes have passed."""
@@ -117,6 +119,7 @@ class _Part:
 
     def __init__(self, folder: Path, begin: BeginDask, agent: AgentDask) -> None:
         self._folder, self._begin, self._agent = folder, begin, agent
+        self._root = folder.parent.parent
         self._lines = Lines(folder / layout.DASK_EVENTS)
         self._spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
         self._crashed: list[dict[str, Any]] = []
@@ -133,7 +136,7 @@ class _Part:
             if how:
                 crashed = DaskCrashed(dask=self._begin.dask, vm=self._begin.vm, reason=how)
                 self._lines.write(crashed.kind, told(crashed))
-            if self._begin.part == "scheduler":
+            if self._begin.part == "scheduler":  # of a bag, the controller has another one begin
                 break
             soon = 0 if time.monotonic() - began > _LASTING else soon + 1
             await asyncio.sleep(_PAUSES[min(soon, len(_PAUSES) - 1)])
@@ -183,9 +186,13 @@ class _Part:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, dask_record.MARK: str(self._folder)}
+        module = f"{RUNTIME}.dask"
+        if self._begin.code:  # more than VMs have otherwise
+            module = DRIVER
+            environment["PYTHONPATH"] = str(self._root / "code" / self._begin.code)
         with open(self._folder / "process.log", "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", f"{RUNTIME}.dask", "--folder", str(self._folder),
+                [sys.executable, "-m", module, "--folder", str(self._folder),
                  "--crashed", json.dumps(self._crashed)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self._folder,
                 env=environment,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class VmScheduler(Scheduler):
         self._lines, self._name = lines, spec.name
         self._faults = Faults(spec.allowed_failures)
         self._left: set[str] = set()
+        self.born: dict[str, float] = {}
+        """Since when VMs run, in seconds since 1970."""
+        self.handlers["transient_here"] = self.here
         self.handlers["transient_leave"] = self.leave
         self.handlers["transient_crashed"] = self.crashed
 
@@ -55,6 +58,10 @@ class VmScheduler(Scheduler):
         if ws is not None and not expected:
             self._faults.gone(ws.address, [ts.key for ts in ws.processing])
         return await super().remove_worker(address, stimulus_id=stimulus_id, expected=expected, close=close)
+
+    async def here(self, vm: str, born: float) -> None:
+        """Told by a worker before it takes part: since when its VM runs."""
+        self.born[vm] = born
 
     async def crashed(self, worker: str, process: int, cause: str) -> None:
         """Told by the next worker of a VM, before it takes part: the one before did not end by itself."""
@@ -143,8 +150,14 @@ def _only_there(ws: WorkerState) -> list[TaskState]:
     return [ts for ts in ws.has_what if ts.who_has is not None and len(ts.who_has) == 1 and not ts.actor]
 
 
-async def serve(folder: Path, begin: BeginDask) -> None:
-    """Be the scheduler until it is told to end, has no client any more, or is ended by one."""
+Until = Callable[[Any, asyncio.Event], Awaitable[str]]
+"""Waits, of a scheduler that runs, until it is over or told to end; why it is over, a clause."""
+
+
+async def serve(
+    folder: Path, begin: BeginDask, kind: type[VmScheduler] = VmScheduler, until: Until | None = None
+) -> None:
+    """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by its own `until`."""
     dask.config.set(SETTINGS)
     lines = Lines(folder / layout.DASK_EVENTS)
     over = asyncio.Event()
@@ -152,7 +165,7 @@ async def serve(folder: Path, begin: BeginDask) -> None:
     loop.add_signal_handler(signal.SIGTERM, over.set)
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     with_dashboard = _has_bokeh()
-    scheduler = VmScheduler(
+    scheduler = kind(
         lines, spec, host=begin.address, port=0, protocol="tls", security=security(folder),
         dashboard=with_dashboard, dashboard_address="127.0.0.1:0",
     )  # fmt: skip
@@ -162,7 +175,7 @@ async def serve(folder: Path, begin: BeginDask) -> None:
         seen = dashboard.port if dashboard else 0
         serving = DaskServing(dask=begin.dask, port=port, dashboard=seen, versions=versions())
         lines.write(serving.kind, told(serving))
-        reason = await _until_over(scheduler, over)
+        reason = await (until or _until_over)(scheduler, over)
     closed = DaskClosed(dask=begin.dask, reason=reason)
     lines.write(closed.kind, told(closed))
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from ..metadata import watch_preemption
 from .memory import limit
 from .setting import SETTINGS, security
 
+TAKEN = "transient-taken"
+"""Of a worker's extensions: the event that is set at the notice."""
 _NICE, _OOM_SCORE = 5, "500"
 _REGISTER_SECONDS, _TELL_SECONDS = 60.0, 20.0
 
@@ -44,16 +47,24 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
     own = security(folder)
     noticed, over = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    watching = asyncio.create_task(watch_preemption(noticed.set))
+    taken = threading.Event()
+    """The same, for tasks."""
+
+    def notice() -> None:
+        taken.set()
+        noticed.set()
+
+    watching = asyncio.create_task(watch_preemption(notice))
     scheduler = f"tls://{begin.scheduler}"
     async with asyncio.timeout(_TELL_SECONDS):
-        await _tell(scheduler, own, crashed)
+        await _tell(scheduler, own, begin, crashed)
     (folder / "space").mkdir(exist_ok=True, mode=0o700)
     worker = Worker(
         scheduler, name=begin.vm, host=begin.address, protocol="tls", security=own, dashboard=False,
         nthreads=spec.threads or os.cpu_count() or 1, memory_limit=limit(spec), local_directory=str(folder / "space"),
         death_timeout=_REGISTER_SECONDS,
     )  # fmt: skip
+    worker.extensions[TAKEN] = taken
     async with worker:
         dask_record.tell_address(folder, os.getpid(), worker.address)
         waits = [asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())]
@@ -65,10 +76,9 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
         await asyncio.gather(*waits, watching, return_exceptions=True)
 
 
-async def _tell(scheduler: str, own: Any, crashed: Sequence[dict[str, Any]]) -> None:
-    if not crashed:
-        return
+async def _tell(scheduler: str, own: Any, begin: BeginDask, crashed: Sequence[dict[str, Any]]) -> None:
     async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
+        await say.transient_here(vm=begin.vm, born=begin.born)
         for each in crashed:
             await say.transient_crashed(worker=each["worker"], process=each["process"], cause=each["cause"])
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from . import checks
-from .bag import MOST_OUTPUTS, Values, output_name
-from .checks import Amount, Count, Name, at_least
-from .events import Event, event
-from .names import checked_file
-from .run import Value, parameter_name
+from .. import checks
+from ..checks import Amount, Count, Name, at_least
+from ..events import Event, event
+from ..names import checked_file
+from ..run import Value, parameter_name
+from .spec import MOST_OUTPUTS, Values, output_name
 
 MOST_ARRAY_BYTES = 64 * 2**20
 """Of the arrays that one job returns, as a file."""

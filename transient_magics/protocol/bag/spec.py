@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal, Self
 
-from . import checks
-from .checks import Amount, Count, Name, within
-from .run import Value, parameter_name
-from .study import Dimension
+from .. import checks
+from ..checks import Amount, Count, Name, within
+from ..job import MOST_WORKERS
+from ..run import Value, parameter_name
+from ..study import Dimension
 
 MOST_JOBS, MOST_RETRIES, MOST_OUTPUTS = 10_000, 100, 32
 GIVEN = ("seed", "checkpoint")
@@ -78,6 +79,8 @@ class BagSpec:
     the bag ends before its last job where the surrogate's standard deviation is below `until` everywhere: by output
     (under the empty name: of the only one), absolute. `policy`: by which a job goes to a VM (`bags.policy.placing`).
 
+    `workers`: on so many VMs at once (0: on all).
+
     `job_seconds`: what a job takes on one VM (0: not known), `save_seconds` what a checkpoint of it does.
     `timeout_seconds` bounds one job over all of its attempts (None: no bound), `memory_bytes` what it may have in
     memory (0: what the VM has). A revocation is no failure; a job that fails is begun again `retries` times.
@@ -92,6 +95,7 @@ class BagSpec:
         default_factory=dict[str, float]
     )
     policy: Literal["reuse", "memoryless"] = "reuse"
+    workers: Annotated[int, within(0, MOST_WORKERS)] = 0
     seed: Annotated[int, within(0, 2**31 - 1)] = 0
     job_seconds: Amount = 0.0
     save_seconds: Amount = 0.0

@@ -1,0 +1,29 @@
+"""`python -m transient_magics.bags.driver --folder DIRECTORY`: be the scheduler that is wanted, and the driver."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from ...runtime import dask_record
+
+
+def main() -> None:
+    """Be both until the bag is over; a second process that would ends at once."""
+    parser = argparse.ArgumentParser(description="The driver of a bag of jobs; started by the agent.")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--crashed", default="[]", help="of workers; a driver has none")
+    folder: Path = parser.parse_args().folder.absolute()
+    begin = dask_record.wanted(folder)
+    if begin is None or not dask_record.claim(folder):
+        return
+    from . import driver
+
+    asyncio.run(driver.serve(folder, begin))
+    dask_record.tell_end(folder, os.getpid())
+
+
+if __name__ == "__main__":
+    main()

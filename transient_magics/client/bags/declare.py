@@ -1,0 +1,133 @@
+"""Declaring a bag: its folder (declaration, cell, lifetimes of VMs) is written, and the controller told."""
+
+from __future__ import annotations
+
+import ast
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...bags.driver.core import Lifetimes
+from ...bags.policy.survival import Survival
+from ...catalog import region
+from ...errors import CellError, ClusterError, DeclarationError
+from ...protocol import layout
+from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
+from ...protocol.cluster_commands import Bag as Begin
+from ...protocol.study import parse_space
+from ...spec import ClusterSpec, parse_name
+from ...spec.boot_times import usual
+from .. import cell, commands, text
+from ..finding import cluster as find_cluster
+from ..handles import Bag, Cluster
+from ..planning.revocations import foreseen
+from ..training import free_name, refuse_when_ending, write
+
+_ITS_OPTION = {
+    "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",
+    "space": "over",
+}  # fmt: skip
+_FUNCTION = "job"
+
+
+def declare_bag(
+    *,
+    source: str,
+    over: str,
+    jobs: int,
+    until: str | float | Mapping[str, float] = "",
+    cluster: Cluster | str | None = None,
+    name: str | None = None,
+    include: tuple[str, ...] = (),
+    notebook: Collection[str] = (),
+    line_offset: int = 0,
+    **options: Any,
+) -> Bag:
+    """Declare a bag of the function `job` in `source`, and return at once. Raises DeclarationError or ClusterError.
+
+    `over`, `jobs` and `until` as the options of `%%bag`; `options` are other fields of BagSpec. `notebook`: names that
+    only the notebook knows, and `line_offset`, how many lines stand above the code.
+    """
+    chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
+    refuse_when_ending(chosen)
+    spec = chosen.state.spec
+    if spec is None:
+        raise ClusterError(f"{chosen.name} is not declared yet", fix="Try again in a moment.")
+    if spec.controller != "local":
+        what = f"{chosen.name} has its controller on a VM, which has no bags yet"
+        raise DeclarationError(what, fix="Declare a cluster with --controller local.")
+    if (workers := options.get("workers") or 0) > spec.worker_count:
+        what = f"{chosen.name} has {text.count(spec.worker_count, 'worker')}, not {workers}"
+        raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
+    try:
+        space = parse_space(over)
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --over: {error}") from None
+    cell.check(source, notebook, line_offset=line_offset, include=include)
+    check_function(source, [each.name for each in space], line_offset)
+    folders = chosen.directory / layout.BAGS
+    name = parse_name(name, "--name") if name else free_name(folders, "bag")
+    _refuse_name(name, chosen)
+    try:
+        wanted = parse_until(str(until)) if isinstance(until, int | float | str) and until != "" else until or {}
+        declared = BagSpec.from_dict({
+            **{key: value for key, value in options.items() if value is not None}, "name": name, "jobs": jobs,
+            "space": [asdict(each) for each in space], "until": wanted, "declared_at": time.time(),
+            "include": tuple(Path(each).name for each in include),
+        })  # fmt: skip
+    except ValueError as error:
+        option, _, why = str(error).partition(": ")
+        said = _ITS_OPTION.get(option, option.replace("_", "-"))
+        raise DeclarationError(f"Invalid --{said}: {why}" if why else str(error)) from None
+    lifetimes = json.dumps(_lifetimes(chosen, spec).to_dict()).encode()
+    write(folders / name, layout.BAG, declared.to_dict(), source, include, {}, more={layout.LIFETIMES: lifetimes})
+    commands.send(chosen.directory, Begin(bag=name))
+    return Bag(name, chosen)
+
+
+def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> None:
+    """See that the code defines `job`, and that it takes these parameters. Raises CellError."""
+    tree = ast.parse(source)
+    found = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == _FUNCTION]
+    example = f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
+    if not found:
+        raise CellError("The cell defines no function job", fix=f"Write {example}")
+    takes = found[-1].args
+    known = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
+    where = f"cell line {found[-1].lineno + line_offset}" if line_offset else f"line {found[-1].lineno}"
+    if takes.posonlyargs:
+        raise CellError(f"{where}: job is called by names, and {takes.posonlyargs[0].arg} takes none", fix=example)
+    if not takes.kwarg and (lost := [each for each in names if each not in known]):
+        raise CellError(f"{where}: job has no argument {lost[0]}, which --over names", fix=f"Write {example}")
+    ordinary = len(takes.args) - len(takes.defaults)
+    needed = {each.arg for each in takes.args[:ordinary]}
+    needed |= {each.arg for each, given in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if given is None}
+    if lost := sorted(needed - {*names, *GIVEN}):
+        raise CellError(
+            f"{where}: nothing gives job its argument {lost[0]}", fix="Name it in --over, or give a default."
+        )
+
+
+def _refuse_name(name: str, chosen: Cluster) -> None:
+    for folder, kind in ((layout.BAGS, "bag"), (layout.RUNS, "run"), (layout.JOBS, "job")):
+        if (chosen.directory / folder / name).exists():
+            raise ClusterError(f"{chosen.name} has a {kind} {name} already", fix="Choose another --name.")
+
+
+def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
+    """What is known of how long the cluster's workers live: published lifetimes, where they are revoked by them."""
+    rate = cluster.state.clock.rate if spec.emulated else 1.0
+    gpu, boots = spec.groups[0].accelerator, usual(spec, spec.groups[0].accelerator)
+    known = Lifetimes(None, rate / 3600, boots / 3600 if not spec.emulated else 0.0)
+    if spec.provisioning_model == "standard":
+        return known
+    if spec.emulated:
+        from ..planning.forecasts import weather_of
+
+        if weather_of(cluster) != "published":
+            return known
+    model = foreseen("published")[0](gpu, region(spec.home_zone))
+    return Lifetimes(Survival.of(model), known.hours_per_second, known.boot_hours) if model is not None else known

@@ -1,0 +1,175 @@
+"""The handle of a bag."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ClusterError, PlanError, TrainingError
+from ...journal import ClusterState, now, run_costs
+from ...journal.bags.state import DeclaredBag
+from ...protocol import layout
+from ...protocol.bag.spec import outputs_of
+from ...protocol.cluster_commands import StopBag
+from ...protocol.run import Value
+from .. import commands, text
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ...bags.speedup import Speedup
+    from ...bags.surrogate.model import Answer, Surrogate
+    from .cluster import Cluster
+
+_LOOKUPS = 100
+
+
+class Bag:
+    """One bag of one cluster: a function at many points, and a surrogate of its results."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.cluster = cluster
+
+    @property
+    def directory(self) -> Path:
+        """The folder with its declaration, its cell, arrays of its results, and its surrogate."""
+        return self.cluster.directory / layout.BAGS / self.name
+
+    @property
+    def state(self) -> DeclaredBag:
+        """What the journal says now. Raises ClusterError until the controller has heard of the bag."""
+        found = self.cluster.state.bags.get(self.name)
+        if found is None:
+            raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
+        return found
+
+    def results(self) -> pandas.DataFrame:
+        """The results so far as a DataFrame, a row for each, in the order in which they came.
+
+        Columns: job, a column for each parameter, one for each value that the jobs return, seconds (of computing),
+        attempts, arrays (the path of the npz file with what else it returned, or None).
+        """
+        import pandas
+
+        bag = self.state.state
+        rows: list[dict[str, Any]] = []
+        for number in bag.counted:
+            job, result = bag.jobs[number], bag.jobs[number].result
+            if result is not None:
+                path = self.directory / layout.RESULTS / result.arrays if result.arrays else None
+                rows.append({
+                    "job": number, **job.point, **result.returned, "seconds": result.seconds, "attempts": job.attempt,
+                    "arrays": path if path and path.exists() else None,
+                })  # fmt: skip
+        names = [each.name for each in bag.spec.space]
+        values = list(rows[0])[1 + len(names) : -3] if rows else []
+        return pandas.DataFrame(rows, columns=["job", *names, *values, "seconds", "attempts", "arrays"])
+
+    @property
+    def surrogate(self) -> Surrogate:
+        """What was learnt of the results so far, as it came home. Raises ClusterError where nothing was yet."""
+        from ...bags.surrogate import stored
+
+        try:
+            header, arrays = ((self.directory / name).read_bytes()
+                              for name in (layout.SURROGATE, layout.SURROGATE_ARRAYS))  # fmt: skip
+            return stored.read(header, arrays)
+        except FileNotFoundError:
+            none = self.state.spec.surrogate == "none"
+            why = "it was declared with --surrogate none" if none else "too few results are there"
+            raise ClusterError(f"{self.name} has no surrogate: {why}", where=self.cluster.name) from None
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"The surrogate of {self.name} cannot be read: {error}") from error
+
+    def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
+        """The value at a point ± its standard deviation, from the surrogate; of several outputs all by their names.
+
+        At a point that was computed where there is no surrogate: from the simulation. Raises PlanError for a point
+        outside of the data, where nothing is known, and for one that is not of the space.
+        """
+        try:
+            surrogate = self.surrogate
+        except ClusterError:
+            if (found := self._computed(parameters)) is not None:
+                return found
+            raise
+        return surrogate(**parameters)
+
+    def _computed(self, parameters: dict[str, Value]) -> Answer | dict[str, Answer] | None:
+        from ...bags.surrogate.model import Answer
+
+        for point, returned in self.state.state.points():
+            if point == parameters:
+                found = {each: Answer(returned[each], returned.get(f"{each}_error", 0.0), "simulation")
+                         for each in outputs_of(returned)}  # fmt: skip
+                return next(iter(found.values())) if len(found) == 1 else found
+        return None
+
+    @property
+    def speedup(self) -> Speedup:
+        """How much sooner answers come by the surrogate than by simulations one after the other, and from how many
+        look-ups on it pays. Raises PlanError before there is a surrogate."""
+        from ...bags.speedup import Speedup
+
+        bag = self.state
+        taken = [found.seconds for number in bag.state.counted if (found := bag.state.jobs[number].result)]
+        if not taken:
+            raise PlanError(f"{self.name} has no result yet")
+        surrogate = self.surrogate
+        points = [point for point, _ in bag.state.points()]
+        began = time.perf_counter()
+        for turn in range(_LOOKUPS):
+            surrogate.predict([points[turn % len(points)]])
+        lookup = (time.perf_counter() - began) / _LOOKUPS
+        rate = self.cluster.state.clock.rate
+        whole = rate * ((bag.ended_at or now()) - (bag.began_at or bag.declared_at))
+        sequential = rate * statistics.fmean(taken)
+        return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
+
+    def wait(self, timeout: float | None = None) -> DeclaredBag:
+        """Block until the bag is over, and return how it is then.
+
+        Raises TrainingError where it failed, or is not over after `timeout` seconds. Interrupting the wait changes
+        nothing: the bag goes on.
+        """
+        state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
+        if state is None:
+            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
+        bag = state.bags.get(self.name)
+        if bag is None:
+            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
+        if bag.phase == "failed":
+            raise TrainingError(f"{self.name} failed: {bag.reason.rstrip('.')}", where=self.cluster.name)
+        return bag
+
+    def is_over(self, state: ClusterState) -> bool:
+        """Whether in this state of its cluster it computes no more."""
+        bag = state.bags.get(self.name)
+        return bag is not None and bag.over
+
+    def __await__(self) -> Generator[Any, None, DeclaredBag]:
+        """`await bag`: like `wait`, while the notebook's loop goes on."""
+        return asyncio.to_thread(self.wait).__await__()
+
+    def stop(self) -> None:
+        """Begin no further job, and wait for none that runs. What is done stays."""
+        commands.send(self.cluster.directory, StopBag(bag=self.name))
+
+    def cost(self) -> float:
+        """What it has cost so far, in US dollars: its VMs' time, and its share of all else that the cluster costs."""
+        state = self.cluster.state
+        costs, bag = run_costs(state, now()), state.bags.get(self.name)
+        return sum(costs.get(each, 0.0) for each in bag.dasks) if bag else 0.0
+
+    def __str__(self) -> str:
+        bag = self.cluster.state.bags.get(self.name)
+        return f"{self.name}: {text.bag_words(bag) if bag else 'declared'}."
+
+    def __repr__(self) -> str:
+        bag = self.cluster.state.bags.get(self.name)
+        return f"<Bag {self.name} on {self.cluster.name}: {text.bag_words(bag) if bag else 'declared'}>"

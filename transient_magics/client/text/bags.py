@@ -1,0 +1,49 @@
+"""Bags of jobs in words: how one does, and what happened to it."""
+
+from __future__ import annotations
+
+from ...journal import Event
+from ...journal.bags import events as e
+from ...journal.bags.state import DeclaredBag
+from ...protocol.bag import events as b
+from .words import count, plain
+
+
+def bag_words(bag: DeclaredBag) -> str:
+    """`12 of 40 results, 4 under way, after 2 revocations`, or how it ended."""
+    known = bag.state
+    made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
+    lost = f", after {count(known.interruptions, 'revocation')}" if known.interruptions else ""
+    failed = sum(job.phase == "failed" for job in known.jobs.values())
+    lost += f", {count(failed, 'job')} failed" if failed else ""
+    if bag.over:
+        return f"{bag.phase}: {plain(bag.reason)}, {made}{lost}"
+    if bag.ending:
+        return f"ends: {plain(bag.ending.reason)}, {made}"
+    if bag.phase == "declared":
+        return "waits for workers"
+    return f"{made}, {len(known.running)} under way{lost}"
+
+
+def bag_event_words(event: Event) -> str:
+    """What happened to a bag; nothing of other events."""
+    match event:
+        case e.BagDeclared():
+            return f"bag {event.bag} was declared"
+        case e.BagBegan():
+            return f"{event.bag} begins, with the Dask cluster {event.dask}"
+        case e.BagEnding():
+            return f"{event.bag} is to end: {event.reason}"
+        case e.BagEnded():
+            return f"{event.bag} {event.state}{f': {event.reason}' if event.reason else ''}"
+        case b.BagLost():
+            return f"job {event.job} of {event.bag} gave no result: {event.reason or event.why}"
+        case b.BagLearnt():
+            judged = ""
+            if event.coverage:
+                inside = ", ".join(f"{name} {share:.0%}" for name, share in event.coverage.items())
+                judged = f"; of {event.judged} new ones the 90% intervals held {inside}"
+            return f"{event.bag}: learnt from {count(event.results, 'result')}{judged}"
+        case b.BagStopped():
+            return f"{event.bag} begins no further job: {event.reason or event.why}"
+    return ""

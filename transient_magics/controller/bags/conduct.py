@@ -1,0 +1,229 @@
+"""The bags of a cluster: what `decisions` decides is written down and done, and what a driver tells comes home.
+
+A driver's lines are foreign: each is checked, and must fit what was told before. Arrays and the surrogate come as
+files, bounded; one counts when it is here, with the digest that was told, and nothing but plain numbers in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ...bags.arrays import read_arrays
+from ...bags.surrogate import stored
+from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
+from ...files import write_atomically
+from ...journal import ClusterState, now, read, run_costs
+from ...journal.bags import events
+from ...journal.bags.state import DeclaredBag
+from ...protocol import checks, layout
+from ...protocol.bag import events as b
+from ...protocol.bag.spec import BagSpec
+from ...protocol.dask.spec import DaskSpec
+from ...remote import Connection, follow_across
+from ..dask.conduct import Dasks
+from ..foreign import Refusals
+from ..record import Recorder
+from ..tasks import Tasks
+from ..vms.link import Link
+from .decisions import Begin, End, EndDask, Say, decide
+
+log = logging.getLogger(__name__)
+
+_TRY_AGAIN_SECONDS, _LINK_SECONDS = 1.0, 2.0
+_MOST_EVENTS = 256 * 2**20
+_MOST_SURROGATE = 64 * 2**20
+
+
+class Bags:
+    """The bags on the cluster in `directory`, whose Dask clusters are `dasks`; `link` gives the link of a VM."""
+
+    def __init__(self, directory: Path, recorder: Recorder, dasks: Dasks, link: Callable[[str], Link | None]) -> None:
+        self._directory, self._recorder, self._dasks, self._link = directory, recorder, dasks, link
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    def declare(self, name: str) -> None:
+        """Have the bag whose declaration is in the cluster's folder. Raises ClusterError."""
+        state = self._state
+        if name in state.bags:
+            return
+        if name in state.runs or name in state.jobs:
+            raise ClusterError(f"{self._directory.name} has a run or a job {name} already")
+        path = self.folder(name) / layout.BAG
+        try:
+            spec = BagSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
+        self._recorder.record(events.BagDeclared(bag=name, spec=spec.to_dict()))
+
+    def stop(self, name: str) -> None:
+        """Have it end. One that is over, or nobody knows, is none."""
+        bag = self._state.bags.get(name)
+        if bag and not bag.over and not bag.ending:
+            self._recorder.record(events.BagEnding(bag=name, reason="it was stopped"))
+
+    def declare_waiting(self) -> None:
+        """Declare those whose folder is there, and of which no controller has heard."""
+        for path in sorted((self._directory / layout.BAGS).glob(f"*/{layout.BAG}")):
+            if path.parent.name not in self._state.bags:
+                try:
+                    self.declare(path.parent.name)
+                except ClusterError as error:
+                    log.warning("%s", error)
+
+    def look(self, tasks: Tasks, at: float) -> None:
+        """Write down and do what is due."""
+        for name in [bag.name for bag in self._state.active_bags]:
+            bag = self._state.bags[name]
+            costs = run_costs(self._state, at) if bag.spec.max_cost is not None else {}
+            match decide(bag, self._state, sum(costs.get(each, 0.0) for each in bag.dasks), at):
+                case Begin(dask):
+                    self._begin(bag, dask)
+                case Say(reason, limit):
+                    self._recorder.record(events.BagEnding(bag=name, reason=reason, limit=limit))
+                case EndDask(dask, reason):
+                    self._dasks.stop(dask, reason)
+                case End(how, reason):
+                    self._recorder.record(events.BagEnded(bag=name, state=how, reason=reason))
+                    self._recorder.note(f"bag {name}", "")
+                case None:
+                    pass
+            self._follow(tasks, self._state.bags[name])
+
+    def _begin(self, bag: DeclaredBag, name: str) -> None:
+        spec = self._recorder.spec
+        workers = min(bag.spec.workers or spec.worker_count, spec.worker_count)
+        declared = DaskSpec(
+            name, workers, threads=1, memory_bytes=bag.spec.memory_bytes, allowed_failures=0, bag=bag.name,
+            declared_at=now(),
+        )  # fmt: skip
+        folder = self._directory / layout.DASKS / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        known = [each for each in read(self._directory / layout.JOURNAL)
+                 if isinstance(each, b.BagEvent) and each.bag == bag.name]  # fmt: skip
+        lines = "".join(json.dumps(each.to_dict()) + "\n" for each in known)
+        write_atomically(folder / layout.BAG_KNOWN, lines)
+        write_atomically(folder / layout.DASK, json.dumps(declared.to_dict()))
+        self._recorder.record(events.BagBegan(bag=bag.name, dask=name))
+        self._dasks.declare(name)
+
+    def _follow(self, tasks: Tasks, bag: DeclaredBag) -> None:
+        key = f"bag {bag.name}"
+        dask = self._state.dasks.get(bag.dasks[-1]) if bag.dasks else None
+        if bag.over or dask is None or not dask.vm:
+            tasks.cancel(key)
+        else:
+            tasks.do(key, lambda: _Follower(self, bag.name, dask.name, dask.vm).conduct())
+
+    # What a follower takes of it
+
+    def folder(self, name: str) -> Path:
+        """The bag's, on this machine."""
+        return self._directory / layout.BAGS / name
+
+    def take(self, bag: str, event: b.BagEvent) -> bool:
+        """Have it in the journal, unless that has it, from a controller before. False where it makes no sense."""
+        known = self._state.bags[bag]
+        return known.over or event.time <= known.heard or self._recorder.record(event)
+
+    def link(self, vm: str) -> Link | None:
+        """The link of a VM."""
+        return self._link(vm)
+
+    def note(self, name: str, what: str) -> None:
+        """Say what is in the way, or nothing any more."""
+        self._recorder.note(f"bag {name}", what)
+
+
+class _Follower:
+    """One driver, for as long as it is the bag's."""
+
+    def __init__(self, bags: Bags, bag: str, dask: str, vm: str) -> None:
+        self._bags, self._bag, self._dask, self._vm = bags, bag, dask, vm
+        self._there = layout.dask_on_vm(dask)
+        self._since = int(now() * 1e9) - 30 * 86_400 * 10**9
+        self._refusals = Refusals(f"{vm}, about {bag}", lambda what: bags.note(bag, what))
+
+    async def conduct(self) -> None:
+        """Follow it. Cancelled when its VM is gone, or the bag is over."""
+        while True:
+            try:
+                return await self._follow()
+            except ForeignError as error:  # more of it than is taken from a VM
+                self._bags.note(self._bag, str(error))
+                return None
+            except (RemoteError, TrainingError, OSError) as error:
+                log.warning("%s on %s: %s", self._bag, self._vm, error)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+    async def _follow(self) -> None:
+        path = f"{self._there}/{layout.BAG_EVENTS}"
+        async for _, line in follow_across(self._connection, path, 0, most=_MOST_EVENTS):
+            try:
+                event = b.from_driver(line, self._bag, self._since, int(now() * 1e9))
+            except ValueError as error:
+                self._refusals.add(line, error)
+                continue
+            if isinstance(event, b.BagResult) and event.arrays:
+                await self._arrays(event)
+            elif isinstance(event, b.BagLearnt):
+                await self._surrogate()
+            if not self._bags.take(self._bag, event):
+                self._refusals.add(line, ValueError("it does not follow on what was told before"))
+
+    async def _arrays(self, event: b.BagResult) -> None:
+        """Bring what a job returned beside its numbers."""
+        target = self._bags.folder(self._bag) / layout.RESULTS / event.arrays
+        if target.exists():
+            return
+        target.parent.mkdir(exist_ok=True, mode=0o700)
+        fresh = target.with_name(f".{target.name}.part")
+        connection = await self._connection()
+        await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
+        await asyncio.to_thread(self._counted, fresh, target, event.digest)
+
+    def _counted(self, fresh: Path, target: Path, digest: str) -> None:
+        packed = fresh.read_bytes()
+        try:
+            if hashlib.sha256(packed).hexdigest() != digest:
+                raise ValueError("it is not what was told")
+            read_arrays(packed)
+        except ValueError as error:
+            fresh.unlink(missing_ok=True)
+            self._bags.note(self._bag, f"The arrays {target.name} of {self._bag} were not taken: {error}")
+        else:
+            fresh.replace(target)
+
+    async def _surrogate(self) -> None:
+        """Bring the newest surrogate; one that is being replaced meanwhile comes with the next word of it."""
+        folder, found = self._bags.folder(self._bag), dict[str, bytes]()
+        connection = await self._connection()
+        for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE):
+            fresh = folder / f".{name}.part"
+            await connection.get(f"{self._there}/{name}", fresh, most=_MOST_SURROGATE)
+            found[name] = fresh.read_bytes()
+            fresh.unlink()
+        try:
+            await asyncio.to_thread(stored.read, found[layout.SURROGATE], found[layout.SURROGATE_ARRAYS])
+        except ValueError as error:
+            self._bags.note(self._bag, f"The surrogate of {self._bag} was not taken: {error}")
+            return
+        for name, content in found.items():
+            write_atomically(folder / name, content)
+
+    async def _connection(self) -> Connection:
+        while True:
+            if link := self._bags.link(self._vm):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LINK_SECONDS):
+                        return await link.connection()
+            else:
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)

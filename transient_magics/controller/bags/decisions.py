@@ -1,0 +1,114 @@
+"""What is due for a bag: a pure function of it and of the state of its cluster.
+
+A bag has a Dask cluster of its own with its driver beside the scheduler. Where that is lost, another one takes its
+place and goes on with what the journal knows. It ends when its driver says so, or by a limit of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ...journal import ClusterState, DaskState
+from ...journal.bags.state import DeclaredBag
+
+MOST_DRIVERS = 20
+"""That are begun one after the other."""
+_PAUSE_SECONDS = 2.0
+"""Before another one is: it may be the function's fault that the one before was lost."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Have a Dask cluster of this name, with the bag's driver."""
+
+    dask: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Write down why it is to end."""
+
+    reason: str
+    limit: bool = False
+
+
+@dataclass(frozen=True)
+class EndDask:
+    """Have its Dask cluster end."""
+
+    dask: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """It is over."""
+
+    state: Literal["finished", "failed", "stopped"]
+    reason: str
+
+
+Decision = Begin | Say | EndDask | End
+
+
+def decide(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> Decision | None:
+    """What is to be done now. `cost`: what it has cost so far, in US dollars."""
+    if bag.over:
+        return None
+    dask = state.dasks.get(bag.dasks[-1]) if bag.dasks else None
+    working = None if dask is None or dask.over else dask
+    if told := bag.state.stopped:
+        if working:  # the scheduler ends by itself; where it does not, it is told to
+            return None if working.closed or now - told.at < END_SECONDS else EndDask(working.name, "its bag is over")
+        return End("failed" if told.why == "failed" else "finished", _said(bag))
+    if bag.ending:
+        if working:
+            return None if working.stop else EndDask(working.name, bag.ending.reason)
+        return End("finished" if bag.ending.limit else "stopped", bag.ending.reason)
+    if state.phase == "deleting":
+        return Say(f"the cluster ends: {state.reason}")
+    if limit := _limit(bag, state, cost, now):
+        return Say(limit, limit=True)
+    if dask is None:
+        return Begin(dask_name(bag.name, 1))
+    return None if working else _again(bag, dask, now)
+
+
+END_SECONDS = 10.0
+"""After its driver has said that it is over: until its Dask cluster is told to end."""
+
+
+def _again(bag: DeclaredBag, dask: DaskState, now: float) -> Decision | None:
+    if len(bag.dasks) >= MOST_DRIVERS:
+        return End("failed", f"its driver was lost {MOST_DRIVERS} times, the last time: {dask.reason}")
+    if now - dask.ended_at < _PAUSE_SECONDS:
+        return None
+    return Begin(dask_name(bag.name, len(bag.dasks) + 1))
+
+
+def _limit(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> str:
+    spec = bag.spec
+    if spec.max_cost is not None and cost >= spec.max_cost:
+        return f"it has cost ${cost:.2f}, and may cost ${spec.max_cost:.2f}"
+    hours = state.clock.between(bag.began_at, now) / 3600 if bag.began_at else 0.0
+    if spec.max_hours is not None and hours >= spec.max_hours:
+        return f"it has taken {spec.max_hours:g} hours, as many as it may"
+    return ""
+
+
+def _said(bag: DeclaredBag) -> str:
+    told = bag.state.stopped
+    assert told
+    match told.why:
+        case "counted":
+            return f"all {bag.spec.jobs} results are there"
+        case "converged":
+            return f"the surrogate is good enough after {len(bag.state.results)} results"
+        case _:
+            return told.reason
+
+
+def dask_name(bag: str, number: int) -> str:
+    """What the bag's Dask cluster is called, its `number`-th one."""
+    return f"{bag}-{number}"

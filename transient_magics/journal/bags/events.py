@@ -1,0 +1,44 @@
+"""What the controller tells of a bag; what its driver tells is in `protocol.bag.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from ...protocol.checks import Name
+from ...protocol.events import Event, event
+
+
+@event("bag.declared")
+class BagDeclared(Event):
+    """The user asked for a bag of jobs on so many `workers`. `spec` is BagSpec.to_dict()."""
+
+    bag: Name
+    spec: Mapping[str, object]
+
+
+@event("bag.began")
+class BagBegan(Event):
+    """Its driver is beside the scheduler of the Dask cluster `dask`, whose workers are the bag's; a later one takes
+    the place of one that was lost."""
+
+    bag: Name
+    dask: Name
+
+
+@event("bag.ending")
+class BagEnding(Event):
+    """It is told to end. `reason`: why, a clause; `limit`: by one of its own."""
+
+    bag: Name
+    reason: str
+    limit: bool = False
+
+
+@event("bag.ended")
+class BagEnded(Event):
+    """It is over, and its VMs are free. `reason`: why, a clause."""
+
+    bag: Name
+    state: Literal["finished", "failed", "stopped"]
+    reason: str = ""
