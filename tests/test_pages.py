@@ -161,8 +161,8 @@ def shown(path: Path) -> set[str]:
     """The lines of ours that a document shows, in blocks and between words, as typed behind `transient` or a magic."""
     text = path.read_text()
     typed = "\n".join(blocks("text", text) + blocks("python", text) + blocks("sh", text))
-    found = re.findall(r"^(?:%%?transient_|%%(?=train)|transient )(.*)$", typed, re.MULTILINE)
-    return {*found, *re.findall(r"`(?:%%?transient_|%%(?=train )|transient )([^`]+)`", text)}
+    found = re.findall(r"^(?:%%?transient_|%%(?=train|bag)|transient )(.*)$", typed, re.MULTILINE)
+    return {*found, *re.findall(r"`(?:%%?transient_|%%(?=train |bag )|transient )([^`]+)`", text)}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
@@ -180,6 +180,10 @@ def test_every_line_that_is_shown_is_understood(path: Path) -> None:
             assert arguments.parse(verb, words, file=from_file).verb == "train", line
         elif verb == "study":
             assert arguments.parse(verb, [*words, "--train-steps", "1"], file=True).verb == "study", line
+        elif verb == "bag":
+            from_file = words[0] == "FILE.py"
+            words += [] if "--over" in words else ["--over", "x=0:1", "--jobs", "1"]
+            assert arguments.parse(verb, words, file=from_file).verb == "bag", line
         elif line not in ("cluster", "plan"):  # those open a panel, and are what the text speaks of
             assert arguments.parse(verb, words).verb != "help" or verb == "image", line
 

@@ -7,7 +7,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -23,6 +23,8 @@ from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
 from transient_magics.emulator.weather.settings import Settings
 from transient_magics.errors import DeclarationError
+from transient_magics.protocol.bag.spec import BagSpec
+from transient_magics.protocol.study import parse_space
 from transient_magics.spec import RunSpec
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
@@ -252,6 +254,7 @@ def test_every_option_of_the_other_sub_commands_is_taken_by_what_it_is_for(verb:
         "train",
         "study",
         "job",
+        "bag",
         "image",
         "emulator",
     }
@@ -547,7 +550,7 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
 def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
     images = {f"image {each}" for each in arguments.verbs("image")}
     said = {"declare", *arguments.verbs(), *images, *arguments.verbs("transient")} - {"cluster", "image", "emulator"}
-    assert said == {*verbs.ACTS, "train", "study", "job", "doctor"}, "these need more than their line"
+    assert said == {*verbs.ACTS, "train", "study", "job", "bag", "doctor"}, "these need more than their line"
 
 
 @pytest.mark.parametrize(
@@ -574,3 +577,39 @@ def test_configurations_say_how_many_workers_a_run_takes() -> None:
     assert values["on"] == ("k80x1", "p100x2+k80x1", "k80x4")
     with pytest.raises(DeclarationError, match="--on says how many workers each run takes"):
         client.declare_study(source="", train_steps=9, on=["k80x1"], workers=2)
+
+
+def test_all_options_of_a_bag_reach_the_client_under_its_names() -> None:
+    line = (
+        "--over 'x=0:1 y=1,2' --jobs 200 --spare 0.2 --surrogate ensemble --until pressure=0.02,energy=0.01 --policy "
+        "memoryless --workers 3 --job-time 20m --save-time 2s --job-timeout 1h --memory 2 --retries 2 --max-cost $4 "
+        "--max-hours 3 --seed 7 --include a.py --cluster c --name lj --wait -o bag"
+    )
+    assert unnamed("bag", line) == []
+    command = parse("bag", split(line))
+    assert (command.wait, command.output) == (True, "bag")
+    values = dict(command.values)
+    assert (values.pop("over"), values.pop("until"), values.pop("cluster")) == (
+        "x=0:1 y=1,2", "pressure=0.02,energy=0.01", "c",
+    )  # fmt: skip
+    assert BagSpec.from_dict({**values, "space": [asdict(each) for each in parse_space("x=0:1 y=1,2")]}) == BagSpec(
+        "lj", parse_space("x=0:1 y=1,2"), 200, 0.2, "ensemble", policy="memoryless", workers=3, seed=7,
+        job_seconds=1200.0, save_seconds=2.0, timeout_seconds=3600.0, memory_bytes=2 * 10**9, retries=2, max_cost=4.0,
+        max_hours=3.0, include=("a.py",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--jobs 3", "A bag needs --over"),
+        ("--over x=0:1", "A bag needs --jobs"),
+        ("--over x=1:0 --jobs 3", "Invalid --over: x: the range is empty"),
+        ("--over x=0:1 --jobs 3 --until -1", "Invalid --until: '-1' is no number above zero"),
+        ("--over x=0:1 --jobs 0", "--jobs"),
+        ("--over x=0:1 --jobs 3 --surrogate gpt", "--surrogate"),
+    ],
+)
+def test_bags_that_cannot_be_are_refused_where_they_are_typed(line: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=re.escape(said)):
+        parse("bag", split(line))

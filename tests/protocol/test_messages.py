@@ -155,6 +155,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Ping(), {"do": "ping"}),
     (cluster_commands.read, cluster_commands.Train(run="run-1"), {"do": "train", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1"}),
+    (cluster_commands.read, cluster_commands.Bag(bag="lj"), {"do": "bag", "bag": "lj"}),
+    (cluster_commands.read, cluster_commands.StopBag(bag="lj"), {"do": "stop bag", "bag": "lj"}),
     (cluster_commands.read, cluster_commands.Study(study="lr"), {"do": "study", "study": "lr"}),
     (cluster_commands.read, cluster_commands.StopStudy(study="lr"), {"do": "stop study", "study": "lr"}),
     (
@@ -196,9 +198,10 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (agent_commands.read, agent_commands.EndJob(job="job-1", attempt=2),
      {"do": "end job", "job": "job-1", "attempt": 2}),
     (agent_commands.read, agent_commands.BeginDask(
-        dask="dask-1", part="worker", vm="worker-1", address="10.0.0.6", scheduler="10.0.0.5:8786"),
+        dask="dask-1", part="worker", vm="worker-1", address="10.0.0.6", scheduler="10.0.0.5:8786", born=5.5,
+        code="ab"),
      {"do": "begin dask", "dask": "dask-1", "part": "worker", "vm": "worker-1", "address": "10.0.0.6",
-      "scheduler": "10.0.0.5:8786"}),
+      "scheduler": "10.0.0.5:8786", "born": 5.5, "code": "ab"}),
     (agent_commands.read, agent_commands.EndDask(dask="dask-1"), {"do": "end dask", "dask": "dask-1"}),
     *((read, chief_messages.Join(token="t", name="worker-1", accelerator="Tesla K80"),
        {"do": "join", "token": "t", "name": "worker-1", "accelerator": "Tesla K80"})

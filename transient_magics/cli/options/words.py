@@ -74,7 +74,7 @@ EPILOGS = {
     "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).\n"
     "At the notice of a preemption it is sent SIGTERM and has 15 seconds to write what it wants to keep.",
     "bag": "The code defines job(NAME, ..., seed, checkpoint), which returns a dict of numbers:\n"
-    "  {'pressure': p, 'pressure_error': e}   the standard error of pressure counts as its noise\n"
+    "  {{'pressure': p, 'pressure_error': e}}   the standard error of pressure counts as its noise\n"
     "  seed             a whole number of the job's own, where job takes it\n"
     "  checkpoint       where job takes it: checkpoint.load() gives the arrays that were saved last, or None;\n"
     "                   checkpoint.save(arrays) saves them where that is due, and at the notice of a preemption",

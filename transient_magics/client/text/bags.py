@@ -10,10 +10,10 @@ from .words import count, plain
 
 
 def bag_words(bag: DeclaredBag) -> str:
-    """`12 of 40 results, 4 under way, after 2 revocations`, or how it ended."""
+    """`12 of 40 results, 4 under way, after 2 interruptions`, or how it ended."""
     known = bag.state
     made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
-    lost = f", after {count(known.interruptions, 'revocation')}" if known.interruptions else ""
+    lost = f", after {count(known.interruptions, 'interruption')}" if known.interruptions else ""
     failed = sum(job.phase == "failed" for job in known.jobs.values())
     lost += f", {count(failed, 'job')} failed" if failed else ""
     if bag.over:

@@ -23,6 +23,7 @@ from typing import Any
 from distributed import get_worker
 from distributed.utils import sync
 
+from ...protocol import layout
 from ...protocol.bag.events import MOST_ARRAY_BYTES
 from ...protocol.bag.spec import checked_values
 from .worker import TAKEN
@@ -130,7 +131,7 @@ def _function(source: str) -> Callable[..., Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     if digest not in _made:
         module = ModuleType("transient_cell")
-        include = Path.cwd() / "include"
+        include = Path.cwd() / layout.INCLUDE
         if include.is_dir() and str(include) not in sys.path:
             sys.path.insert(0, str(include))
         exec(compile(source, "<cell>", "exec"), module.__dict__)

@@ -1,0 +1,139 @@
+"""What a driver decides: jobs, places, batches, the end; whatever is lost, each job counts once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.bags.driver.core import Core, Lifetimes, age_hours, batch, end, job_seconds
+from transient_magics.bags.policy.placing import Free
+from transient_magics.bags.policy.survival import Survival
+from transient_magics.bags.surrogate.stopping import LEAST_JUDGED
+from transient_magics.journal.bags.fold import fold
+from transient_magics.journal.bags.state import BagState
+from transient_magics.planner.lifetimes.parametric import Bathtub
+from transient_magics.protocol.bag import events as b
+from transient_magics.protocol.bag.spec import BagSpec
+from transient_magics.protocol.study import parse_space
+
+SPEC = BagSpec("bag-1", parse_space("x=0:1"), 12, surrogate="none")
+REVOKED = Lifetimes(Survival.of(Bathtub(0.4137, 24.0, 0.9, 0.76)), 1.0, 0.1)  # a second is an hour
+
+
+def proposed(spec: BagSpec, many: int) -> BagState:
+    state = BagState(spec)
+    for job in range(many):
+        state = fold(state, b.BagProposed(bag=spec.name, job=job, point={"x": job / many}))
+    return state
+
+
+def free(*names: str, age: float = 0.0) -> list[Free]:
+    return [Free(name, age) for name in names]
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    jobs=st.integers(1, 15),
+    vms=st.integers(1, 5),
+    spare=st.sampled_from([0.0, 0.1, 0.5]),
+    surrogate=st.sampled_from(["none", "gp"]),
+    policy=st.sampled_from(["reuse", "memoryless"]),
+)
+def test_a_bag_ends_whatever_is_lost_and_no_job_runs_twice_at_once_or_counts_twice(
+    seed: int, jobs: int, vms: int, spare: float, surrogate: str, policy: str
+) -> None:
+    spec = replace(SPEC, jobs=jobs, spare=spare, surrogate=surrogate, policy=policy, seed=seed)
+    chance, state, core = random.Random(seed), BagState(spec), Core(REVOKED)
+    running: dict[str, int] = {}
+    for _ in range(2000):
+        if told := end(state):
+            state = fold(state, told)
+            break
+        for _ in range(batch(state, vms)):
+            state = fold(state, b.BagProposed(bag=spec.name, job=len(state.jobs), point={"x": chance.random()}))
+        idle = [name for name in (f"w{number}" for number in range(vms)) if name not in running]
+        for start in core.starts(state, [Free(name, 20 * chance.random()) for name in idle]):
+            assert start.vm in idle
+            assert start.vm not in running
+            attempt = state.jobs[start.job].attempt + 1
+            state = fold(state, b.BagStarted(bag=spec.name, job=start.job, attempt=attempt, vm=start.vm, age=0.0))
+            running[start.vm] = start.job
+        assert running, "nobody waits for anything"
+        vm = chance.choice([*running])
+        job = running.pop(vm)
+        attempt = state.jobs[job].attempt
+        if chance.random() < 0.3:
+            why = chance.choice(["revoked", "lost"])
+            state = fold(state, b.BagLost(bag=spec.name, job=job, attempt=attempt, why=why))  # type: ignore[arg-type]
+        else:
+            result = b.BagResult(bag=spec.name, job=job, attempt=attempt, returned={"y": 1.0}, seconds=1.5)
+            state = fold(state, result)
+    assert state.stopped is not None
+    assert state.stopped.why == "counted"
+    assert len(state.counted) == len({*state.counted}) == jobs
+
+
+def test_all_jobs_are_chosen_at_once_where_nothing_is_learnt_else_as_many_as_can_be_judged() -> None:
+    assert batch(BagState(SPEC), 3) == SPEC.begun == 14
+    learning = replace(SPEC, jobs=200, surrogate="gp")
+    assert batch(BagState(learning), 3) == LEAST_JUDGED + 3
+    state = proposed(learning, 23)
+    assert batch(state, 3) == 0, "some wait"
+
+
+def test_jobs_that_keep_failing_end_the_bag_with_the_last_reason() -> None:
+    state = proposed(replace(SPEC, retries=0), 10)
+    for job in range(4):
+        assert end(state) is None
+        state = fold(state, b.BagStarted(bag="bag-1", job=job, attempt=1, vm="w0", age=0.0))
+        state = fold(state, b.BagLost(bag="bag-1", job=job, attempt=1, why="raised", reason=f"ValueError: {job}"))
+    told = end(state)
+    assert told is not None
+    assert (told.why, told.reason) == ("failed", "4 jobs failed, the last one: ValueError: 3")
+
+
+def test_a_tolerance_of_an_output_that_no_job_returns_ends_it_with_the_name() -> None:
+    state = proposed(replace(SPEC, surrogate="gp", until={"pressure": 0.1}), 1)
+    state = fold(state, b.BagStarted(bag="bag-1", job=0, attempt=1, vm="w0", age=0.0))
+    assert end(state) is None
+    state = fold(state, b.BagResult(bag="bag-1", job=0, attempt=1, returned={"energy": 1.0}, seconds=1.0))
+    told = end(state)
+    assert told is not None
+    assert told.reason == "--until names pressure, and the jobs return energy"
+
+
+def test_short_jobs_go_to_young_vms_and_saving_points_follow_the_age_of_the_vm() -> None:
+    spec = replace(SPEC, job_seconds=2.0, save_seconds=0.01)
+    core, state = Core(REVOKED), proposed(spec, 2)
+    state = fold(state, b.BagStarted(bag="bag-1", job=1, attempt=1, vm="w0", age=0.0))
+    state = fold(state, b.BagSaved(bag="bag-1", job=1, attempt=1, done=1.8))
+    state = fold(state, b.BagLost(bag="bag-1", job=1, attempt=1, why="revoked"))
+    starts = {start.job: start for start in core.starts(state, [Free("young", 0.0), Free("stable", 8.0)])}
+    assert {job: start.vm for job, start in starts.items()} == {0: "stable", 1: "young"}
+    (young,) = core.starts(proposed(spec, 1), free("young"))
+    assert len(young.saves) > len(starts[0].saves)
+    assert all(0 < each < 2 for each in young.saves)
+    assert Core(Lifetimes()).starts(state, free("any"))[0].saves == (), "where nobody is revoked nothing is planned"
+
+
+def test_what_a_job_takes_is_what_was_declared_else_what_three_have_taken() -> None:
+    state = proposed(SPEC, 4)
+    for job, seconds in enumerate((1.0, 9.0, 2.0)):
+        assert job_seconds(state) is None
+        state = fold(state, b.BagStarted(bag="bag-1", job=job, attempt=1, vm="w0", age=0.0))
+        state = fold(state, b.BagResult(bag="bag-1", job=job, attempt=1, returned={"y": 1.0}, seconds=seconds))
+    assert job_seconds(state) == 2.0
+    assert job_seconds(replace(state, spec=replace(SPEC, job_seconds=7.0))) == 7.0
+
+
+def test_lifetimes_are_written_and_read_and_ages_are_in_the_time_of_the_vms() -> None:
+    assert Lifetimes.from_dict(REVOKED.to_dict()) == REVOKED
+    assert Lifetimes.from_dict(Lifetimes().to_dict()) == Lifetimes()
+    with pytest.raises(ValueError, match="survival"):
+        Lifetimes.from_dict({"survival": {"ages": [0, 1], "shares": [0.5, 0.1]}})
+    assert age_hours(100.0, 110.0, REVOKED) == 10
+    assert age_hours(0.0, 110.0, REVOKED) == 0

@@ -1,0 +1,93 @@
+"""When a bag begins, goes on with another driver, and ends; and what of it the journal adds up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.panels.stories import declaration
+from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, decide
+from transient_magics.errors import JournalError
+from transient_magics.journal import ClusterState, Event, events, fold, replay
+from transient_magics.journal.bags import events as e
+from transient_magics.protocol.bag import events as b
+from transient_magics.protocol.bag.spec import BagSpec
+from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.study import parse_space
+
+SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)
+
+
+def state_of(*told: Event) -> ClusterState:
+    first = [
+        events.ClusterDeclared(spec=declaration("many", 2).to_dict()),
+        e.BagDeclared(bag="bag-1", spec=SPEC.to_dict()),
+    ]
+    return replay(replace(each, seq=seq, time=seq * 10**9) for seq, each in enumerate([*first, *told], 1))
+
+
+def dask(number: int, *, over: bool = False) -> list[Event]:
+    name = f"bag-1-{number}"
+    spec = DaskSpec(name, 2, bag="bag-1")
+    told: list[Event] = [e.BagBegan(bag="bag-1", dask=name), events.DaskDeclared(dask=name, spec=spec.to_dict())]
+    return [*told, events.DaskEnded(dask=name, state="failed", reason="its VM is gone")] if over else told
+
+
+def decided(*told: Event, cost: float = 0.0, now: float = 100.0) -> object:
+    state = state_of(*told)
+    return decide(state.bags["bag-1"], state, cost, now)
+
+
+COMPUTED = [
+    b.BagProposed(bag="bag-1", job=0, point={"x": 0.0}),
+    b.BagProposed(bag="bag-1", job=1, point={"x": 1.0}),
+    *(b.BagStarted(bag="bag-1", job=job, attempt=1, vm="worker-0", age=0.0) for job in (0, 1)),
+    *(b.BagResult(bag="bag-1", job=job, attempt=1, returned={"y": 1.0}, seconds=1.0) for job in (0, 1)),
+    b.BagStopped(bag="bag-1", why="counted"),
+]
+
+
+def test_it_begins_and_another_driver_takes_the_place_of_one_that_is_lost() -> None:
+    assert decided() == Begin("bag-1-1")
+    assert decided(*dask(1)) is None
+    lost = dask(1, over=True)
+    assert decided(*lost, now=5.5) is None, "not at once"
+    assert decided(*lost) == Begin("bag-1-2")
+    always = [event for number in range(1, MOST_DRIVERS + 1) for event in dask(number, over=True)]
+    assert decided(*always, now=1000.0) == End(
+        "failed", f"its driver was lost {MOST_DRIVERS} times, the last time: its VM is gone"
+    )
+
+
+def test_it_ends_when_its_driver_says_so_and_its_vms_are_free() -> None:
+    assert decided(*dask(1), *COMPUTED, now=12.0) is None, "the scheduler ends by itself"
+    assert decided(*dask(1), *COMPUTED) == EndDask("bag-1-1", "its bag is over")
+    ended = events.DaskEnded(dask="bag-1-1", state="finished", reason="its bag is over")
+    assert decided(*dask(1), *COMPUTED, ended) == End("finished", "all 2 results are there")
+
+
+def test_it_is_stopped_and_has_limits_of_its_own() -> None:
+    assert decided(*dask(1), cost=1.0) == Say("it has cost $1.00, and may cost $1.00", limit=True)
+    assert decided(*dask(1), now=7300.0) == Say("it has taken 2 hours, as many as it may", limit=True)
+    asked = e.BagEnding(bag="bag-1", reason="it was stopped")
+    assert decided(*dask(1), asked) == EndDask("bag-1-1", "it was stopped")
+    ended = events.DaskEnded(dask="bag-1-1", state="finished", reason="it was stopped")
+    assert decided(*dask(1), asked, ended) == End("stopped", "it was stopped")
+    assert decided(asked) == End("stopped", "it was stopped"), "before it began"
+    limit = e.BagEnding(bag="bag-1", reason="it has cost $1.00, and may cost $1.00", limit=True)
+    assert decided(*dask(1), limit, ended) == End("finished", limit.reason)
+
+
+def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense() -> None:
+    state = state_of(*dask(1), *COMPUTED)
+    bag = state.bags["bag-1"]
+    assert (bag.phase, bag.dasks, len(bag.state.counted)) == ("running", ("bag-1-1",), 2)
+    assert state.needs_workers_alone
+    assert state.active_bags == [bag]
+    assert bag.heard == 10 * 10**9 + 10**9
+    with pytest.raises(JournalError, match="there is no job 7"):
+        fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
+    over = state_of(*dask(1), *COMPUTED, e.BagEnded(bag="bag-1", state="finished", reason="done"))
+    assert over.active_bags == []
+    assert over.bags["bag-1"].over

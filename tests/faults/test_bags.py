@@ -1,0 +1,94 @@
+"""Bags on a real cluster: jobs that raise, crash or hang, what is revoked or killed meanwhile, and what comes home."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import PATIENCE, Patient, end, processes
+from transient_magics import client
+from transient_magics.errors import CellError, DeclarationError, PlanError
+from transient_magics.journal import bill, now, run_costs
+from transient_magics.protocol import layout
+from transient_magics.protocol.bag import events as b
+
+pytest.importorskip("distributed")
+pytest.importorskip("sklearn")
+
+CELL = """
+import math, os, signal, time
+import numpy as np
+
+def job(x, seed, checkpoint):
+    if x > 0.9:
+        raise ValueError("no such place")
+    if 0.8 < x < 0.85:
+        return {"y": math.nan}
+    if 0.7 < x < 0.75:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if 0.6 < x < 0.65:
+        time.sleep(1000)
+    print("x" * 1_000_000)
+    saved = checkpoint.load()
+    begun = int(saved["step"][0]) if saved else 0
+    for step in range(begun, 20):
+        time.sleep(0.05)
+        checkpoint.save({"step": np.array([step + 1])})
+    noise = np.random.default_rng(seed).normal(0, 0.01)
+    return {"y": math.sin(4 * x) + noise, "y_error": 0.01, "path": np.arange(5.0)}
+"""
+
+
+def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux3", name="many", purpose="jobs", max_hours=2.0))
+    patient = Patient(cluster)
+    how: dict[str, Any] = {"source": CELL, "cluster": cluster}
+    try:
+        with pytest.raises(DeclarationError, match="many has 3 workers, not 4"):
+            client.declare_bag(**how, over="x=0:1", jobs=3, workers=4)
+        with pytest.raises(CellError, match="job has no argument z, which --over names"):
+            client.declare_bag(**how, over="x=0:1 z=1:2", jobs=3)
+        source = CELL.replace("range(begun, 20)", "range(begun, depth)")
+        with pytest.raises(CellError, match="'depth' exists in this notebook, but not on the VMs"):
+            client.declare_bag(source=source, cluster=cluster, over="x=0:1", jobs=3, notebook={"depth": 3})
+        bag = client.declare_bag(**how, over="x=0:1", jobs=24, surrogate="gp", timeout_seconds=4.0, retries=0)
+        assert bag.name == "bag-1"
+        patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 3, "the first results")
+        mark = patient.mark()
+        cluster.revoke("worker-0")
+        patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 7, "more results")
+        end(processes("transient_magics.bags.driver", str(patient.home("ps-0"))))
+        patient.until(lambda state: len(state.bags["bag-1"].dasks) == 2, "another driver")
+        lost = patient.event(mark, b.BagLost, why="lost")
+        assert isinstance(lost, b.BagLost)
+        os.kill(patient.controller(), signal.SIGKILL)
+        ended = bag.wait(PATIENCE)
+        assert (ended.phase, ended.reason) == ("finished", "all 24 results are there")
+        whys = {each.why for each in patient.since(0, b.BagLost)}
+        assert {"raised", "lost"} <= whys
+        table = bag.results()
+        assert len(table) == 24
+        assert not table["x"].between(0.6, 0.65).any()
+        assert all(path.parent == bag.directory / layout.RESULTS for path in table["arrays"])
+        answer = bag(x=0.3)
+        assert answer.source == "surrogate"
+        assert abs(answer.value - 0.932) < 4 * answer.sd + 0.02
+        with pytest.raises(PlanError, match="lies outside of what was computed"):
+            bag(x=0.99)
+        assert bag.speedup.results == 24
+        state = cluster.state
+        assert bag.cost() == pytest.approx(sum(run_costs(state, now()).values()), rel=0.2)
+        assert bag.cost() <= bill(state, now()).total
+        stopped = client.declare_bag(**how, over="x=0:0.5", jobs=500, surrogate="none")
+        patient.until(lambda state: len(state.bags["bag-2"].state.results) >= 1, "a result")
+        stopped.stop()
+        assert stopped.wait(PATIENCE).phase == "stopped"
+        patient.until(lambda state: not state.leases, "the VMs free again")
+        limited = client.declare_bag(**how, over="x=0:0.5", jobs=500, surrogate="none", max_hours=0.001)
+        assert limited.wait(PATIENCE).reason.startswith("it has taken 0.001 hours")
+    finally:
+        cluster.delete(PATIENCE)
