@@ -21,6 +21,7 @@ import transient_magics as tm
 from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.cli import arguments
+from transient_magics.client import launching
 from transient_magics.client.checkup import estimate
 from transient_magics.client.declaring import Declaration, specify
 from transient_magics.controller.programs import witness
@@ -150,6 +151,25 @@ def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path)
         (folder / "spec.json").write_text(json.dumps(specify(Declaration("cpu", name=name)).to_dict()))
     told = [line for line in tm.doctor().lines if line.subject == "left behind"]
     assert [line.mend for line in told if line.mend] == ["transient cluster delete doctor-gpu-1a2b3c"]
+
+
+@pytest.mark.story
+def test_a_course_interrupted_before_its_controller_is_started_leaves_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, begun = launching.commands.start_controller, list[Path]()
+
+    def interrupted(directory: Path, *how: Any, **options: Any) -> None:
+        begun.append(directory)
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        start(directory, *how, **options)
+
+    monkeypatch.setattr(launching.commands, "start_controller", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tm.doctor(spend=1.0, say=lambda words: None)
+    assert len(set(begun)) == 1
+    assert tm.clusters() == []
 
 
 @pytest.mark.story

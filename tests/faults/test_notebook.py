@@ -144,7 +144,7 @@ def test_interrupting_a_waiting_cell_is_one_line_and_the_cluster_goes_on(noteboo
     assert "patience goes on" in said
     assert "Traceback" not in said
     cluster = client.cluster("patience")
-    assert client.commands.in_charge(cluster.directory)
+    Patient(cluster).sees(lambda: client.commands.in_charge(cluster.directory), "a controller")
     assert cluster.state.phase == "provisioning"
     cluster.delete()
 

@@ -28,7 +28,7 @@ from ...spec import ClusterSpec, render_money
 from .. import text
 from ..declaring import Declaration
 from ..handles import Cluster, Run
-from ..launching import declare
+from ..launching import declare, is_free
 from ..programs import ask
 from ..project.images import Build, build_image
 from ..project.orphans import sweep
@@ -107,11 +107,15 @@ class Course:
     def _cluster(self, subject: str, declaration: Declaration, *, bare: bool) -> Cluster | None:
         """A cluster that answers, or None."""
         found: list[Cluster] = []
+        name = declaration.name or ""
 
         def come_up() -> Said:
-            cluster = declare(declaration)
-            found.append(cluster)
-            self.clusters.append(cluster)
+            try:
+                cluster = declare(declaration)
+            finally:  # an interruption may come when its folder is made and its controller is not started yet
+                if not is_free(name):
+                    found.append(Cluster(name))
+                    self.clusters.append(found[0])
             spec = _spec(cluster)
             return _ready(cluster, self._within(spec.max_seconds - _BOOT_SLACK if bare else 900.0))
 
