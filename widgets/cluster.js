@@ -112,11 +112,12 @@ function render({ model, el }) {
   const training = trainingSection(send, focus);
   const table = vmTable(send, now, () => link.lost);
   const beside = besideSection();
-  const jobs = jobSection();
+  const jobs = jobSection("Jobs of this cluster");
+  const dasks = jobSection("Dask on this cluster");
   const studies = studySections(send);
   const cost = costSection();
   const events = eventSection();
-  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, jobs), cost]));
+  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, jobs, dasks), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
     lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [studies, table]), events, live);
@@ -151,6 +152,7 @@ function render({ model, el }) {
     whole.part("training", () => training.update(view.training, view.vms, !due.has("curves")));
     whole.part("other runs", () => beside.update(view.beside ?? []));
     whole.part("jobs", () => jobs.update(view.jobs ?? []));
+    whole.part("Dask", () => dasks.update(view.dasks ?? []));
     if (!focus) whole.part("VMs", () => table.update(view, curves, model.get("speeds") ?? []));
     top.classList.toggle("transient-alone", training.hidden);
     whole.part("events", () => { events.update(view.events, view.at); announce(); });

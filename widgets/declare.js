@@ -81,17 +81,20 @@ function render({ model, el }) {
   } });
 
   const model_ = select(menu.models, first.model, changed, "Workers are rented");
+  const purpose = select(menu.purposes, first.purpose, changed, "It is for");
   const ps = input(first.ps ?? "1", changed, { type: "number", min: 1, max: 16 });
   const hours = input(first.hours, changed, { placeholder: "24h", size: 6 });
   const cost = input(first.cost, changed, { placeholder: "none", size: 6, inputmode: "decimal" });
   const project = input(first.project, changed, { placeholder: "none: emulated and free", size: 22 });
+  const servers = labelled("parameter servers", ps);
+  const trains = () => purpose.value !== "jobs";  // else there is nothing to serve
   const options = element("div", { class: "transient-fields", role: "group", "aria-label": "Options" },
-    labelled("rented", model_), labelled("parameter servers", ps), labelled("ends after", hours),
+    labelled("for", purpose), labelled("rented", model_), servers, labelled("ends after", hours),
     labelled("at most, in dollars", cost), labelled("Google Cloud project", project));
   function chosen() {
     return {
       groups: [...groups.children].map((row) => row.value()),
-      model: model_.value, ps: ps.value, hours: hours.value, cost: cost.value, project: project.value,
+      purpose: purpose.value, model: model_.value, ps: trains() ? ps.value : "", hours: hours.value, cost: cost.value, project: project.value,
     };
   }
 
@@ -144,7 +147,7 @@ function render({ model, el }) {
     body.replaceChildren(...offer.rows.map((row) => element("tr", {}, ...row.map((text) => element("td", { text })))));
     notes.replaceChildren(...offer.notes.map((text) => element("div", { text })));
   }
-  const redraw = () => { draw(); panel.classList.toggle("transient-wrong", Boolean(offer.error)); };
+  const redraw = () => { draw(); servers.hidden = !trains(); panel.classList.toggle("transient-wrong", Boolean(offer.error)); };
 
   for (const group of first.groups) insert(group);
   for (const row of groups.children) row.only(groups.children.length === 1);

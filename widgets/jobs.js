@@ -1,9 +1,10 @@
-/* The jobs of a cluster: those that run, those that wait, and the latest one. */
+/* The jobs of a cluster, or its Dask clusters: those that run, those that wait, and the latest one. */
 
 import { TONES, element, keyed, setAttribute, setText } from "./page.js";
 
-export function jobSection() {
-  const list = element("ul", { class: "transient-beside", "aria-label": "Jobs of this cluster" });
+/** @param {string} label what they are */
+export function jobSection(label) {
+  const list = element("ul", { class: "transient-beside", "aria-label": label });
   list.hidden = true;
   /** @param {import("./snapshot").JobLine[]} jobs */
   list.update = (jobs) => {

@@ -75,7 +75,7 @@ export interface Beside {
   steps: number;
 }
 
-/** A job that goes on, waits, or is the latest; without a `name`: how many more there are. */
+/** A job or a Dask cluster that goes on, waits, or is the latest; without a `name`: how many more there are. */
 export interface JobLine {
   name: string;
   phase: string;
@@ -111,6 +111,7 @@ export interface View {
   training: Training | null;
   beside: Beside[];
   jobs: JobLine[];
+  dasks: JobLine[];
   cost: Cost;
   ending: string;
   events: Said[];
@@ -148,6 +149,7 @@ export interface Frame {
   training: Training | null;
   beside: Beside[];
   jobs: JobLine[];
+  dasks: JobLine[];
   cost: Cost;
   ending: string;
   events: Said[];

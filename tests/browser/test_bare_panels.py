@@ -129,10 +129,13 @@ def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chro
     cost = {**whole["view"]["cost"], "projected_words": "≈ $0.060"}
     jobs = [{"name": "job-1", "phase": "running", "words": "running on worker-1"},
             {"name": "", "phase": "declared", "words": "and 3 more jobs"}]  # fmt: skip
-    more = {"beside": beside, "cost": cost, "jobs": jobs}
+    dasks = [{"name": "dask-1", "phase": "running", "words": "Dask on 4 workers"}]
+    more = {"beside": beside, "cost": cost, "jobs": jobs, "dasks": dasks}
     with bare(chrome, "cluster", {**whole, "view": {**whole["view"], **more}}) as page:
         listed = page.get_by_role("list", name="Jobs of this cluster").get_by_role("listitem")
         expect(listed).to_have_text(["job-1running on worker-1", "and 3 more jobs"])
+        listed = page.get_by_role("list", name="Dask on this cluster").get_by_role("listitem")
+        expect(listed).to_have_text(["dask-1Dask on 4 workers"])
         runs = page.get_by_role("list", name="Other runs of this cluster").get_by_role("listitem")
         expect(page.locator(".transient-axis")).to_contain_text("now")
         expect(runs).to_have_text(["run-2step 3 of 4", "run-3waits for the end of run-1 or run-2"])

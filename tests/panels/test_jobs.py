@@ -7,6 +7,7 @@ import json
 from transient_magics.journal import ClusterState, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot.jobs import MOST_JOBS
+from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
 
 from . import stories
@@ -75,3 +76,29 @@ def test_of_many_jobs_those_that_run_come_first_and_the_rest_is_counted() -> Non
     (latest, *_) = view(over, bill(over, 300.0), 300.0)["jobs"]
     assert latest["words"].startswith("ended with its cluster")
     json.dumps(lines, allow_nan=False)
+
+
+def dask(name: str, bag: str = "") -> list[events.Event]:
+    spec = DaskSpec(name, 2, bag=bag).to_dict()
+    return [events.DaskDeclared(dask=name, spec=spec), events.DaskBegan(dask=name, vm="ps-0")]
+
+
+def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its_dashboard_is() -> None:
+    ended = events.JobEnded(job="job-1", state="finished", code=0)
+    leased = events.ClusterLeased(ports={}, workers={"0": "dask-1", "1": "dask-1"})
+    serving = events.DaskServing(dask="dask-1", port=8786, dashboard=8787, versions={})
+    taken = [
+        events.DaskLeft(dask="dask-1", worker="worker-1", seconds=2.0, moved=3, moved_bytes=99, lost=0, interrupted=0),
+        events.VmRevoked(vm="worker-1", signal="notice"),
+    ]
+    state = state_of(ended, *dask("dask-1"), *dask("dask-2", "bag-1"), leased, serving, *taken)
+    snapshot = view(state, bill(state, 200.0), 200.0)
+    (line,) = snapshot["dasks"]
+    assert (line["name"], line["phase"]) == ("dask-1", "running"), "a bag's is shown with the bag"
+    assert line["words"].startswith("Dask on 1 of 2 workers, after 1 revocation, $")
+    assert line["words"].endswith("; its dashboard: client.dashboard_link")
+    assert "dask-1: Dask on 1 of 2 workers" in html(snapshot)
+    assert {lane["name"]: lane["words"] for lane in snapshot["vms"]}["worker-0"] == "runs dask-1"
+    over = replay([events.ClusterDeleted()], state)
+    (line,) = view(over, bill(over, 300.0), 300.0)["dasks"]
+    assert line["words"].startswith("ended with its cluster, $")

@@ -11,6 +11,7 @@ from transient_magics.cli import arguments
 from transient_magics.client import Declaration, preview
 from transient_magics.panels.offer import FIRST, MAGIC, declaration, menu, offer, offer_text
 from transient_magics.panels.twin.panel import offer_html
+from transient_magics.spec import PURPOSES
 
 GROUPS = st.sampled_from(sorted(ACCELERATORS)).flatmap(
     lambda gpu: st.fixed_dictionaries(
@@ -22,6 +23,7 @@ CHOICES = st.fixed_dictionaries(
     optional={
         "ps": st.integers(1, 16).map(str),
         "model": st.sampled_from(["spot", "preemptible", "standard"]),
+        "purpose": st.sampled_from(PURPOSES),
         "hours": st.sampled_from(["", "3h", "90m"]),
         "cost": st.sampled_from(["", "2.50"]),
     },
@@ -33,6 +35,9 @@ def test_the_line_typed_declares_what_was_offered(choices):
     shown = offer(choices)
     if choices.get("model") == "standard" and any(ACCELERATORS[each["gpu"]].spot_only for each in choices["groups"]):
         assert "as Spot only" in shown["error"]
+        return
+    if choices.get("purpose") == "jobs" and choices.get("ps", "1") != "1":
+        assert "Leave out --ps, or --for jobs" in shown["error"]
         return
     assert not shown["error"]
     words = arguments.split(shown["line"].removeprefix(MAGIC))
@@ -97,6 +102,15 @@ def test_values_with_blanks_and_quotes_stay_one_word():
         assert arguments.split(line)[-1] == project
 
 
+def test_a_cluster_for_jobs_alone_is_offered_with_its_smaller_server():
+    shown = offer({"groups": [{"gpu": "cpu", "count": "8"}], "purpose": "jobs"})
+    assert shown["line"] == "%transient_cluster cpux8 --for jobs"
+    assert (
+        offer({"groups": [{"gpu": "cpu", "count": "8"}], "purpose": "training"})["line"] == "%transient_cluster cpux8"
+    )
+
+
 def test_the_menu_has_every_gpu_with_its_zones():
+    assert [each["name"] for each in menu()["purposes"]] == list(PURPOSES)
     assert {gpu["name"] for gpu in menu()["gpus"]} == set(ACCELERATORS)
     assert all(gpu["zones"] for gpu in menu()["gpus"])

@@ -6,13 +6,19 @@ same choice.
 
 from __future__ import annotations
 
-from ..journal import ClusterState, JobState, RunState, StudyState
+from ..journal import ClusterState, DaskState, JobState, RunState, StudyState
 
 
 def jobs(state: ClusterState) -> list[JobState]:
     """The jobs that go on, and the latest one."""
     latest = next(reversed(state.jobs), "")
     return [job for job in state.jobs.values() if not job.over or job.name == latest]
+
+
+def dasks(state: ClusterState) -> list[DaskState]:
+    """The Dask clusters that go on, and the latest one; without those of bags."""
+    own = [dask for dask in state.dasks.values() if not dask.spec.bag]
+    return [dask for dask in own if not dask.over or dask is own[-1]]
 
 
 def studies(state: ClusterState) -> list[StudyState]:

@@ -21,15 +21,16 @@ FIRST: Mapping[str, Any] = {"groups": [{"gpu": "k80", "count": "4", "zone": ""}]
 """What is chosen when the panel opens: the line of the README."""
 _OPTIONS = {
     "name": "--name", "ps": "--ps", "model": "--provisioning-model", "hours": "--max-hours", "cost": "--max-cost",
-    "project": "--project",
+    "project": "--project", "purpose": "--for",
 }  # fmt: skip
-_DEFAULTS = {"ps": "1", "model": "spot"}
+_DEFAULTS = {"ps": "1", "model": "spot", "purpose": "training"}
 _MODELS = {"spot": "Spot", "preemptible": "preemptible (24 h at most)", "standard": "on demand"}
+_PURPOSES = {"training": "training", "jobs": "jobs, Dask, bags alone"}
 _HOUR = 3600.0
 
 
 def menu() -> dict[str, Any]:
-    """What there is to choose from: GPUs with their zones, and provisioning models."""
+    """What there is to choose from: GPUs with their zones, provisioning models, and what a cluster is for."""
     gpus = [
         {
             "name": name,
@@ -38,7 +39,9 @@ def menu() -> dict[str, Any]:
         }
         for name, entry in ACCELERATORS.items()
     ]
-    return {"gpus": gpus, "models": [{"name": name, "label": label} for name, label in _MODELS.items()]}
+    models, purposes = ([{"name": name, "label": label} for name, label in each.items()]
+                        for each in (_MODELS, _PURPOSES))  # fmt: skip
+    return {"gpus": gpus, "models": models, "purposes": purposes}
 
 
 def words(choices: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from ...spec import render_money as money
 from ...spec import render_table as table
 from .bags import bag_words
 from .bills import bill_words, transfer_words
+from .dasks import dask_words
 from .events import QUIET, event_line, event_words, group_words, grouped
 from .jobs import job_words
 from .screens import listing, listing_row, status
@@ -54,6 +55,7 @@ __all__ = [
     "bill_words",
     "clock",
     "count",
+    "dask_words",
     "deleted_words",
     "ending_words",
     "event_line",

@@ -6,8 +6,8 @@ from ...journal import DaskState, Event, events
 from .words import count, plain, size
 
 
-def dask_words(dask: DaskState) -> str:
-    """`2 workers, after 1 revocation`, or how it ended."""
+def dask_words(dask: DaskState, there: int | None = None) -> str:
+    """`Dask on 2 workers, after 1 revocation`, or how it ended. `there`: how many of its workers' VMs are ready."""
     after = f", after {count(dask.left, 'revocation')}" if dask.left else ""
     after += f", after {count(dask.crashes, 'fault')}" if dask.crashes else ""
     if dask.stop and not dask.over:
@@ -16,7 +16,8 @@ def dask_words(dask: DaskState) -> str:
         case "declared":
             return f"waits for {count(dask.spec.workers, 'worker')}"
         case "running":
-            return f"Dask on {count(dask.spec.workers, 'worker')}{'' if dask.serving else ', begins'}{after}"
+            some = f"{there} of " if there is not None and there < dask.spec.workers else ""
+            return f"Dask on {some}{count(dask.spec.workers, 'worker')}{'' if dask.serving else ', begins'}{after}"
     return f"{dask.phase}: {plain(dask.reason)}{after}" if dask.reason else f"{dask.phase}{after}"
 
 

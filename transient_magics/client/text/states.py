@@ -45,6 +45,9 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     run, going = state.run_of(vm), [run for run in state.runs.values() if run.phase == "running"]
     training = f"training {run.name}" if run and len(going) > 1 else "training" if run else ""
     job = state.jobs.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    dask = state.dasks.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    if dask and dask.phase == "running":
+        training = f"runs {dask.spec.bag or dask.name}"
     if job and vm.name in job.vms and vm.name not in job.exits and not job.over:
         training = f"runs {job.name}"
     if vm.state == "ready" and training:

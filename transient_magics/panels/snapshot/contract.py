@@ -103,7 +103,7 @@ class Beside(TypedDict):
 
 
 class JobLine(TypedDict):
-    """A job that goes on, waits, or is the latest; without a `name`: how many more there are."""
+    """A job or a Dask cluster that goes on, waits, or is the latest; without a `name`: how many more there are."""
 
     name: str
     phase: str
@@ -141,6 +141,7 @@ class View(TypedDict):
     training: Training | None
     beside: list[Beside]
     jobs: list[JobLine]
+    dasks: list[JobLine]
     cost: Cost
     ending: str
     events: list[Said]

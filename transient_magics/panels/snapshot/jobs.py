@@ -1,9 +1,11 @@
-"""The jobs of a panel: what each does and on which VMs, since when what is kept of it, and what it has cost."""
+"""The jobs of a panel: what each does and on which VMs, since when what is kept of it, and what it has cost. And its
+Dask clusters, which are told of likewise."""
 
 from __future__ import annotations
 
 from ...client import foreground, text
-from ...journal import ClusterState, JobState, run_costs
+from ...journal import ClusterState, DaskState, JobState, run_costs
+from ...spec import WORKER
 from .contract import JobLine
 
 MOST_JOBS = 12
@@ -22,8 +24,27 @@ def job_lines(state: ClusterState, now: float) -> list[JobLine]:
     return lines
 
 
+def dask_lines(state: ClusterState, now: float) -> list[JobLine]:
+    """A line for each Dask cluster that goes on, and the latest one: its workers, its cost, where its dashboard is."""
+    dasks = foreground.dasks(state)
+    costs = run_costs(state, now) if dasks else {}
+    return [_dask_line(state, dask, costs.get(dask.name)) for dask in dasks]
+
+
+def _dask_line(state: ClusterState, dask: DaskState, dollars: float | None) -> JobLine:
+    there = sum(vm.state == "ready" and state.leases.get(vm.slot) == dask.name
+                for vm in state.living if vm.role == WORKER)  # fmt: skip
+    words = "ended with its cluster" if state.over and not dask.over else text.dask_words(dask, there)
+    seen = dask.phase == "running" and dask.serving and dask.serving.dashboard and not state.over
+    dashboard = "; its dashboard: client.dashboard_link" if seen else ""
+    return {"name": dask.name, "phase": dask.phase, "words": f"{words}{_cost(dollars)}{dashboard}"}
+
+
 def _line(job: JobState, dollars: float | None, *, over: bool) -> JobLine:
     when = f" (at {text.clock(job.kept.at)})" if job.kept else ""
-    cost = f", {text.money(dollars)}" if dollars is not None else ""
     words = "ended with its cluster" if over and not job.over else text.job_words(job)
-    return {"name": job.name, "phase": job.phase, "words": f"{words}{when}{cost}"}
+    return {"name": job.name, "phase": job.phase, "words": f"{words}{when}{_cost(dollars)}"}
+
+
+def _cost(dollars: float | None) -> str:
+    return f", {text.money(dollars)}" if dollars is not None else ""

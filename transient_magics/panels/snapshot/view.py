@@ -13,7 +13,7 @@ from ...journal import Bill, ClusterState, Event, RunState, events
 from ...spec import render_duration
 from .contract import VERSION, Beside, Cost, Said, Training, View, sound
 from .curves import end_of
-from .jobs import job_lines
+from .jobs import dask_lines, job_lines
 from .lanes import lanes
 from .losses import lost_words
 
@@ -72,6 +72,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "training": _training(state, shown, run, forecast, now) if shown else None,
         "beside": [] if run else _beside(state),
         "jobs": [] if run else job_lines(state, now),
+        "dasks": [] if run else dask_lines(state, now),
         "cost": _cost(state, bill, now, foretold=bool(forecast) or not shown),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),

@@ -36,7 +36,7 @@ def html(
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
-    parts += [_beside(each) for each in [*view["beside"], *view["jobs"]]]
+    parts += [_beside(each) for each in [*view["beside"], *view["jobs"], *view["dasks"]]]
     parts += [study_html(each) for each in studies]
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
@@ -86,7 +86,7 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
 
 
 def _beside(work: Mapping[str, Any]) -> str:
-    """A run beside the one that is drawn, or a job."""
+    """A run beside the one that is drawn, a job, or a Dask cluster."""
     name = f"{escape(work['name'])}: " if work["name"] else ""
     return f"<div>{_dot(work['phase'])}{name}{escape(work['words'])}</div>"
 
