@@ -17,6 +17,9 @@ from transient_magics.catalog import (
     parameter_server_machine,
     server_machine,
     server_price,
+    shapes,
+    worker_entry,
+    worker_machines,
     zones_with,
 )
 from transient_magics.errors import DeclarationError
@@ -166,3 +169,49 @@ def test_a_machines_network_carries_so_much(family: str, vcpus: int, gigabits: f
 def test_a_machine_that_no_parameter_server_may_have_is_refused_with_those_that_it_may(name: str, said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         server_machine(name)
+
+
+@pytest.mark.parametrize("gpu", ACCELERATORS)
+def test_every_shape_of_a_gpu_is_one_that_compute_engine_takes_and_the_catalogs_is_among_them(gpu: str) -> None:
+    found = shapes(gpu)
+    assert ACCELERATORS[gpu].machine_type in found
+    for name in found:
+        entry = worker_entry(gpu, name, zones_with(gpu)[0])
+        assert (entry.name, entry.machine_type) == (gpu, name)
+    more = [name for name in MACHINE_TYPES if name.startswith("n1-") and name not in found]
+    for name in more if gpu in ATTACHED else ():
+        with pytest.raises(DeclarationError, match=rf"a VM with 1 {gpu.upper()} has"):
+            worker_entry(gpu, name)
+
+
+def test_the_machines_of_workers_are_named_for_all_or_by_gpu() -> None:
+    assert worker_machines("n1-standard-16", ["t4", "p100"]) == {"t4": "n1-standard-16", "p100": "n1-standard-16"}
+    assert worker_machines(" V100=n1-standard-4 , t4=N1-standard-16", ["t4", "v100"]) == {
+        "v100": "n1-standard-4", "t4": "n1-standard-16",
+    }  # fmt: skip
+    assert worker_machines("n1-standard-4", ["t4", "k80"]) == {}, "they have it anyway"
+    assert worker_machines("", ["t4"]) == {}
+    assert worker_machines("n1-custom-12-79872", ["v100"]) == {"v100": "n1-custom-12-79872"}
+    assert worker_machines("e2-standard-8", ["cpu"]) == {"cpu": "e2-standard-8"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "said"),
+    [
+        ("n1-standard-16", ["k80"],
+         r"a VM with 1 K80 has 8 and 52 at most \(--machine-type\)\. Those that it may have: n1-.*n1-highmem-8\.$"),
+        ("n1-standard-16", ["t4", "v100"], "a VM with 1 V100 has 12 and 78 at most"),
+        ("g2-standard-24", ["l4"], r"has 2 L4, not 1 \(--machine-type\)\. .*g2-standard-32"),
+        ("g2-standard-8", ["t4"], "comes with the L4"),
+        ("e2-standard-8", ["t4"], r"Unknown machine type 'e2-standard-8' \(--machine-type\)"),
+        ("c3-standard-8", ["cpu"], r"A worker without a GPU cannot have .* \(--machine-type\)"),
+        ("n1-standrd-8", ["t4"], r"Did you mean n1-standard-8\?"),
+        ("l4=g2-standard-8", ["t4"], r"No workers with L4 are declared \(--machine-type\)\. There are t4\."),
+        ("n1-standard-8,t4=n1-standard-8", ["t4"], "Two machines are named for T4"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_workers_may_not_have_is_refused_with_those_they_may(
+    text: str, kinds: list[str], said: str
+) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        worker_machines(text, kinds)

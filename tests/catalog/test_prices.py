@@ -16,6 +16,7 @@ from transient_magics.catalog import (
     item_price,
     nearest,
     parameter_server_price,
+    parse_disk,
     price_history,
     price_list,
     price_table,
@@ -53,7 +54,7 @@ def test_spot_is_cheaper_than_on_demand_everywhere(gpu: str) -> None:
 
 def test_icac19_is_as_published() -> None:
     lines = price_list(["k80"])
-    assert lines is ICAC19
+    assert lines == ICAC19
     assert lines.source == "ICAC'19 prices (2019)"
     # The paper's table (S. Li et al., "Speeding up Deep Learning with Transient Servers", ICAC 2019).
     for gpu, prices in {"k80": (0.723, 0.256), "p100": (1.43, 0.551), "v100": (2.144, 0.861)}.items():
@@ -104,6 +105,41 @@ def test_a_vm_is_paid_for_with_its_disk_and_its_external_address() -> None:
     assert not ICAC19.worker_price("k80").transient_extras, "as published"
     for place in dict.fromkeys(map(region, ZONES)):
         assert 0.04 <= item_price("pd-balanced", place)[0] <= 0.2
+
+
+def test_another_machine_and_another_disk_cost_what_their_parts_do() -> None:
+    usual, larger = (
+        price_list(["t4"], "us-central1-a", machines=machines).worker_price("t4")
+        for machines in ({}, {"t4": "n1-standard-16"})
+    )
+    vcpu, gb = (item_price(item, "us-central1") for item in ("n1-vcpu", "n1-gb"))
+    assert larger.on_demand - usual.on_demand == pytest.approx(12 * vcpu[0] + 45 * gb[0])
+    assert larger.transient - usual.transient == pytest.approx(12 * vcpu[1] + 45 * gb[1])
+    custom = price_list(["t4"], "us-central1-a", machines={"t4": "n1-custom-16-61440"}).worker_price("t4")
+    assert custom.on_demand - larger.on_demand == pytest.approx(0.05 * (16 * vcpu[0] + 60 * gb[0]))
+    g2 = [price_list(["l4"], machines={"l4": f"g2-standard-{size}"}).worker("l4", "us-east4-a") for size in (4, 16)]
+    assert g2[1][0] - g2[0][0] == pytest.approx(3 * item_price("g2-standard-4", "us-east4")[0])
+    ssd = price_list(["t4"], "us-central1-a", disk_gb=200, disk_type="pd-ssd")
+    assert ssd.worker_price("t4").transient - usual.transient == pytest.approx((200 * 0.17 - 50 * 0.10) / 730)
+    assert ssd.parameter_server_price(4).on_demand_extras == pytest.approx(200 * 0.17 / 730 + 0.005)
+    assert ssd.controller_price() == price_list(["t4"], "us-central1-a").controller_price(), "of workers and servers"
+    old = price_list(["k80"], machines={"k80": "n1-standard-8"}, disk_gb=100).worker_price("k80", "us-west1-b")
+    west = [item_price(item, "us-west1")[1] for item in ("n1-vcpu", "n1-gb")]
+    assert old.transient == pytest.approx(0.256 + 4 * west[0] + 15 * west[1] + 100 * 0.10 / 730)
+    assert old.source == "ICAC'19 prices (2019), n1-standard-8 by list prices of us-west1, 2022, disks by list prices"
+
+
+@given(st.integers(20, 65536), st.sampled_from(["balanced", "ssd", "standard"]))
+def test_a_disk_is_read_as_it_is_written(gb: int, kind: str) -> None:
+    assert parse_disk(f"{gb}GB:{kind}") == parse_disk(f" {gb} gb:pd-{kind} ") == (gb, f"pd-{kind}")
+    assert parse_disk(f"{gb}") == (gb, "pd-balanced")
+
+
+@pytest.mark.parametrize("text", ["", "big", "200GB:fast", "19GB", "65TB", "200 GiB", "-5GB", "200:local-ssd"])
+def test_a_disk_that_there_is_not_is_refused(text: str) -> None:
+    with pytest.raises(DeclarationError, match=r"\(--disk\)"):
+        parse_disk(text)
+    assert parse_disk("1TB:ssd") == (1024, "pd-ssd")
 
 
 def test_a_bundled_machine_is_its_gpu_and_its_own_host() -> None:

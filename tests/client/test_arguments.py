@@ -82,6 +82,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         "--provisioning-model preemptible --max-workers 9 --no-replace --chief ps --max-hours 3 --max-cost $4.50 "
         "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
         "--controller local --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
+        "--ps-zone us-west1-a --machine-type p100=n1-standard-16 --disk 200GB:ssd "
         "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --dry-run --wait -o c"
     )
     assert unnamed("declare", line) == []
@@ -92,6 +93,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3.0,
         max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
         external_ip=False, controller="local", fallback_seconds=600.0, ps_machine="n2-standard-4", firewall=False,
+        ps_zone="us-west1-a", machine_type="p100=n1-standard-16", disk="200GB:ssd",
         ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training",
     )  # fmt: skip
 
@@ -545,6 +547,45 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
         specify(replace(mine, ps_machine="e2-standard-8", ps_cores=8))
     with pytest.raises(DeclarationError, match="Those with a known price: n1-standard"):
         specify(replace(mine, ps_machine="c3-standard-4"))
+
+
+def test_workers_may_have_another_machine_and_disk_and_parameter_servers_a_zone_of_their_own() -> None:
+    mine = Declaration("t4x2+v100", name="n", project="mine", zone=("us-central1-a",))
+    usual = specify(mine)
+    spec = specify(
+        replace(mine, machine_type="t4=n1-standard-16", disk="200GB:ssd", ps_zone="us-central1-c", max_workers=9)
+    )
+    assert spec == type(spec).from_dict(spec.to_dict())
+    assert [spec.prices[kind].machine_type for kind in ("t4", "v100")] == ["n1-standard-16", "n1-standard-8"]
+    assert spec.prices["t4"].hourly > usual.prices["t4"].hourly + 0.1
+    assert (spec.home_zone, spec.zones) == ("us-central1-c", ("us-central1-a",))
+    assert spec.transfer_prices == {"us-central1-a": 0.01}
+    said = str(Preview(spec))
+    assert "1 x parameter server  us-central1-c " in said
+    assert "2 x worker            us-central1-a    n1-standard-16   t4 " in said
+    assert f"Of that ${spec.extras_hourly:.3f} per hour are for disks (200 GB pd-ssd) and external addresses." in said
+    assert "between us-central1-a and the parameter servers in us-central1-c costs up to $0.01 per GiB" in said
+    more = resized(spec, "t4x3+p100")
+    assert more.prices["t4"] == spec.prices["t4"], "a resize keeps the machines"
+    assert more.prices["p100"].extras == spec.prices["t4"].extras, "and the disks"
+    assert more.home_zone == "us-central1-c"
+    for wrong, why in (
+        ({"ps_zone": "europe-west1-b"}, r"europe-west1-b is on another continent than workers in us-.* \(--ps-zone\)"),
+        ({"ps_zone": "us-central1-z"}, "unknown zone 'us-central1-z'"),
+        ({"ps_zone": "us-east5-a"}, r"us-east5-a has no known N1 machines \(--ps-zone\)"),
+        ({"machine_type": "n1-standard-32"}, "a VM with 1 V100 has 12 and 78 at most"),
+        ({"disk": "5GB"}, r"20 GB to 64 TB \(--disk\)"),
+        ({"purpose": "jobs", "ps_zone": "us-central1-c"}, r"A cluster for jobs trains nothing.* \(--ps-zone\)"),
+    ):
+        with pytest.raises(DeclarationError, match=why):
+            specify(replace(mine, **wrong))  # type: ignore[arg-type]
+    assert specify(replace(mine, ps_zone="us-east5-a", ps_machine="e2-standard-4")).home_zone == "us-east5-a"
+    with pytest.raises(
+        DeclarationError, match=r"Unknown zone 'us-cntral1-c' \(--ps-zone\)\. Did you mean us-central1-c"
+    ):
+        declared("t4 --ps-zone us-cntral1-c")
+    with pytest.raises(DeclarationError, match=r"Invalid disk 'much' \(--disk\)"):
+        declared("t4 --disk much")
 
 
 def test_cells_and_terminals_have_one_act_for_each_verb() -> None:

@@ -8,10 +8,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from google.api_core.client_options import ClientOptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import compute_v1
 from scripted_api import ZONE
 
 from tests.conftest import Emulate
+from transient_magics.cli.arguments import parse
+from transient_magics.client import Declaration, specify
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
+from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.errors import AlreadyExistsError, GoneError
 
 
@@ -79,3 +85,21 @@ async def test_a_preempted_vm_goes_and_is_remembered(emulated: ComputeEngine, wa
     assert before <= (await emulated.endings(ZONE))[vm.id] < datetime.now(UTC)
     with pytest.raises(GoneError):
         await emulated.host_keys(ZONE, "c1-preempted")
+
+
+async def test_a_declared_machine_and_disk_are_what_the_vm_has(emulated: ComputeEngine, url: str) -> None:
+    """From the line in a cell to what Google's client is told of the VM and of its disk."""
+    line = "t4 --zone us-central1-a --name big --machine-type n1-standard-16 --disk 200GB:ssd --ps-zone us-central1-c"
+    spec = specify(Declaration(**parse("cluster", line.split()).values))
+    for request in first_requests(spec):
+        vm = await emulated.insert(replace(request, image=""))
+        disks = compute_v1.DisksClient(
+            credentials=AnonymousCredentials(), client_options=ClientOptions(api_endpoint=url)
+        )
+        disk = disks.get(project="emulated-project", zone=request.zone, disk=request.name)
+        assert (disk.size_gb, disk.type_.rpartition("/")[2]) == (200, "pd-ssd")
+        machine = {
+            "big-ps-0": ("us-central1-c", "n1-custom-4-16384"),
+            "big-worker-0": ("us-central1-a", "n1-standard-16"),
+        }
+        assert (vm.zone, vm.machine_type) == machine[vm.name]

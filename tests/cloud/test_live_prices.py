@@ -69,7 +69,7 @@ OTHERS = [
     sku("Nvidia H100 80GB Mega GPU running in Americas", 9.0),
     sku("Nvidia RTX 9999 GPU running in Americas", 9.0),
     sku("N1 Predefined Instance Core running in Americas", 7.0, unit="mo"),
-    sku("Storage PD Capacity", 0.04, unit="GiBy.mo"),
+    sku("Extreme PD Capacity", 0.1, unit="GiBy.mo"),
     sku("Nvidia Tesla P4 GPU running in Americas", 0.6, pricingInfo=[]),
     sku("Regional Balanced PD Capacity", 0.2, unit="GiBy.mo"),
     sku("External IP Charge on a Standard VM", 9.0, pricingInfo=[]),
@@ -109,7 +109,15 @@ def test_parts_become_rows_of_the_catalog_and_what_we_do_not_rent_is_passed_over
 
 
 def test_disks_and_addresses_are_among_them() -> None:
-    catalog.learn(price_rows([*EXTRAS, *OTHERS], DAY))
+    tiers = [{**_FREE, "startUsageAmount": 0}, {**_PAID, "startUsageAmount": 30}]
+    kinds = [
+        sku("Storage PD Capacity", 0.0, serviceRegions=HERE,
+            pricingInfo=[{"pricingExpression": {"usageUnit": "GiBy.mo", "tieredRates": tiers}}]),
+        sku("SSD backed PD Capacity", 0.4, unit="GiBy.mo", serviceRegions=HERE),
+    ]  # fmt: skip
+    catalog.learn(price_rows([*EXTRAS, *OTHERS, *kinds], DAY))
+    assert catalog.item_price("pd-standard", HERE[0])[0] == 0.006, "beyond what is free"
+    assert catalog.item_price("pd-ssd", HERE[1])[0] == 0.4
     month = [round(730 * catalog.disk_hourly(place, 1), 9) for place in HERE]
     assert (month, catalog.address_hourly()) == ([0.2, 0.3], (0.006, 0.003))
     price = catalog.price_list(["t4"]).worker_price("t4", "us-central1-a")

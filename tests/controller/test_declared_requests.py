@@ -8,13 +8,16 @@ import pytest
 
 from transient_magics.client import Declaration, specify
 from transient_magics.cloud.translation import instance_of
+from transient_magics.controller.decisions.core import Situation, wanted
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import firewall_rules
+from transient_magics.journal import ClusterState
 from transient_magics.spec import ClusterSpec
 
 
 def spec(**more: Any) -> ClusterSpec:
-    return specify(Declaration("t4x2", name="c", project="mine", bucket="none", zone=("us-central1-a",), **more))
+    said = {"name": "c", "project": "mine", "bucket": "none", "zone": ("us-central1-a",), **more}
+    return specify(Declaration("t4x2", **said))
 
 
 def asked(**more: Any) -> dict[str, dict[str, Any]]:
@@ -60,3 +63,39 @@ def test_workers_are_rented_as_declared(model: str) -> None:
     assert scheduling.get("preemptible", False) == (model != "standard")
     assert scheduling.get("provisioning_model") == {"preemptible": None}.get(model, model.upper())
     assert ("termination_time" in scheduling) == (model != "preemptible"), "which Compute Engine refuses of these"
+
+
+def test_workers_have_the_machine_and_all_but_the_controller_the_disk_that_was_declared() -> None:
+    usual, bodies = asked(), asked(machine_type="n1-standard-16", disk="200GB:ssd", service_account="robot",
+                                   controller="cluster", bucket="own")  # fmt: skip
+    assert {name: body["machine_type"].rpartition("/")[2] for name, body in bodies.items()} == {
+        "controller-0": "e2-small", "ps-0": "n1-custom-4-16384",
+        "worker-0": "n1-standard-16", "worker-1": "n1-standard-16",
+    }  # fmt: skip
+
+    def disk(body: dict[str, Any]) -> tuple[int, str]:
+        made = body["disks"][0]["initialize_params"]
+        return made.get("disk_size_gb", 0), made["disk_type"]
+
+    here = "zones/us-central1-a/diskTypes"
+    assert {disk(body) for body in usual.values()} == {(50, f"{here}/pd-balanced")}
+    assert {name: disk(body) for name, body in bodies.items()} == {
+        "controller-0": (20, f"{here}/pd-balanced"),
+        **dict.fromkeys(("ps-0", "worker-0", "worker-1"), (200, f"{here}/pd-ssd")),
+    }
+    baked = asked(image="mine", disk="100GB")["worker-0"]
+    assert (disk(baked), disk(asked(image="mine")["worker-0"])) == (
+        (100, f"{here}/pd-balanced"), (0, f"{here}/pd-balanced"),
+    )  # fmt: skip
+
+
+def test_parameter_servers_are_asked_for_in_their_own_zone_and_in_no_other() -> None:
+    zones = {name: body["machine_type"].split("/")[1] for name, body in asked(ps=2, ps_zone="us-central1-c").items()}
+    assert zones == {
+        "ps-0": "us-central1-c", "ps-1": "us-central1-c", "worker-0": "us-central1-a", "worker-1": "us-central1-a",
+    }  # fmt: skip
+    (places,) = {
+        place.zones for place in wanted(Situation(0.0, ClusterState(spec=spec(ps_zone="us-central1-c"))))
+        if place.role == "ps"
+    }  # fmt: skip
+    assert places == ("us-central1-c",)

@@ -2,7 +2,16 @@
 
 from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative, never_on_demand
 from .egress import egress
-from .extras import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, address_hourly, disk_hourly, with_extras
+from .extras import (
+    CONTROLLER_DISK_GB,
+    DISK_GB,
+    DISK_TYPE,
+    DISK_TYPES,
+    address_hourly,
+    disk_hourly,
+    parse_disk,
+    with_extras,
+)
 from .gpu_stack import stack_refusal
 from .machines import (
     MACHINE_TYPES,
@@ -32,6 +41,7 @@ from .prices import (
 )
 from .regions import continent, nearest, region
 from .servers import server_machine, server_price
+from .shapes import shapes, worker_entry, worker_machines
 from .transfer import TRANSFER_PRICES, TransferPrice, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
@@ -41,6 +51,7 @@ __all__ = [
     "CONTROLLER_MACHINE",
     "DISK_GB",
     "DISK_TYPE",
+    "DISK_TYPES",
     "ICAC19",
     "MACHINE_TYPES",
     "SOURCES",
@@ -74,15 +85,19 @@ __all__ = [
     "never_on_demand",
     "parameter_server_machine",
     "parameter_server_price",
+    "parse_disk",
     "price_history",
     "price_list",
     "price_table",
     "region",
     "server_machine",
     "server_price",
+    "shapes",
     "stack_refusal",
     "transfer_price",
     "with_extras",
+    "worker_entry",
+    "worker_machines",
     "worker_price",
     "zones_with",
 ]

@@ -7,18 +7,36 @@ nothing each month (an address on demand for as many hours as a month has) is no
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+from ..errors import DeclarationError
 from .prices import VmPrice, item_price
 
 DISK_TYPE = "pd-balanced"
+DISK_TYPES = (DISK_TYPE, "pd-ssd", "pd-standard")
 DISK_GB, CONTROLLER_DISK_GB = 50, 20
+_LEAST_DISK_GB, _MOST_DISK_GB = 20, 65536
 _HOURS_PER_MONTH = 730.0
+_DISK = re.compile(r"(\d{1,6})\s*(gb|tb)?(?::(?:pd-)?([a-z]+))?")
 
 
-def disk_hourly(place: str, gb: float = DISK_GB) -> float:
+def parse_disk(text: str, option: str = "--disk") -> tuple[int, str]:
+    """GB and Compute Engine's name of the kind of a disk, as `200GB`, `200GB:ssd`, `1TB:standard`. DeclarationError."""
+    found = _DISK.fullmatch(text.strip().lower())
+    kind = f"pd-{found[3]}" if found and found[3] else DISK_TYPE
+    if not found or kind not in DISK_TYPES:
+        kinds = ", ".join(each.removeprefix("pd-") for each in DISK_TYPES)
+        raise DeclarationError(f"Invalid disk '{text}'", where=option, fix=f"Write 200GB, or 200GB:KIND ({kinds}).")
+    gb = int(found[1]) * (1024 if found[2] == "tb" else 1)
+    if not _LEAST_DISK_GB <= gb <= _MOST_DISK_GB:
+        raise DeclarationError(f"A disk has {_LEAST_DISK_GB} GB to {_MOST_DISK_GB // 1024} TB", where=option)
+    return gb, kind
+
+
+def disk_hourly(place: str, gb: float = DISK_GB, kind: str = DISK_TYPE) -> float:
     """US dollars per hour of a boot disk in a zone or region."""
-    return gb * item_price(DISK_TYPE, place)[0] / _HOURS_PER_MONTH
+    return gb * item_price(kind, place)[0] / _HOURS_PER_MONTH
 
 
 def address_hourly() -> tuple[float, float]:
@@ -26,9 +44,11 @@ def address_hourly() -> tuple[float, float]:
     return item_price("external-ipv4", "global")
 
 
-def with_extras(price: VmPrice, place: str, *, gb: float = DISK_GB, external_ip: bool = True) -> VmPrice:
+def with_extras(
+    price: VmPrice, place: str, *, gb: float = DISK_GB, kind: str = DISK_TYPE, external_ip: bool = True
+) -> VmPrice:
     """The price of a VM in a zone or region with its disk, and its external address if it has one."""
-    disk, address = disk_hourly(place, gb), address_hourly() if external_ip else (0.0, 0.0)
+    disk, address = disk_hourly(place, gb, kind), address_hourly() if external_ip else (0.0, 0.0)
     on_demand, transient = (disk + each for each in address)
     return replace(
         price, on_demand=price.on_demand + on_demand, transient=price.transient + transient,

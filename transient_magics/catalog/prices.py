@@ -1,12 +1,13 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 or N2 machine; `pd-balanced` is one GiB of such a disk for a month (`extras`), `external-ipv4` an
-address for as long as a VM has it, everywhere (`global`). `transient` is the price of Spot VMs, before 2022 that of
-preemptible ones; today's preemptible VMs are reckoned like Spot VMs. The region `us` stands for the list price of the
-United States. A date with `~` is ours: the source itself has none. N1's prices per vCPU and GB follow from those of
-n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd of an
-e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole).
+GB of memory of an N1 or N2 machine; `pd-balanced` and the like are one GiB of such a disk for a month (`extras`),
+`external-ipv4` an address for as long as a VM has it, everywhere (`global`). `transient` is the price of Spot VMs,
+before 2022 that of preemptible ones; today's preemptible VMs are reckoned like Spot VMs. The region `us` stands for the
+list price of the United States. A date with `~` is ours: the source itself has none. N1's prices per vCPU and GB follow
+from those of n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a
+32nd of an e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole). A larger machine of
+a GPU that is bundled has as much memory for each vCPU, and costs by its vCPUs.
 
 `learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
 
@@ -90,7 +91,11 @@ def worker_price(gpu: str, place: str) -> VmPrice:
 
     Raises DeclarationError where no price of it is known anywhere.
     """
-    entry = accelerator(gpu)
+    return priced(accelerator(gpu), place)
+
+
+def priced(entry: Accelerator, place: str) -> VmPrice:
+    """The same of an entry of the catalog, which may be in another machine than the catalog's (`shapes`)."""
     return _vm_price(place, _worker_quote(entry, place, "on_demand"), _worker_quote(entry, place, "transient"))
 
 
@@ -108,12 +113,8 @@ def parts_price(family: str, vcpus: int, memory_gb: float, place: str, *, custom
     Those of `custom` N1 and N2 machines cost 5% more than those of predefined ones ("General-purpose machine family").
     Of E2 a VM with 4 GB per vCPU has a price: an e2-small is a certain share of it.
     """
-    if family == "e2":
-        shares = [_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient")]
-        return _vm_price(place, *(replace(each, dollars=each.dollars * 2 * vcpus) for each in shares))
-    times = _CUSTOM if custom else 1.0
-    quotes = (_parts_quote(family, vcpus, memory_gb, place, each) for each in ("on_demand", "transient"))
-    return _vm_price(place, *(replace(each, dollars=each.dollars * times) for each in quotes))
+    columns = ("on_demand", "transient")
+    return _vm_price(place, *(_machine_quote(family, vcpus, memory_gb, place, each, custom=custom) for each in columns))
 
 
 def controller_price(place: str) -> VmPrice:
@@ -187,13 +188,27 @@ def _table(file: Path, learned: int) -> tuple[PriceRow, ...]:
 
 def _worker_quote(entry: Accelerator, place: str, column: str) -> _Quote:
     if not entry.compute_engine_name:
-        return _parts_quote("n1", entry.vcpus, entry.memory_gb, place, column)
+        return _host_quote(entry, place, column)
     gpu = _quote(entry.name, place, column)
+    return _Quote(gpu.dollars + _host_quote(entry, gpu.region, column).dollars, gpu.region, gpu.as_of)
+
+
+def _host_quote(entry: Accelerator, place: str, column: str) -> _Quote:
+    """Of the machine without its GPU. Those of a family that comes with one cost by their vCPUs."""
     if entry.bundled:
-        host = _quote(entry.machine_type, gpu.region, column)
-    else:
-        host = _parts_quote("n1", entry.vcpus, entry.memory_gb, gpu.region, column)
-    return _Quote(gpu.dollars + host.dollars, gpu.region, gpu.as_of)
+        usual = accelerator(entry.name)
+        host = _quote(usual.machine_type, place, column)
+        return replace(host, dollars=host.dollars * entry.vcpus / usual.vcpus)
+    family, custom = entry.machine_type.partition("-")[0].replace("custom", "n1"), "custom-" in entry.machine_type
+    return _machine_quote(family, entry.vcpus, entry.memory_gb, place, column, custom=custom)
+
+
+def _machine_quote(family: str, vcpus: int, memory_gb: float, place: str, column: str, *, custom: bool) -> _Quote:
+    if family == "e2":
+        share = _quote(CONTROLLER_MACHINE, place, column)
+        return replace(share, dollars=share.dollars * 2 * vcpus)
+    parts = _parts_quote(family, vcpus, memory_gb, place, column)
+    return replace(parts, dollars=parts.dollars * (_CUSTOM if custom else 1.0))
 
 
 def _parts_quote(family: str, vcpus: float, memory_gb: float, place: str, column: str) -> _Quote:

@@ -18,8 +18,11 @@ _SIZES = {"n2-standard": _N2_SIZES, "n2-highmem": _N2_SIZES, "n2-highcpu": _N2_S
 _N2_CUSTOM = re.compile(r"n2-custom-(\d{1,3})-(\d{1,7})")
 
 
-def server_machine(name: str) -> MachineType:
-    """The machine type of a parameter server. Raises DeclarationError where there is none, or no price of it."""
+def server_machine(name: str, whose: str = "A parameter server", where: str = "--ps-machine") -> MachineType:
+    """The machine type of a parameter server, or of who else has none with a GPU: `whose`, and which option says so.
+
+    Raises DeclarationError where there is none, or no price of it.
+    """
     family, _, size = name.rpartition("-")
     if family in _GB and size.isdecimal() and int(size) in _SIZES[family]:
         return MachineType(name, int(size), int(size) * _GB[family])
@@ -28,15 +31,13 @@ def server_machine(name: str) -> MachineType:
         if vcpus % 2 == 0 and 2 <= vcpus <= 80 and megabytes % 256 == 0 and 0.5 <= megabytes / 1024 / vcpus <= 8:
             return MachineType(name, vcpus, megabytes / 1024)
         what = f"{name}: a custom N2 machine has an even number of vCPUs up to 80, with 0.5 to 8 GB each by 256 MB"
-        raise DeclarationError(
-            what, where="--ps-machine", fix=f"For example: n2-custom-{max(2, vcpus // 2 * 2)}-16384."
-        )
+        raise DeclarationError(what, where=where, fix=f"For example: n2-custom-{max(2, vcpus // 2 * 2)}-16384.")
     if name.startswith(("n1-", "custom-")):
         return machine_type(name)
     fix = (
         f"Those with a known price: {_FAMILIES} with their sizes (e2-standard-4), n1-custom-4-16384, n2-custom-4-16384."
     )
-    raise DeclarationError(f"A parameter server cannot have the machine '{name}'", where="--ps-machine", fix=fix)
+    raise DeclarationError(f"{whose} cannot have the machine '{name}'", where=where, fix=fix)
 
 
 def server_price(name: str, place: str) -> VmPrice:

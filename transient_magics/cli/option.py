@@ -153,14 +153,14 @@ def hours(option: str) -> Callable[[str], float]:
     return lambda text: parse_duration(text, option, unit="h") / 3600
 
 
-def zones(text: str) -> tuple[str, ...]:
+def zones(text: str, option: str = "--zone") -> tuple[str, ...]:
     """Zones, by commas."""
     from ..catalog import ZONES
 
     zones = tuple(each.strip().lower() for each in text.split(",") if each.strip())
     for zone in zones:
         if zone not in ZONES:
-            raise DeclarationError(f"Unknown zone '{zone}'", where="--zone", fix=nearest(zone, ZONES))
+            raise DeclarationError(f"Unknown zone '{zone}'", where=option, fix=nearest(zone, ZONES))
     return zones
 
 
@@ -175,12 +175,24 @@ def gpus(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(gpus))
 
 
-def one_zone(text: str) -> str:
-    """One zone."""
-    named = zones(text)
-    if len(named) != 1:
-        raise DeclarationError("--zone takes one zone")
-    return named[0]
+def one_zone(option: str) -> Callable[[str], str]:
+    """A reader of one zone."""
+
+    def read(text: str) -> str:
+        named = zones(text, option)
+        if len(named) != 1:
+            raise DeclarationError(f"{option} takes one zone")
+        return named[0]
+
+    return read
+
+
+def disk(text: str) -> str:
+    """The size of a disk, and its kind."""
+    from ..catalog import parse_disk
+
+    gb, kind = parse_disk(text)
+    return f"{gb}GB:{kind.removeprefix('pd-')}"
 
 
 def fallback(text: str) -> float | None:

@@ -86,7 +86,10 @@ def parts(
     found = [Part(running, here, own=False)] if running and here else []
     for number, each in enumerate((each for each in configurations if each not in here), 1):
         name = cluster_name(study, each, number)
-        declaration = replace(_like(running), spec=each, name=name, max_cost=max_cost, max_hours=max_hours)
+        machines = _machine_types(running, each)
+        declaration = replace(
+            _like(running), spec=each, name=name, machine_type=machines, max_cost=max_cost, max_hours=max_hours
+        )
         found.append(Part(specify(declaration), (each,), own=True))
     return found
 
@@ -97,6 +100,12 @@ def cluster_name(study: str, configuration: str, number: int) -> str:
     return name if len(name) <= LONGEST_NAME else f"{study}-c{number}"
 
 
+def _machine_types(running: ClusterSpec | None, configuration: str) -> str | None:
+    """The machines that the running cluster has for those GPUs of a configuration which it has, too."""
+    known = running.worker_machines if running else {}
+    return ",".join(f"{gpu}={known[gpu]}" for gpu in parse_machines(configuration) if gpu in known) or None
+
+
 def _like(running: ClusterSpec | None) -> Declaration:
     """A declaration of the same project, network and ways, for other workers."""
     if running is None:
@@ -104,6 +113,7 @@ def _like(running: ClusterSpec | None) -> Declaration:
     return Declaration(
         "", ps=running.parameter_servers, ps_cores=None if running.parameter_server_machine else
         running.parameter_server_cores, ps_machine=running.parameter_server_machine or None,
+        disk=f"{running.disk_gb}GB:{running.disk_type.removeprefix('pd-')}" if running.disk_gb else None,
         provisioning_model=running.provisioning_model, replace=running.replace,
         fallback_seconds=running.fallback_seconds, chief=running.chief, idle=running.idle_seconds,
         project=running.project, bucket=running.bucket or ("none" if running.project else None), image=running.image,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, DISK_TYPE, PriceRow
+from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, PriceRow
 
 if TYPE_CHECKING:
     from .calling.calls import Calls
@@ -24,7 +24,8 @@ _MOST_PAGES = 50
 _SPOT = "Spot Preemptible "
 _GPU = re.compile(rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in ")
 _PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|N2|E2|G2|A2|A3) Instance (Core|Ram) running in ")
-_DISK = re.compile(r"Balanced PD Capacity(?: in |$)")
+_DISK = re.compile(r"(Balanced PD|SSD backed PD|Storage PD) Capacity(?: in |$)")
+_DISK_NAMES = {"Balanced PD": "pd-balanced", "SSD backed PD": "pd-ssd", "Storage PD": "pd-standard"}
 _ADDRESSES = {"External IP Charge on a Standard VM": "on_demand", f"External IP Charge on a {_SPOT}VM": "transient"}
 _COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
 _NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
@@ -65,9 +66,9 @@ def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
     for sku in skus:
         if address := _ADDRESSES.get(sku["description"]):
             addresses |= {address: _dollars(sku, "h", tier=-1)} if _dollars(sku, "h", tier=-1) else {}
-        if _DISK.match(sku["description"]) and (monthly := _dollars(sku, "GiBy.mo")):
+        if (disk := _DISK.match(sku["description"])) and (monthly := _dollars(sku, "GiBy.mo", tier=-1)):
             for region in sku.get("serviceRegions", ()):
-                found[region][DISK_TYPE, ""] = {"on_demand": monthly, "transient": monthly}
+                found[region][_DISK_NAMES[disk[1]], ""] = {"on_demand": monthly, "transient": monthly}
         column = _COLUMNS.get(sku["category"]["usageType"])
         part, dollars = _part(sku["description"]), _hourly(sku)
         if column and part and dollars:

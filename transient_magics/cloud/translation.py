@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import DISK_TYPE
 from .images import image_url
 from .values import Vm, VmRequest
 
@@ -37,7 +36,7 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
                 "initialize_params": {
                     "source_image": image_url(request.image or IMAGE),
                     **({"disk_size_gb": request.disk_gb} if request.disk_gb else {}),
-                    "disk_type": f"{zone}/diskTypes/{DISK_TYPE}",
+                    "disk_type": f"{zone}/diskTypes/{request.disk_type}",
                     "labels": labels,
                 },
             }

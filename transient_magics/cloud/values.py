@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from ..catalog import DISK_TYPE
+
 LEAVING = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 """States of a VM that runs no more, or soon will not."""
 ProvisioningModel = Literal["spot", "preemptible", "standard"]
@@ -56,6 +58,7 @@ class VmRequest:
     termination_time: datetime | None = None
     image: str = ""
     disk_gb: int = 50
+    disk_type: str = DISK_TYPE
     network: str = ""
     subnet: str = ""
     external_ip: bool = True

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Self
 
+from ..catalog import DISK_TYPE
 from ..errors import DeclarationError
 from ..protocol import checks
 from ..protocol.machines import parse_machines
@@ -67,6 +68,13 @@ class ClusterSpec:
     parameter_server_cores: int = 4
     parameter_server_machine: str = ""
     """Their machine type; empty: N1 with so many vCPUs and 4 GB each."""
+    parameter_server_zone: str = ""
+    """Where they are; empty: where most workers are declared."""
+    worker_machines: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By accelerator: the machine type of its workers, where it is not the catalog's."""
+    disk_gb: int = 0
+    """Of the boot disks of workers and parameter servers; 0: the image's size, else the catalog's."""
+    disk_type: str = DISK_TYPE
     provisioning_model: str = "spot"
     max_workers: int = 0
     replace: bool = True
@@ -116,7 +124,10 @@ class ClusterSpec:
 
     @property
     def home_zone(self) -> str:
-        """Where most workers are declared, and so the parameter servers: their traffic stays within one zone."""
+        """Where the parameter servers are: in a zone of their own, else where most workers are declared, so that their
+        traffic stays within it."""
+        if self.parameter_server_zone:
+            return self.parameter_server_zone
         counts: dict[str, int] = {}
         for group in self.groups:
             zone = group.zone or self.zones_for(group.accelerator)[0]
@@ -127,6 +138,7 @@ class ClusterSpec:
     def all_zones(self) -> tuple[str, ...]:
         """Every zone in which a VM of this cluster may be."""
         own = [group.zone for group in self.groups if group.zone]
+        own += [self.parameter_server_zone] if self.parameter_server_zone else []
         others = [zone for zones in self.candidates.values() for zone in zones]
         return tuple(dict.fromkeys([*own, *self.zones, *others]))
 

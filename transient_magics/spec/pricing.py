@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from ..catalog import CONTROLLER_MACHINE, PriceList, VmPrice, accelerator, parameter_server_machine, transfer_price
+from ..catalog import CONTROLLER_MACHINE, PriceList, VmPrice, parameter_server_machine, price_list, transfer_price
 from .cluster import CONTROLLER, PARAMETER_SERVER, ClusterSpec, PriceLine, price_kind
 from .grammar import WorkerGroup
+
+
+def lines_of(spec: ClusterSpec, kinds: Iterable[str]) -> PriceList:
+    """The prices for a cluster that is declared, or was: with these GPUs, on its machines, disks and addresses."""
+    return price_list(
+        kinds, external_ip=spec.external_ip, machines=spec.worker_machines, disk_gb=spec.disk_gb,
+        disk_type=spec.disk_type,
+    )  # fmt: skip
 
 
 def worker_prices(
@@ -22,7 +30,7 @@ def worker_prices(
             price = lines.worker_price(kind, zone)
             hourly = price.on_demand if model == "standard" else price.transient
             extras = price.on_demand_extras if model == "standard" else price.transient_extras
-            line = PriceLine(accelerator(kind).machine_type, hourly, price.on_demand, price.source, extras)
+            line = PriceLine(lines.machine(kind), hourly, price.on_demand, price.source, extras)
             if prices.setdefault(kind, line) != line:
                 prices[f"{kind}@{zone}"] = line
     return prices

@@ -10,12 +10,14 @@ from ..option import (
     Option,
     address_ranges,
     bucket,
+    disk,
     duration,
     event_kind,
     fallback,
     flag,
     hours,
     one_of,
+    one_zone,
     positive,
     whole,
     word,
@@ -36,6 +38,12 @@ def declare() -> tuple[Option, ...]:
         flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
         flag("--ps-machine", "or the machine type of each: n2-standard-4, e2-standard-4, n2-custom-4-16384 (N1 with 4 "
               "GB per vCPU; for jobs e2-standard-2)", str, metavar="TYPE"),
+        flag("--ps-zone", "a zone for them alone; traffic with workers in another one is paid (where most workers are)",
+              one_zone("--ps-zone"), completes="zone"),
+        flag("--machine-type", "the workers' machine: n1-standard-16, or by GPU: t4=n1-standard-16,v100=n1-standard-12 "
+              "(the catalog's)", str, metavar="TYPE|GPU=TYPE,..."),
+        flag("--disk", "boot disks of workers and parameter servers: 200GB, 200GB:ssd; also balanced, standard (50GB, "
+              "or the image's size)", disk, metavar="SIZE[:KIND]"),
         flag("--zone", "for groups without one; several with commas: tried in that order", zones, completes="zone"),
         flag("--provisioning-model", "how workers are rented; Compute Engine ends preemptible ones after 24 hours, "
               "and enforces no shorter limit for them (spot)",

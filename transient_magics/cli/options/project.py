@@ -62,7 +62,8 @@ def _build() -> tuple[Option, ...]:
     return (
         word("name", "NAME", "the image's name (transient- and the time)", many="?"),
         PROJECT,
-        flag("--zone", "where the VM is that it is made with (the catalog's best)", one_zone, completes="zone"),
+        flag("--zone", "where the VM is that it is made with (the catalog's best)", one_zone("--zone"),
+              completes="zone"),
         flag("--base", "what it is made from: NAME or family/NAME of the project, or a URL (Debian 12)", str,
               metavar="IMAGE"),
         flag("--no-gpu", "without an NVIDIA driver"),

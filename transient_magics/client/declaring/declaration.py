@@ -19,6 +19,9 @@ class Declaration:
     ps: int = 1
     ps_cores: int | None = None
     ps_machine: str | None = None
+    ps_zone: str | None = None
+    machine_type: str | None = None
+    disk: str | None = None
     zone: tuple[str, ...] = ()
     provisioning_model: str = "spot"
     max_workers: int | None = None

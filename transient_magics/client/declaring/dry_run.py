@@ -65,7 +65,8 @@ class Preview:
         source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
         total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
         if extras := spec.extras_hourly:
-            what = "disks and external addresses" if spec.external_ip else "disks"
+            size = f" ({spec.disk_gb} GB {spec.disk_type})" if spec.disk_gb else ""
+            what = f"disks{size} and external addresses" if spec.external_ip else f"disks{size}"
             total += f" Of that {text.money(extras)} per hour are for {what}."
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"

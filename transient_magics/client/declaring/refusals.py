@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 
-from ...catalog import ZONES, accelerator, living_alternative, stack_refusal
+from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative, stack_refusal
 from ...errors import DeclarationError
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
 from ...spec.image import FAMILIES
@@ -32,7 +32,7 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError(
             "These images have no TensorFlow", where="--image", fix="Declare the cluster --for jobs."
         )
-    for zone in declaration.zone:
+    for zone in (*declaration.zone, *([declaration.ps_zone] if declaration.ps_zone else [])):
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
     if not declaration.max_hours > 0:
         raise DeclarationError("--max-hours must be above 0", fix="Write 24h, or hours as a number.")
@@ -61,13 +61,32 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
 
 def _refuse_for_jobs(declaration: Declaration) -> None:
     """Raise DeclarationError for what only training knows, and for a controller that runs no jobs."""
-    for option, given in (("--ps", declaration.ps != 1), ("--chief", declaration.chief != "ps")):
+    for option, given in (
+        ("--ps", declaration.ps != 1), ("--ps-zone", declaration.ps_zone), ("--chief", declaration.chief != "ps"),
+    ):  # fmt: skip
         if given:
             what = "A cluster for jobs trains nothing, and has one VM on demand beside its workers"
             raise DeclarationError(what, where=option, fix=f"Leave out {option}, or --for jobs.")
     if declaration.controller == "cluster":
         what = "A controller on a VM of its own runs no jobs yet"
         raise DeclarationError(what, where="--controller cluster", fix="Leave it out, or --for jobs.")
+
+
+def refuse_far(spec: ClusterSpec) -> None:
+    """Raise DeclarationError where parameter servers have a zone of no use to them: an ocean from their workers, or
+    without the machines that they run on."""
+    here = spec.parameter_server_zone
+    if not here:
+        return
+    away = next((zone for zone in spec.all_zones if continent(zone) != continent(here)), "")
+    if away:
+        what = f"{here} is on another continent than workers in {away}: every step would wait for the way there"
+        raise DeclarationError(what, where="--ps-zone", fix="Take a zone of the workers' continent.")
+    if not spec.parameter_server_machine:
+        try:
+            check_zone(here, "cpu")
+        except DeclarationError as error:
+            raise DeclarationError(error.what, where="--ps-zone", fix=error.fix) from None
 
 
 def refuse_short(spec: ClusterSpec) -> None:

@@ -9,14 +9,17 @@ from dataclasses import replace
 from ... import places
 from ...catalog import (
     ACCELERATORS,
+    DISK_TYPE,
     ZONES,
     continent,
     default_zone,
     has_gpu,
     living_alternative,
+    parse_disk,
     price_list,
     region,
     server_machine,
+    worker_machines,
     zones_with,
 )
 from ...errors import DeclarationError
@@ -32,9 +35,9 @@ from ...spec import (
     parse_groups,
     parse_name,
 )
-from ...spec.pricing import with_home, worker_prices
+from ...spec.pricing import lines_of, with_home, worker_prices
 from .declaration import Declaration
-from .refusals import refuse, refuse_driver, refuse_on_demand, refuse_short
+from .refusals import refuse, refuse_driver, refuse_far, refuse_on_demand, refuse_short
 
 _SCHEDULER = "e2-standard-2"
 """Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no variables."""
@@ -52,7 +55,11 @@ def specify(declaration: Declaration) -> ClusterSpec:
         raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
     zones = declaration.zone or (_default_zone(groups),)
     candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
-    lines = price_list(kinds, external_ip=declaration.external_ip)
+    machines = worker_machines(declaration.machine_type or "", kinds)
+    disk_gb, disk_type = parse_disk(declaration.disk) if declaration.disk else (0, DISK_TYPE)
+    lines = price_list(
+        kinds, external_ip=declaration.external_ip, machines=machines, disk_gb=disk_gb, disk_type=disk_type
+    )
     spec = ClusterSpec(
         name=name,
         groups=groups,
@@ -64,6 +71,10 @@ def specify(declaration: Declaration) -> ClusterSpec:
         parameter_servers=declaration.ps,
         parameter_server_cores=_server_cores(declaration),
         parameter_server_machine=_server_machine(declaration),
+        parameter_server_zone=declaration.ps_zone or "",
+        worker_machines=machines,
+        disk_gb=disk_gb,
+        disk_type=disk_type,
         provisioning_model=declaration.provisioning_model,
         max_workers=most,
         replace=declaration.replace,
@@ -85,6 +96,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         purpose=JOBS if declaration.purpose == JOBS else TRAINING,
     )
     spec = with_home(spec, lines).with_end()
+    refuse_far(spec)
     refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
     return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
@@ -104,7 +116,7 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
         refuse_driver(kind for kind in kinds if kind not in spec.prices)
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
     known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
-    lines = price_list(known, external_ip=spec.external_ip)
+    lines = lines_of(spec, known)
     fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
     candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
     prices = worker_prices(lines, groups, candidates, spec.provisioning_model)

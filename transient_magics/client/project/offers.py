@@ -25,6 +25,7 @@ from ...catalog import (
     never_on_demand,
     price_history,
     region,
+    shapes,
     stack_refusal,
     worker_price,
     zones_with,
@@ -103,6 +104,8 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
     entry = ACCELERATORS[name]
     what = f"{name.upper()} ({entry.compute_engine_name}), {entry.gpu_memory_gb:g} GB" if name != "cpu" else "No GPU"
     notes = [f"{what}. By default in {entry.machine_type}: {entry.vcpus} vCPUs, {entry.memory_gb:g} GB."]
+    if len(others := [each for each in shapes(name) if each != entry.machine_type]) > 0:
+        notes.append(f"With --machine-type: {', '.join(others)}{'' if entry.bundled else ', or a custom one'}.")
     if entry.withdrawn:
         price = ICAC19.worker_price(name)
         reckoned = f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."

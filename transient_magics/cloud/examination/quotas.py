@@ -37,7 +37,7 @@ def needs(requests: Sequence[VmRequest]) -> dict[Metrics, float]:
             wanted[_metrics(_cpu_metric(each.machine_type), "PREEMPTIBLE_CPUS", transient)] += cores
         if each.external_ip:
             wanted["IN_USE_ADDRESSES",] += 1
-        wanted["SSD_TOTAL_GB",] += each.disk_gb or _BAKED_GB
+        wanted[_disk_metric(each.disk_type),] += each.disk_gb or _BAKED_GB
         wanted["INSTANCES",] += 1
     return {metrics: float(count) for metrics, count in wanted.items()}
 
@@ -111,6 +111,10 @@ def _kind(name: str) -> str:
 
 def _gpu_metric(kind: str) -> str:
     return f"NVIDIA_{kind}_GPUS" if kind in _GPUS else f"the quota of {kind} on demand"
+
+
+def _disk_metric(disk_type: str) -> str:
+    return "DISKS_TOTAL_GB" if disk_type == "pd-standard" else "SSD_TOTAL_GB"
 
 
 def _cpu_metric(machine_type: str) -> str:

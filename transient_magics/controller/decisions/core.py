@@ -161,8 +161,9 @@ def wanted(situation: Situation) -> Iterator[Place]:
     )
     if spec.controller_vm:
         yield Place(CONTROLLER, 0, "", near)
+    servers = (spec.parameter_server_zone,) if spec.parameter_server_zone else near
     for slot in range(spec.parameter_servers):
-        yield Place(PARAMETER_SERVER, slot, "", near)
+        yield Place(PARAMETER_SERVER, slot, "", servers)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
     yield from _kept(situation.state, list(_workers(spec)))

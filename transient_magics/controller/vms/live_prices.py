@@ -12,12 +12,12 @@ import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ...catalog import learn, learned_seconds_ago, price_list
+from ...catalog import learn, learned_seconds_ago
 from ...cloud import ComputeEngine
 from ...errors import CloudError, CredentialsError
 from ...journal import events
 from ...spec import ClusterSpec
-from ...spec.pricing import with_home, worker_prices
+from ...spec.pricing import lines_of, with_home, worker_prices
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ async def refresh(engine: ComputeEngine, *, older_than: float = _FRESH_SECONDS) 
 
 def repriced(spec: ClusterSpec) -> ClusterSpec:
     """`spec` with the newest prices that this machine knows."""
-    lines = price_list(spec.prices, external_ip=spec.external_ip)
+    lines = lines_of(spec, spec.prices)
     candidates = {group.accelerator: spec.zones_for(group.accelerator) for group in spec.groups}
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
     return with_home(replace(spec, prices=prices), lines).with_end()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from ...catalog import CONTROLLER_DISK_GB, DISK_GB, accelerator
+from ...catalog import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, accelerator
 from ...cloud import VmRequest, request_id, rules
 from ...journal import events
 from ...spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
@@ -125,13 +125,21 @@ def vm_request(
         metadata=_metadata(spec, event.role, with_gpu, image),
         termination_time=datetime.fromtimestamp(spec.ends_at, UTC),
         image=image,
-        disk_gb=0 if image else CONTROLLER_DISK_GB if seat else DISK_GB,
+        disk_gb=_disk_gb(spec, image, seat=seat),
+        disk_type=DISK_TYPE if seat else spec.disk_type,
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
         service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
+
+
+def _disk_gb(spec: ClusterSpec, image: str, *, seat: bool) -> int:
+    """The size of a VM's disk; 0: the image's."""
+    if spec.disk_gb and not seat:
+        return spec.disk_gb
+    return 0 if image else CONTROLLER_DISK_GB if seat else DISK_GB
 
 
 def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:

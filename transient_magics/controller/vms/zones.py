@@ -11,12 +11,12 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ...catalog import accelerator, continent, price_list, region
+from ...catalog import accelerator, continent, region
 from ...cloud import ComputeEngine, Shape
 from ...errors import AccessError, CredentialsError
 from ...journal import events
 from ...spec import ClusterSpec
-from ...spec.pricing import with_home, worker_prices
+from ...spec.pricing import lines_of, with_home, worker_prices
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,6 @@ def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterS
             candidates[kind] = tuple(own)
     if candidates == spec.candidates:
         return None
-    lines = price_list(spec.prices, external_ip=spec.external_ip)
+    lines = lines_of(spec, spec.prices)
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
     return with_home(replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines).with_end()
