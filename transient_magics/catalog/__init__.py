@@ -41,7 +41,7 @@ from .prices import (
 )
 from .regions import continent, nearest, region
 from .servers import server_machine, server_price
-from .shapes import shapes, worker_entry, worker_machines
+from .shapes import larger_shapes, shapes, worker_entry, worker_machines
 from .transfer import TRANSFER_PRICES, TransferPrice, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
@@ -75,6 +75,7 @@ __all__ = [
     "egress",
     "has_gpu",
     "item_price",
+    "larger_shapes",
     "learn",
     "learned_seconds_ago",
     "limits",

@@ -62,6 +62,17 @@ def shapes(gpu: str) -> tuple[str, ...]:
     return tuple(each.name for each in sorted(found, key=lambda each: (each.vcpus, each.memory_gb)))
 
 
+def larger_shapes(gpu: str) -> tuple[str, ...]:
+    """Those with more vCPUs than the catalog's machine and no less memory, of each number of vCPUs the one with the
+    least."""
+    entry, found = accelerator(gpu), dict[int, str]()
+    for name in shapes(gpu):
+        machine = MACHINE_TYPES[name]
+        if machine.vcpus > entry.vcpus and machine.memory_gb >= entry.memory_gb:
+            found.setdefault(machine.vcpus, name)
+    return tuple(found.values())
+
+
 def worker_machines(text: str, kinds: Collection[str]) -> dict[str, str]:
     """By GPU the machine of its workers, of those that are not the catalog's: `n1-standard-16`, of workers of all
     `kinds`, or `t4=n1-standard-16,v100=n1-standard-12`. Raises DeclarationError."""

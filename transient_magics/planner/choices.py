@@ -6,20 +6,21 @@ Zones, prices, start-up times and what traffic costs come from the catalog; life
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..catalog import PriceList, VmPrice, default_zone, price_list, region, transfer_price
+from ..catalog import DISK_TYPE, PriceList, VmPrice, default_zone, parse_disk, price_list, region, transfer_price
 from ..catalog.published import LAST_HOUR, WAVES, startup
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Startup, Workers
+from .speeds.preparation import kind_of
 from .speeds.speed import (
     capacity,
     cluster_speed,
@@ -53,6 +54,12 @@ class Choice:
     servers: int = 1
     server_cores: int = 4
     provisioning: str = "spot"
+    machines: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By GPU: the machine of its workers, where it is not the catalog's."""
+    server_zone: str = ""
+    """Where the parameter servers are, if not beside most workers."""
+    disk: str = ""
+    """Of workers and parameter servers, as `--disk` says it; empty: the usual."""
 
     @property
     def transient(self) -> bool:
@@ -73,7 +80,9 @@ class Choice:
 
     @cached_property
     def home_zone(self) -> str:
-        """Where most workers are, and so the parameter servers."""
+        """Where the parameter servers are: where most workers are, unless they have a zone of their own."""
+        if self.server_zone:
+            return self.server_zone
         counts: dict[str, int] = {}
         for group in self.placed:
             counts[group.zone or ""] = counts.get(group.zone or "", 0) + group.count
@@ -86,16 +95,35 @@ class Choice:
         together = len(self.groups) > 1 and len(zones) == 1 and None not in zones  # then it is said once
         groups = [WorkerGroup(each.accelerator, each.count) for each in self.groups] if together else self.groups
         words = ["%transient_cluster", render_groups(groups)]
-        words += ["--zone", str(self.home_zone)] if together else []
+        words += ["--zone", str(*zones)] if together else []
+        words += ["--machine-type", ",".join(self._machines)] if self._machines else []
+        words += ["--disk", self.disk] if self.disk else []
+        words += ["--ps-zone", self.server_zone] if self.server_zone else []
         words += ["--ps", str(self.servers)] if self.servers > 1 else []
         words += ["--ps-cores", str(self.server_cores)] if self.server_cores != 4 else []
         words += ["--provisioning-model", self.provisioning] if self.provisioning != "spot" else []
         return " ".join(words)
 
+    @property
+    def _machines(self) -> list[str]:
+        """As `--machine-type` says them."""
+        named = [(gpu, self.machines[gpu]) for gpu in self._gpus if gpu in self.machines]
+        return [name for _, name in named] if len(self._gpus) == 1 else [f"{gpu}={name}" for gpu, name in named]
+
+    @property
+    def _gpus(self) -> list[str]:
+        return list(dict.fromkeys(group.accelerator for group in self.groups))
+
     def prices(self, workload: Workload) -> PriceList:
         """The workload's own prices where they know all these GPUs, else those of a cluster that is declared."""
-        own, kinds = workload.prices, [group.accelerator for group in self.groups]
-        return own if own.servers and all(kind in own.servers for kind in kinds) else price_list(kinds)
+        own, kinds = workload.prices, self._gpus
+        found = own if own.servers and all(kind in own.servers for kind in kinds) else price_list(kinds)
+        gb, kind = parse_disk(self.disk) if self.disk else (0, DISK_TYPE)
+        return replace(found, machines=self.machines, disk_gb=gb, disk_type=kind)
+
+    def kind(self, group: WorkerGroup) -> str:
+        """The kind of the group's workers: their GPU, and their machine if it is not the catalog's."""
+        return kind_of(group.accelerator, self.machines.get(group.accelerator, ""))
 
     def worker_price(self, workload: Workload, group: WorkerGroup) -> VmPrice:
         """Dollars per hour of one of the group's VMs. Raises DeclarationError where no price is known."""
@@ -103,7 +131,7 @@ class Choice:
 
     def step(self, workload: Workload, group: WorkerGroup) -> Estimate:
         """The seconds of a step of one of the group's workers, the way to its servers included. Raises PlanError."""
-        known = workload.step(group.accelerator)
+        known = workload.step(group.accelerator, self.machines.get(group.accelerator, ""))
         if not self.servers or group.zone == self.home_zone:
             return known
         away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))

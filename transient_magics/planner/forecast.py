@@ -24,6 +24,7 @@ from .expected import Behind
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import Cell, fit, spread, tell
+from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
 from .speeds.workloads import Estimate, by_peak
 
@@ -109,13 +110,13 @@ def forecast(
     if not vms:
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
     startup, join = _startup(state), _join(state, run, record)
-    kinds = dict.fromkeys((vm.accelerator or "cpu", vm.zone, vm.provisioning_model) for vm in vms)
+    offers = dict.fromkeys(map(_offer, vms))
     transfer = bill.transfer_hourly / state.clock.rate / len(vms)
     course = Course(
         groups=tuple(
-            _workers(state, run, now, [vm for vm in vms if (vm.accelerator or "cpu", vm.zone, vm.provisioning_model)
-                                       == kind], speeds, lifetimes, startup, join, transfer)
-            for kind in kinds
+            _workers(state, run, now, [vm for vm in vms if _offer(vm) == offer], speeds, lifetimes, startup, join,
+                     transfer)
+            for offer in offers
         ),
         steps=left, work_error=speeds.error,
         servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm not in own),
@@ -130,7 +131,15 @@ def forecast(
     outcome = replace(outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly)
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
-    return Forecast(run.name, now, left, outcome, risk, speeds.guess([kind for kind, *_ in kinds]))
+    return Forecast(run.name, now, left, outcome, risk, speeds.guess([kind for kind, *_ in offers]))
+
+
+def _kind(vm: VmState) -> str:
+    return kind_of(vm.accelerator or "cpu", vm.machine_type)
+
+
+def _offer(vm: VmState) -> tuple[str, str, str]:
+    return _kind(vm), vm.zone, vm.provisioning_model
 
 
 def _steps_by(now: float, run: RunState, record: Record) -> int:
@@ -163,13 +172,13 @@ def _workers(
     state: ClusterState, run: RunState, now: float, vms: list[VmState], speeds: _Speeds,
     lifetimes: Lifetimes, startup: Startup, join: float, transfer: float,
 ) -> Workers:  # fmt: skip
-    kind, rate = vms[0].accelerator or "cpu", state.clock.rate
+    kind, rate = _kind(vms[0]), state.clock.rate
     known = speeds.step(kind)
     way = (startup.running + startup.usable) / rate + join
     return Workers(
         accelerator=kind, count=len(vms), compute_seconds=known.seconds, error=known.error,
         hourly=vms[0].hourly + transfer, on_demand_hourly=vms[0].on_demand_hourly + transfer,
-        lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(kind, region(vms[0].zone)),
+        lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(gpu_of(kind), region(vms[0].zone)),
         startup=startup, join_seconds=join,
         ages=tuple(state.clock.between(vm.running_at, now) / 3600 if vm.running_at else 0.0 for vm in vms),
         ready_in=tuple(
@@ -206,7 +215,7 @@ class _Speeds:
 
     def guess(self, kinds: Iterable[str]) -> str:
         """In words, why nothing tells how far off a forecast for these GPUs is; or nothing."""
-        new = [kind.upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured]
+        new = [gpu_of(kind).upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured]
         if not (self.guessed or new):
             return ""
         told = f"{self.stretches or 'the begin of a'} stretch{'es' if self.stretches > 1 else ''} of training"
@@ -219,7 +228,7 @@ def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
     if not seen:
         if run.steps_per_second <= 0 or not run.workers:
             raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
-        kinds = [state.vms[name].accelerator or "cpu" for name in run.workers if name in state.vms]
+        kinds = [_kind(state.vms[name]) for name in run.workers if name in state.vms]
         seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
         least = spread([0.0], 1, [1.0], _YOUNG_ERROR)
     if _synchronous(run):  # nobody is faster than all: each of them as fast as they were together last

@@ -14,10 +14,12 @@ import statistics
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..journal import Event, events, metrics, replay
+from ..protocol.measures.step_parts import step_parts
+from .speeds.preparation import Waits, kind_of
 
 WARM_UP_SECONDS = 5.0
 _MOST_ESTIMATES = 256
@@ -28,7 +30,7 @@ _PART_SECONDS, _MOST_PARTS = 30.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """`workers` by GPU and `servers` made `steps_per_second` together for so many `seconds`."""
+    """`workers` by kind (`speeds.preparation`) and `servers` made `steps_per_second` together for so many `seconds`."""
 
     workers: Mapping[str, int]
     servers: int
@@ -60,6 +62,8 @@ class Record:
     gradients: tuple[tuple[int, float, float], ...] = ()
     """Estimates of the gradients' noise: step, signal, noise (journal.metrics); of a long run means of neighbours."""
     mode: str = "async"
+    waits: Mapping[str, Waits] = field(default_factory=dict[str, Waits])
+    """By kind of worker, of its steps after the first seconds."""
     settings: str = ""
     """What else it was declared with that makes it another experiment, as text: hparams and params."""
 
@@ -86,6 +90,7 @@ class Record:
                 if key in values
             },
             gradients=tuple((step, signal, noise) for step, signal, noise in values.get("gradients", ())),
+            waits={kind: Waits(*told) for kind, told in values.get("waits", {}).items()},
         )
 
 
@@ -112,7 +117,27 @@ def record(
         latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
         workers=_workers(history, rows, run),
         gradients=tuple(_gradients(rows)),
+        waits=_waits(history, rows),
     )  # fmt: skip
+
+
+def _kinds(history: Sequence[Event]) -> dict[str, str]:
+    """By VM, what kind of worker it is."""
+    asked = [each for each in history if isinstance(each, events.VmRequested)]
+    return {each.vm: kind_of(each.accelerator or "cpu", each.machine_type) for each in asked}
+
+
+def _waits(history: Sequence[Event], rows: Sequence[Mapping[str, Any]]) -> dict[str, Waits]:
+    kinds, began = _kinds(history), dict[str, float]()
+    found: dict[str, Waits] = {}
+    for row in rows:
+        at, parts, steps = row["time"] / 1e9, step_parts(row.get("split")), row.get("steps") or 0
+        if at - began.setdefault(row["worker"], at) < WARM_UP_SECONDS or not parts or not steps:
+            continue
+        kind = kinds.get(row["worker"], "cpu")
+        known = found.get(kind, Waits(0.0, 0.0, 0))
+        found[kind] = Waits(known.waited + parts.input, known.seconds + parts.step, known.steps + steps)
+    return found
 
 
 def _workers(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float:
@@ -135,7 +160,7 @@ def _gradients(rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, float, 
 
 
 def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> Iterable[Observation]:
-    kinds = {each.vm: each.accelerator for each in history if isinstance(each, events.VmRequested)}
+    kinds = _kinds(history)
     servers = sum(isinstance(each, events.VmRequested) and each.role == "ps" and not each.replaces for each in history)
     active: dict[str, int] = {}
     began = 0.0
@@ -146,7 +171,7 @@ def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], r
             continue
         at = last if event is None else min(event.at, last)
         if active and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
-            workers = Counter(kinds.get(name, "") or "cpu" for name in active)
+            workers = Counter(kinds.get(name, "cpu") for name in active)
             for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
                 yield Observation(dict(workers), max(servers, 1), speed, seconds)
         if isinstance(event, events.WorkerJoined):

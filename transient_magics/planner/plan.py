@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..catalog import never_on_demand, region
+from ..catalog import larger_shapes, never_on_demand, region
 from ..errors import PlanError
+from ..spec import WorkerGroup, render_money
 from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 RUNS = 10_000
 _FEW = 10
+_WORTH, _AS_FAST = 1.05, 0.98
+"""A machine is worth a word that is so many times as fast; of those about as fast as the fastest the cheapest is told.
+"""
 _NEAR_LIMIT = 0.5  # of what servers are said to take: where that is estimated, it may hold workers back from there on
 
 
@@ -168,6 +172,44 @@ def bound(choice: Choice, workload: Workload) -> str:
     )
 
 
+def prepared(choice: Choice, workload: Workload) -> list[str]:
+    """For workers that wait for their mini-batches: for how much of a step, and the machine with which they would not
+    any more, or least; nothing for others."""
+    said: list[str] = []
+    for group in choice.placed:
+        step, wait = choice.step(workload, group), workload.waits.get(choice.kind(group), 0.0)
+        whole = step.seconds + workload.service_seconds
+        if not step.measured or not wait:
+            continue
+        name = group.accelerator.upper()
+        waits = f"Steps on the {name} wait for their mini-batches for {min(wait / whole, 1):.0%} of the time"
+        if not (better := _faster_machines(choice, workload, group, whole)):
+            said.append(f"{waits}, and no larger machine has it.")
+            continue
+        fastest = max(times for times, *_ in better)
+        times, more, machine = min((each for each in better if each[0] > _AS_FAST * fastest), key=lambda each: each[1])
+        said.append(
+            f"{waits}: with --machine-type {machine} they would be {times:.2g} times as fast, for "
+            f"{render_money(more)} per hour more for each worker, if preparation is spread over all its vCPUs."
+        )
+    return list(dict.fromkeys(said))
+
+
+def _faster_machines(
+    choice: Choice, workload: Workload, group: WorkerGroup, whole: float
+) -> list[tuple[float, float, str]]:
+    """Larger machines with which a worker is faster: how many times, for how many dollars per hour more, which."""
+    now, found = choice.worker_price(workload, group), list[tuple[float, float, str]]()
+    for machine in larger_shapes(group.accelerator):
+        other = replace(choice, machines={**choice.machines, group.accelerator: machine})
+        price = other.worker_price(workload, group)
+        more = price.transient - now.transient if choice.transient else price.on_demand - now.on_demand
+        times = whole / (other.step(workload, group).seconds + workload.service_seconds)
+        if times > _WORTH and more > 0:
+            found.append((times, more, machine))
+    return found
+
+
 def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:
     """Of runs longer than VMs were watched: where few revocations tell of such ages."""
     longest = float(np.quantile(outcome.hours[np.isfinite(outcome.hours)], 0.95))
@@ -215,7 +257,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs "
                 f"${1e6 * price:,.2f} per million steps."
             )
-    said += filter(None, [bound(choice, workload)])
+    said += filter(None, [bound(choice, workload), *prepared(choice, workload)])
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
         said.append(
             f"How much its parameter servers take is not measured but computed from {workload.parameters:,} "

@@ -16,7 +16,7 @@ from ..catalog import ACCELERATORS
 from ..errors import PlanError
 from ..spec import render_money
 from .accuracy import Accuracies
-from .choices import Lifetimes, immortal
+from .choices import Choice, Lifetimes, immortal
 from .plan import Plan, make_plan
 from .sketches import MOST_WORKERS, Sketches
 from .speeds.workloads import Workload
@@ -77,16 +77,19 @@ def search(
     seed: int = 0,
     notes: Sequence[str] = (),
     accuracies: Accuracies | None = None,
+    like: Choice | None = None,
 ) -> Search:
     """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two of them (by
     default all whose speed is known). Raises PlanError where nothing keeps within them.
 
+    `like`: what else all of them are declared with: machines, disks. Machines that are not named are looked at by
+    themselves where larger ones would make steps shorter.
     `train_steps` may be how many it takes so many workers; with those for whom it raises PlanError there is no cluster.
     """
     if objective not in OBJECTIVES:
         raise PlanError(f"Unknown objective '{objective}'", fix=f"Choose from {', '.join(OBJECTIVES)}.")
     steps, left_out = _by_workers(train_steps)
-    sketches = Sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models)
+    sketches = Sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models, like)
     numbers = sketches.near_front(_SIMULATED, _MIXED)
     if not numbers:
         where = f" in {', '.join(zones)}" if zones else ""

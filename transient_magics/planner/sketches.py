@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..catalog import has_gpu, never_on_demand, region, zones_with
+from ..catalog import has_gpu, larger_shapes, never_on_demand, region, zones_with
 from ..errors import DeclarationError
 from ..spec import WorkerGroup
 from .choices import Choice
@@ -35,10 +35,11 @@ _TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <=
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Workers of these `kinds` in one zone. `counts`: (rows, kinds); `hours` and `dollars`: (rows, servers, models),
-    infinite where nobody would declare it."""
+    """Workers with these `gpus` in one zone, in `machines` where these are not the catalog's. `counts`: (rows, gpus);
+    `hours` and `dollars`: (rows, servers, models), infinite where nobody would declare it."""
 
-    kinds: tuple[str, ...]
+    gpus: tuple[str, ...]
+    machines: Mapping[str, str]
     zone: str
     counts: NDArray[np.int_]
     hours: _Array
@@ -51,16 +52,18 @@ class Sketches:
 
     def __init__(
         self, workload: Workload, steps: Mapping[int, int], gpus: Sequence[str], zones: Sequence[str],
-        servers: Sequence[int], cores: int, models: Sequence[str],
+        servers: Sequence[int], cores: int, models: Sequence[str], like: Choice | None = None,
     ) -> None:  # fmt: skip
         self._workload, self._servers, self._cores = workload, np.array(servers), cores
+        self._like = like or Choice(())
         self._steps = np.array([steps.get(workers, np.inf) for workers in range(MOST_WORKERS + 1)])
         self._models = tuple(models)
         self._blocks = [
             block
             for kinds in [*((gpu,) for gpu in gpus), *self._mixes(gpus)]
             for zone in _places(kinds, zones)
-            if (block := self._block(kinds, zone))
+            for machines in self._machines(kinds)
+            if (block := self._block(kinds, machines, zone))
         ]
         self._ends = list(accumulate(block.hours.size for block in self._blocks))
 
@@ -72,8 +75,11 @@ class Sketches:
         """The cluster of that number."""
         block, (row, servers, model) = self._at(number)
         counts = block.counts[row].tolist()
-        groups = tuple(WorkerGroup(kind, count, block.zone) for kind, count in zip(block.kinds, counts, strict=True))
-        return Choice(groups, int(self._servers[servers]), self._cores, self._models[model])
+        groups = tuple(WorkerGroup(gpu, count, block.zone) for gpu, count in zip(block.gpus, counts, strict=True))
+        return replace(
+            self._like, groups=groups, servers=int(self._servers[servers]), server_cores=self._cores,
+            provisioning=self._models[model], machines=block.machines,
+        )  # fmt: skip
 
     def reckoned(self, number: int) -> tuple[float, float]:
         """Its hours and dollars, without chance."""
@@ -89,7 +95,7 @@ class Sketches:
             np.concatenate([getattr(block, name).reshape(-1, len(self._models)) for block in self._blocks])
             for name in ("hours", "dollars")
         )
-        mixed = np.concatenate([np.full(block.hours[..., 0].size, len(block.kinds) > 1) for block in self._blocks])
+        mixed = np.concatenate([np.full(block.hours[..., 0].size, len(block.gpus) > 1) for block in self._blocks])
         chosen = []
         for model in range(len(self._models)):
             slack = _slack(hours[:, model], dollars[:, model])
@@ -110,9 +116,24 @@ class Sketches:
         own = self._workload.prices.servers
         return ((one, other) for one, other in combinations(gpus, 2) if (one in own) == (other in own))
 
-    def _block(self, kinds: tuple[str, ...], zone: str) -> _Block | None:
+    def _machines(self, gpus: tuple[str, ...]) -> Iterable[Mapping[str, str]]:
+        """In which machines: as it was said, else the catalog's, and larger ones that make steps shorter."""
+        if self._like.machines:
+            return [{gpu: self._like.machines[gpu] for gpu in gpus if gpu in self._like.machines}]
+        some = [["", *self._larger(gpu)] for gpu in gpus]
+        return [{gpu: name for gpu, name in zip(gpus, each, strict=True) if name} for each in product(*some)]
+
+    def _larger(self, gpu: str) -> Iterator[str]:
+        least = self._workload.step(gpu).seconds
+        for machine in larger_shapes(gpu) if self._workload.preparation else ():
+            seconds = self._workload.step(gpu, machine).seconds
+            if seconds < least / _ALIKE:
+                yield machine
+                least = seconds
+
+    def _block(self, kinds: tuple[str, ...], machines: Mapping[str, str], zone: str) -> _Block | None:
         groups = [WorkerGroup(kind, 1, zone) for kind in kinds]
-        choice = Choice(tuple(groups))
+        choice = replace(self._like, groups=tuple(groups), machines=machines)
         try:
             prices = [choice.worker_price(self._workload, group) for group in groups]
             server = choice.prices(self._workload).parameter_server(self._cores, zone)
@@ -133,7 +154,7 @@ class Sketches:
         each = np.repeat(hours[..., np.newaxis], len(self._models), axis=2)
         if never_on_demand(kinds):
             each[..., [model == "standard" for model in self._models]] = np.inf
-        return _Block(kinds, zone, counts, each, each * hourly)
+        return _Block(kinds, machines, zone, counts, each, each * hourly)
 
 
 def _places(kinds: tuple[str, ...], zones: Sequence[str]) -> Iterable[str]:

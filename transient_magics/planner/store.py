@@ -20,6 +20,7 @@ from ..files import write_atomically
 from .measured import Record
 from .speeds import families
 from .speeds.fitting import Cell, fit
+from .speeds.preparation import waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
 from .speeds.workloads import BY_PEAK_ERROR, Estimate, Workload
 
@@ -65,6 +66,7 @@ class ModelStore:
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
+        waits, preparation = waiting(record.waits for record in records.values())
         joins = [seconds for record in records.values() for seconds in record.joins]
         source, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", 0.0
         if not found.apart:
@@ -81,7 +83,7 @@ class ModelStore:
             parameters=parameters, gigaflops=gigaflops, family=_family(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
             speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
-            limit_measured=found.limited or not assumed,
+            limit_measured=found.limited or not assumed, waits=waits, preparation=preparation,
             guess=f"{stretches} of training cannot tell how much speeds differ" if found.guessed else "",
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ from ...errors import DeclarationError
 from ...spec.grammar import nearest
 from ..option import (
     Option,
+    disk,
     duration,
     flag,
     gpu,
@@ -15,6 +16,7 @@ from ..option import (
     hours,
     known_region,
     one_of,
+    one_zone,
     positive,
     share,
     whole,
@@ -54,6 +56,10 @@ def plan() -> tuple[Option, ...]:
         flag("--ps", "number of parameter servers; 0: one worker without any (1; searched without a SPEC)",
               whole("--ps", 0), metavar="N"),
         flag("--ps-cores", "vCPUs of each (4)", whole("--ps-cores"), metavar="N"),
+        flag("--ps-zone", "a zone for them alone, of a SPEC", one_zone("--ps-zone"), completes="zone"),
+        flag("--machine-type", "the workers' machine, or GPU=TYPE,... (the catalog's; a search looks at larger ones if "
+              "measured steps wait for mini-batches)", str, metavar="TYPE"),
+        flag("--disk", "boot disks of workers and parameter servers, as 200GB:ssd (50GB)", disk, metavar="SIZE[:KIND]"),
         flag("--zone", "for groups without one; of a search: all that it may look at", zones, completes="zone"),
         flag("--gpus", "of a search: these, each alone and two together: k80,p100 (all whose speed is known)", gpus,
               completes="gpu", metavar="GPU,GPU"),

@@ -6,7 +6,7 @@ be; `preview` shows what would be created, and what Google says about it.
 
 from .declaration import MODELS, Declaration
 from .dry_run import Preview, preview
-from .refusals import refuse_on_demand, refuse_unreachable
+from .refusals import refuse_far, refuse_on_demand, refuse_unreachable
 from .specification import resized, specify
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Declaration",
     "Preview",
     "preview",
+    "refuse_far",
     "refuse_on_demand",
     "refuse_unreachable",
     "resized",

@@ -72,17 +72,16 @@ def _refuse_for_jobs(declaration: Declaration) -> None:
         raise DeclarationError(what, where="--controller cluster", fix="Leave it out, or --for jobs.")
 
 
-def refuse_far(spec: ClusterSpec) -> None:
-    """Raise DeclarationError where parameter servers have a zone of no use to them: an ocean from their workers, or
-    without the machines that they run on."""
-    here = spec.parameter_server_zone
+def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None:
+    """Raise DeclarationError where parameter servers have a zone (empty: none) of no use to them: an ocean from their
+    `workers`, or without the machines that they run on."""
     if not here:
         return
-    away = next((zone for zone in spec.all_zones if continent(zone) != continent(here)), "")
+    away = next((zone for zone in workers if continent(zone) != continent(here)), "")
     if away:
         what = f"{here} is on another continent than workers in {away}: every step would wait for the way there"
         raise DeclarationError(what, where="--ps-zone", fix="Take a zone of the workers' continent.")
-    if not spec.parameter_server_machine:
+    if on_n1:
         try:
             check_zone(here, "cpu")
         except DeclarationError as error:

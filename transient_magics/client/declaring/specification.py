@@ -96,7 +96,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         purpose=JOBS if declaration.purpose == JOBS else TRAINING,
     )
     spec = with_home(spec, lines).with_end()
-    refuse_far(spec)
+    refuse_far(spec.parameter_server_zone, spec.all_zones, on_n1=not spec.parameter_server_machine)
     refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
     return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())

@@ -62,7 +62,9 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
     mine = [state.vms[name] for name in run.state.workers if name in state.vms]
     places = Counter((vm.accelerator or "cpu", vm.zone) for vm in mine)
     groups = tuple(WorkerGroup(gpu, count, zone) for (gpu, zone), count in places.items())
-    if Counter(vm.accelerator or "cpu" for vm in mine) != Counter(latest.workers):
+    machines = {vm.accelerator or "cpu": vm.machine_type for vm in mine}
+    choice = Choice(groups, latest.servers, machines=machines)
+    if sum((Counter({choice.kind(group): group.count}) for group in groups), Counter()) != Counter(latest.workers):
         return None
     like = {other.identity for other in alike(known_runs(), store) if other.state.over and _is_like(run, other)}
     rows = metrics.sample(run.directory / layout.METRICS)
@@ -70,7 +72,7 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
     try:
         workload = store.workload(run.state.name, spec.wire, among=like)
         return behind(
-            workload, Choice(groups, latest.servers), latest.steps_per_second, spec.alarm_below,
+            workload, choice, latest.steps_per_second, spec.alarm_below,
             [row for row in rows if row["time"] > until - latest.seconds * 1e9],
         )  # fmt: skip
     except TransientError:  # no run like it has trained long enough, or the price or place of such a VM is not known

@@ -8,13 +8,13 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone
+from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone, parse_disk, worker_machines
 from ...catalog.traces import read_traces
 from ...errors import DeclarationError, PlanError
 from ...spec import WorkerGroup, parse_groups
 from ...spec.grammar import nearest
 from ...spec.units import parse_deadline
-from ..declaring import MODELS, refuse_on_demand
+from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .bag_plans import BagPlan, bag_plan
 from .learning import alike, is_synchronous, learn, settings, store_of
@@ -37,6 +37,9 @@ def plan(
     target: str | None = None,
     ps: int | None = None,
     ps_cores: int = 4,
+    ps_zone: str = "",
+    machine_type: str = "",
+    disk: str = "",
     zone: tuple[str, ...] = (),
     gpus: tuple[str, ...] = (),
     provisioning_model: str | None = None,
@@ -71,7 +74,8 @@ def plan(
     or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
     worker without a parameter server. `mode` of `sync`: each step is taken together and has a mini-batch of every
     worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
-    standard). `max_cost` in US dollars. `finish_by`: what that deadline
+    standard). `machine_type`, `disk` and `ps_zone` are those of a declaration; a search looks at larger machines by
+    itself where measured steps waited for their mini-batches. `max_cost` in US dollars. `finish_by`: what that deadline
     costs, and others, of one SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on
     the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a `bag`, `jobs` and
     what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or PlanError.
@@ -91,6 +95,11 @@ def plan(
     from ...planner.search import search
 
     within = _within(finish_by, spec, availability)
+    if disk:
+        parse_disk(disk)
+    if ps_zone and not (spec and ps != 0):
+        what = "A zone for parameter servers needs a cluster with some"
+        raise DeclarationError(what, where="--ps-zone", fix="Name a SPEC, and --ps from 1 on.")
     chosen, records, like = _workload(workload, model, problem, hparams_set)
     if batch_size:
         chosen = chosen.with_batch(batch_size)
@@ -110,17 +119,21 @@ def plan(
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
             gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores,
-            replaced=replace is not False, risk=risk, seed=seed, notes=notes, accuracies=accuracies, **limits,
+            replaced=replace is not False, risk=risk, seed=seed, notes=notes, accuracies=accuracies,
+            like=_like(machine_type, gpus, disk), **limits,
         )  # fmt: skip
         asked = {
             "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
             "gpus": gpus, "train_steps": told, "target": None if told else target, "batch_size": batch_size,
             "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
-            "provisioning_model": provisioning_model, "replace": replace,
+            "provisioning_model": provisioning_model, "replace": replace, "machine_type": machine_type, "disk": disk,
         }  # fmt: skip
         return changed(found, asked=asked)
     choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
+    machines = worker_machines(machine_type, [group.accelerator for group in choice.groups])
+    refuse_far(ps_zone, [group.zone or "" for group in choice.placed])
+    choice = changed(choice, machines=machines, server_zone=ps_zone, disk=disk)
     if not choice.transient:
         lost, risk = None, "on demand, no revocations"
     steps, chosen, notes = _steps(chosen, needed, choice.workers)
@@ -268,6 +281,16 @@ def _model(name: str) -> str:
         raise DeclarationError(f"Unknown provisioning model '{name}'", where="--provisioning-model",
                                fix=f"Choose from {', '.join(MODELS)}.")  # fmt: skip
     return name
+
+
+def _like(machine_type: str, gpus: tuple[str, ...], disk: str) -> Any:
+    """What all clusters of a search are declared with. Raises DeclarationError."""
+    from ...planner.choices import Choice
+
+    if machine_type and not gpus:
+        what = "A search in one machine needs to know with which GPUs"
+        raise DeclarationError(what, where="--machine-type", fix="Name them: --gpus t4,v100.")
+    return Choice((), machines=worker_machines(machine_type, gpus), disk=disk)
 
 
 def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str) -> Any:

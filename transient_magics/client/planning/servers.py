@@ -1,4 +1,4 @@
-"""Whether the parameter servers of a cluster that is not declared yet would hold its workers back, as far as runs tell.
+"""Whether parameter servers or preparation would hold back a cluster that is not declared yet, as far as runs tell.
 
 A cluster is declared without a model. So the model is that of the newest run on this machine whose speed is known.
 """
@@ -29,14 +29,18 @@ def bound_words(spec: ClusterSpec) -> str:
         if is_synchronous(run) or not run.state.started_at:
             continue
         from ...planner.choices import Choice
-        from ...planner.plan import bound
+        from ...planner.plan import bound, prepared
 
         groups = tuple(WorkerGroup(each.accelerator, each.count, each.zone) for each in spec.groups)
-        choice = Choice(groups, spec.parameter_servers, provisioning=spec.provisioning_model)
+        choice = Choice(
+            groups, spec.parameter_servers, provisioning=spec.provisioning_model, machines=spec.worker_machines,
+            server_zone=spec.parameter_server_zone,
+        )  # fmt: skip
         try:
             store = store_of(run)
             learn(store, run)
-            said = bound(choice, store.workload(run.state.name, run.state.spec.wire))
+            workload = store.workload(run.state.name, run.state.spec.wire)
+            said = " ".join(filter(None, [bound(choice, workload), *prepared(choice, workload)]))
         except (TransientError, OSError):  # too young to tell, or its cell is gone
             continue
         return f"With the model of {run.state.name}: {said}" if said else ""

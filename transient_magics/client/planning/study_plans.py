@@ -46,7 +46,10 @@ class Expectations:
 
         found = parse_machines(machines) if machines else {cluster.groups[0].accelerator: workers}
         groups = tuple(WorkerGroup(gpu, count, cluster.home_zone) for gpu, count in found.items())
-        choice = Choice(groups, cluster.parameter_servers, provisioning=cluster.provisioning_model)
+        choice = Choice(
+            groups, cluster.parameter_servers, provisioning=cluster.provisioning_model,
+            machines=cluster.worker_machines, server_zone=cluster.parameter_server_zone,
+        )  # fmt: skip
         steps = self._spec.run.train_steps * math.ceil(runs / at_once)
         lifetimes, lost, risk = foreseen("published" if choice.transient and not cluster.emulated else "none")
         try:

@@ -16,6 +16,7 @@ from scipy import special
 from scipy.optimize import least_squares
 
 from ...catalog import ACCELERATORS, accelerator
+from .preparation import gpu_of
 from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
 
 _USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
@@ -131,7 +132,8 @@ def _single(cells: Sequence[Cell], gpu: str) -> float:
 
 
 def _faster(one: str, other: str) -> float:
-    peaks = [accelerator(name).teraflops if name in ACCELERATORS else 0.0 for name in (one, other)]
+    gpus = (gpu_of(one), gpu_of(other))
+    peaks = [accelerator(gpu).teraflops if gpu in ACCELERATORS else 0.0 for gpu in gpus]
     return peaks[0] / peaks[1] if all(peaks) else 1.0
 
 

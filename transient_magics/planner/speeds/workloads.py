@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ...catalog import ICAC19, PriceList, accelerator
+from ...catalog import ICAC19, PriceList, accelerator, worker_entry
 from ...errors import PlanError
 from . import families
+from .preparation import PREPARATION_ERROR, SMALLER_ERROR, gpu_of, kind_of, vcpus_of
 from .speed import SCALING, bytes_per_step
 
 BY_PEAK_ERROR = 0.3
@@ -38,10 +39,11 @@ class Estimate:
 class Workload:
     """One model on one problem, with a mini-batch per worker.
 
-    `compute`: estimates by GPU, at `batch_size`. `service_seconds`: what a parameter server needs for a step (0: not
-    known; speeds then add up without a limit); n servers do n**`scaling` times as much. `parameters`, and `gigaflops`
-    of the training graph at a batch of one: 0 where not counted. `join_seconds`: from a usable VM to its first step.
-    `from_first_step`: hours and dollars are counted from the first step, without start-up, as the papers do.
+    `compute`: estimates by kind of worker (`preparation`), at `batch_size`. `service_seconds`: what a parameter server
+    needs for a step (0: not known; speeds then add up without a limit); n servers do n**`scaling` times as much.
+    `parameters`, and `gigaflops` of the training graph at a batch of one: 0 where not counted. `join_seconds`: from a
+    usable VM to its first step. `from_first_step`: hours and dollars are counted from the first step, without start-up,
+    as the papers do.
     """
 
     name: str
@@ -64,6 +66,10 @@ class Workload:
     """False where the servers' part was computed from the parameters, because no run was held back by it."""
     steps_error: float = 0.0
     """How far off, relatively, the steps may be that it is planned with, where they are an estimate themselves."""
+    waits: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds of a step for which workers of a kind wait for their mini-batch, of those that were seen to."""
+    preparation: float = 0.0
+    """vCPU-seconds that preparing a mini-batch takes; 0 where no step was seen to wait for it."""
     wire: str = "fp32"
     synchronous: bool = False
     """Whether its steps are taken together, each with a mini-batch of every worker but the `backup_workers` slowest."""
@@ -84,16 +90,46 @@ class Workload:
         """The size of the variables, as checkpoints have them (with one slot of the optimizer's)."""
         return 8 * self.parameters / 2**20
 
-    def step(self, gpu: str) -> Estimate:
-        """The seconds of a step on a GPU. Raises PlanError where nothing is known to estimate them from."""
-        if known := self.compute.get(gpu):
+    def step(self, gpu: str, machine: str = "") -> Estimate:
+        """The seconds of a step on a GPU in a machine (empty: the catalog's). Raises PlanError where nothing is known
+        to estimate them from."""
+        kind = kind_of(gpu, machine)
+        if known := self.compute.get(kind):
             return known
+        return self._prepared(self._in_other_machine(kind) or self._unmeasured(gpu), kind)
+
+    def _in_other_machine(self, kind: str) -> Estimate | None:
+        """From the same GPU in another machine: what of its step is not waiting is the same there."""
+        like = [each for each in self.compute if gpu_of(each) == gpu_of(kind)]
+        if not like:
+            return None
+        vcpus = vcpus_of(kind)
+        nearest = min(like, key=lambda each: abs(math.log(vcpus_of(each) / vcpus)))
+        known, of = self._without_waits(nearest), worker_entry(*nearest.partition("/")[::2]).machine_type
+        if vcpus < vcpus_of(nearest) and not self.preparation:
+            return Estimate(known.seconds, math.hypot(known.error, SMALLER_ERROR), f"taken from that in {of}")
+        return replace(known, source=f"{known.source}, in {of}")
+
+    def _without_waits(self, kind: str) -> Estimate:
+        known = self.compute[kind]
+        return replace(known, seconds=max(known.seconds - self.waits.get(kind, 0.0), known.seconds / 10))
+
+    def _prepared(self, estimate: Estimate, kind: str) -> Estimate:
+        """The same, no shorter than the preparation of a mini-batch takes on these vCPUs."""
+        vcpus = vcpus_of(kind) if self.preparation else 1
+        least = self.preparation / vcpus - self.service_seconds
+        if least <= estimate.seconds:
+            return estimate
+        error = math.hypot(estimate.error, PREPARATION_ERROR)
+        return Estimate(least, error, f"from what preparing a mini-batch takes, on {vcpus} vCPUs")
+
+    def _unmeasured(self, gpu: str) -> Estimate:
         if self.gigaflops and (line := families.line(self.family, gpu)):
             seconds = max(line.seconds(self.gigaflops, self.batch_size or families.BATCH_SIZE), 1e-4)
             return Estimate(max(seconds - self.service_seconds, seconds / 10), line.error,
                             f"from FLOPs, by the line of {self.family} networks")  # fmt: skip
-        if not (found := by_peak(self.compute, gpu)):
-            measured = ", ".join(name.upper() for name in self.compute) or "no GPU"
+        if not (found := by_peak({kind: self._without_waits(kind) for kind in self.compute}, gpu)):
+            measured = ", ".join(dict.fromkeys(gpu_of(kind).upper() for kind in self.compute)) or "no GPU"
             raise PlanError(
                 f"How fast {self.name} is on {gpu.upper()} is not known, measured were {measured}",
                 fix=f"Train it there for a minute, then plan with that run: workload='RUN' on {gpu}.",
@@ -112,8 +148,10 @@ class Workload:
         """The same with another mini-batch: what a step does per example grows with it, the family's fixed part not."""
         if not self.batch_size or batch_size == self.batch_size:
             return self
-        scaled = {gpu: self._rebatched(gpu, known, batch_size) for gpu, known in self.compute.items()}
-        return replace(self, compute=scaled, batch_size=batch_size)
+        scaled = {kind: self._rebatched(gpu_of(kind), known, batch_size) for kind, known in self.compute.items()}
+        times = batch_size / self.batch_size
+        waits = {kind: seconds * times for kind, seconds in self.waits.items()}
+        return replace(self, compute=scaled, batch_size=batch_size, waits=waits, preparation=self.preparation * times)
 
     def _rebatched(self, gpu: str, known: Estimate, batch_size: int) -> Estimate:
         line = families.line(self.family, gpu) if self.gigaflops else None
@@ -125,14 +163,15 @@ class Workload:
 
 def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:
     """The seconds of a step on a GPU from those on the known one whose peak speed is nearest; None without peaks."""
-    peak = accelerator(gpu).teraflops
-    near = [name for name in known if accelerator(name).teraflops and peak]
+    peak = accelerator(gpu_of(gpu)).teraflops
+    peaks = {kind: accelerator(gpu_of(kind)).teraflops for kind in known}
+    near = [kind for kind in known if peaks[kind] and peak]
     if not near:
         return None
-    nearest = min(near, key=lambda name: abs(math.log(accelerator(name).teraflops / peak)))
-    seconds = known[nearest].seconds * accelerator(nearest).teraflops / peak
+    nearest = min(near, key=lambda kind: abs(math.log(peaks[kind] / peak)))
+    seconds = known[nearest].seconds * peaks[nearest] / peak
     error = math.hypot(known[nearest].error, BY_PEAK_ERROR)
-    return Estimate(seconds, error, f"from {nearest.upper()}'s, by peak TFLOPS")
+    return Estimate(seconds, error, f"from {gpu_of(nearest).upper()}'s, by peak TFLOPS")
 
 
 def published(name: str) -> Workload | None:
