@@ -148,6 +148,11 @@ class Patient:
         self.until(lambda _: found(), f"{kind.kind} {fields}", timeout)
         return found()[0]
 
+    def shipped(self) -> int:
+        """Wait until a checkpoint is safe that has steps, which the first one has not; its step."""
+        self.until(lambda _: any(each.step for each in self.since(0, events.TrainShipped)), "shipped")  # type: ignore[attr-defined]
+        return self.since(0, events.TrainShipped)[-1].step  # type: ignore[attr-defined]
+
     def workers(self) -> list[str]:
         """VMs whose workers take part in the run now."""
         run = self.cluster.state.active_run

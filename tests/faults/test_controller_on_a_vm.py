@@ -190,8 +190,7 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1,
     )  # fmt: skip
     patient.run = run
-    run.reach(45, PATIENCE)
-    patient.event(0, events.TrainShipped)
+    patient.shipped()
     assert elsewhere("print(client.attach('seat').run('run-1').reach(60, 120))")
 
     seat, server = patient.home("controller-0"), patient.home("ps-0")

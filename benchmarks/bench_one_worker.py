@@ -1,0 +1,108 @@
+"""One worker: its variables on a parameter server of another process, or on the worker itself.
+
+The same training graph twice in one worker process, with a session each; turns of a second alternate, so that both see
+the same weather. No code of ours but the graph's: what a step costs more because its variables are elsewhere, on a
+loopback, which is the fastest network there is. `--megabit N` shapes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _common import median, say, say_all
+from bench_sweep import CELL
+
+from transient_magics.protocol.run import RunSpec
+
+WIDE = CELL.replace("Conv2D(32", "Conv2D(64").replace(
+    "layers.Flatten(),", "layers.Flatten(),\n    keras.layers.Dense(512, activation='relu'),"
+)
+NETWORKS = {"small": CELL, "two million variables": WIDE}
+PORT = 2222
+
+
+def turns(folder: Path, role: str, count: int) -> None:
+    """Be this task; the worker prints the steps per second of each turn, elsewhere and here."""
+    from transient_magics.runtime.folder import RunFolder
+    from transient_magics.runtime.training.define import define, import_tensorflow
+    from transient_magics.runtime.training.graph.training import training_graph
+
+    spec = RunFolder(folder).spec()
+    tf = import_tensorflow(spec)
+    addresses = {"ps": [f"127.0.0.1:{PORT}"], "worker": [f"127.0.0.1:{PORT + 1}"]}
+    server = tf.train.Server(addresses, job_name=role, task_index=0)
+    if role == "ps":
+        server.join()
+    trainable = define(RunFolder(folder), spec, str(folder))
+    worker = "/job:worker/task:0"
+    places = [tf.train.replica_device_setter(cluster=addresses, worker_device=worker), f"{worker}/cpu:0"]
+    sessions: list[tuple[Any, Any, Any]] = []
+    for place in places:
+        with tf.Graph().as_default():
+            with tf.device(f"{worker}/cpu:0"):
+                pipeline = trainable.training_pipeline()
+                iterator = tf.data.make_initializable_iterator(pipeline.dataset.batch(trainable.batch).prefetch(4))
+            with tf.device(place):
+                built = training_graph(trainable, dict(iterator.get_next()))
+                start = tf.global_variables_initializer()
+            if not sessions:
+                print(json.dumps({"variables": sum(each.shape.num_elements() for each in tf.trainable_variables())}))
+            session = tf.Session(server.target)
+            session.run([iterator.initializer, start], pipeline.feeds)
+            sessions.append((session, [built.objective.loss, built.step], {built.divisor: 1.0}))
+    for number in range(2 * count + 2):
+        session, fetches, feeds = sessions[number % 2]
+        began, steps = time.monotonic(), 0
+        while time.monotonic() - began < 1.0:
+            session.run(fetches, feeds)
+            steps += 1
+        if number > 1:
+            print(json.dumps({"turn": number % 2, "rate": steps / (time.monotonic() - began)}), flush=True)
+
+
+def measure(cell: str, count: int, megabit: int) -> tuple[int, list[list[float]]]:
+    """Number of variables; steps per second elsewhere, and here."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "cell.py").write_text(cell)
+        (folder / "run.json").write_text(json.dumps(RunSpec("bare", 10, params={"lr": 0.01}).to_dict()))
+        shaped = f"tc qdisc add dev lo root tbf rate {megabit}mbit burst 256kb latency 200ms;" if megabit else ""
+        task = f"{sys.executable} {__file__} --task {folder}"
+        line = f"ip link set lo up; {shaped} {task} ps {count} & {task} worker {count}; kill $!"
+        done = subprocess.run(["unshare", "-Urn", "sh", "-c", line], stdout=subprocess.PIPE, text=True, check=False)
+    lines = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("{")]
+    rates = [[each["rate"] for each in lines if each.get("turn") == turn] for turn in (0, 1)]
+    return lines[0]["variables"], rates
+
+
+def main() -> None:
+    """Print steps per second of both, and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="ten turns of each, not forty")
+    parser.add_argument("--megabit", type=int, default=0, help="the link between the two, in Mbit/s; without: loopback")
+    parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.task:
+        turns(Path(given.task[0]), given.task[1], int(given.task[2]))
+        return
+    for name, cell in NETWORKS.items():
+        variables, (elsewhere, here) = measure(cell, 10 if given.quick else 40, given.megabit)
+        say(f"{name}: variables", variables, "")
+        say(f"{name}: steps per second, variables on a parameter server", median(elsewhere), "/s")
+        say(f"{name}: steps per second, variables on the worker", median(here), "/s")
+        say_all(
+            f"{name}: on the worker over on a parameter server",
+            [b / a for a, b in zip(elsewhere, here, strict=True)],
+            "",
+        )
+
+
+if __name__ == "__main__":
+    main()
