@@ -625,7 +625,7 @@ def test_all_options_of_a_bag_reach_the_client_under_its_names() -> None:
     line = (
         "--over 'x=0:1 y=1,2' --jobs 200 --spare 0.2 --surrogate ensemble --until pressure=0.02,energy=0.01 --policy "
         "memoryless --workers 3 --job-time 20m --save-time 2s --job-timeout 1h --memory 2 --retries 2 --max-cost $4 "
-        "--max-hours 3 --seed 7 --include a.py --cluster c --name lj --wait -o bag"
+        "--max-hours 3 --seed 7 --include a.py --pip x y --pip-build --cluster c --name lj --wait -o bag"
     )
     assert unnamed("bag", line) == []
     command = parse("bag", split(line))
@@ -637,7 +637,7 @@ def test_all_options_of_a_bag_reach_the_client_under_its_names() -> None:
     assert BagSpec.from_dict({**values, "space": [asdict(each) for each in parse_space("x=0:1 y=1,2")]}) == BagSpec(
         "lj", parse_space("x=0:1 y=1,2"), 200, 0.2, "ensemble", policy="memoryless", workers=3, seed=7,
         job_seconds=1200.0, save_seconds=2.0, timeout_seconds=3600.0, memory_bytes=2 * 10**9, retries=2, max_cost=4.0,
-        max_hours=3.0, include=("a.py",),
+        max_hours=3.0, include=("a.py",), pip=("x", "y"), pip_build=True,
     )  # fmt: skip
 
 

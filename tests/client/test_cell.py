@@ -63,6 +63,9 @@ def test_a_name_of_the_notebook_is_reported_with_a_way_to_bring_it() -> None:
     with pytest.raises(CellError) as error:
         check(source, notebook, own_model=True)
     assert "--hparams" not in str(error.value), "a model of the cell's own takes none"
+    with pytest.raises(CellError) as error:
+        check(source, notebook, hparams=False)
+    assert str(error.value).endswith("Define it in the cell, or in a module that comes with --include.")
     with pytest.raises(CellError, match=r"cell line 2: 'js' exists.*`import json as js`"):
         check("def f(): js.dumps(1)\n", notebook)
     with pytest.raises(CellError, match=r"cell line 2: 'helper' exists.*--include"):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, end, processes
 from transient_magics import client
-from transient_magics.errors import CellError, DeclarationError, PlanError
+from transient_magics.errors import CellError, ClusterError, DeclarationError, PlanError
 from transient_magics.journal import bill, now, run_costs
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
@@ -22,14 +22,20 @@ pytest.importorskip("sklearn")
 CELL = """
 import math, os, signal, time
 import numpy as np
+import tiny_package
+from shape import wave
 
 def job(x, seed, checkpoint):
     if x > 0.9:
+        print("looking at", x)
+        os.system("echo a child says so")
         raise ValueError("no such place")
     if 0.8 < x < 0.85:
         return {"y": math.nan}
-    if 0.7 < x < 0.75:
+    if x < 0.02:
+        print("near the edge")
         os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(9)  # another thread may take the signal
     if 0.6 < x < 0.65:
         time.sleep(1000)
     print("x" * 1_000_000)
@@ -39,14 +45,20 @@ def job(x, seed, checkpoint):
         time.sleep(0.05)
         checkpoint.save({"step": np.array([step + 1])})
     noise = np.random.default_rng(seed).normal(0, 0.01)
-    return {"y": math.sin(4 * x) + noise, "y_error": 0.01, "path": np.arange(5.0)}
+    return {"y": wave(x) + noise, "y_error": 0.01, "path": np.arange(5.0)}
 """
 
 
-def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(home: Path) -> None:
+def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
+    home: Path, tmp_path: Path, tiny_wheel: Path
+) -> None:
+    shape = tmp_path / "shape.py"
+    shape.write_text("import math\n\ndef wave(x):\n    return math.sin(4 * x)\n")
     cluster = client.declare(client.Declaration("cpux3", name="many", purpose="jobs", max_hours=2.0))
     patient = Patient(cluster)
-    how: dict[str, Any] = {"source": CELL, "cluster": cluster}
+    how: dict[str, Any] = {
+        "source": CELL, "cluster": cluster, "include": (str(shape),), "pip": (str(tiny_wheel),),
+    }  # fmt: skip
     try:
         with pytest.raises(DeclarationError, match="many has 3 workers, not 4"):
             client.declare_bag(**how, over="x=0:1", jobs=3, workers=4)
@@ -54,7 +66,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(home: Path)
             client.declare_bag(**how, over="x=0:1 z=1:2", jobs=3)
         source = CELL.replace("range(begun, 20)", "range(begun, depth)")
         with pytest.raises(CellError, match="'depth' exists in this notebook, but not on the VMs"):
-            client.declare_bag(source=source, cluster=cluster, over="x=0:1", jobs=3, notebook={"depth": 3})
+            client.declare_bag(**{**how, "source": source}, over="x=0:1", jobs=3, notebook={"depth": 3})
         bag = client.declare_bag(**how, over="x=0:1", jobs=24, surrogate="gp", timeout_seconds=4.0, retries=0)
         assert bag.name == "bag-1"
         patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 3, "the first results")
@@ -69,7 +81,8 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(home: Path)
         ended = bag.wait(PATIENCE)
         assert (ended.phase, ended.reason) == ("finished", "all 24 results are there")
         whys = {each.why for each in patient.since(0, b.BagLost)}
-        assert {"raised", "lost"} <= whys
+        assert {"raised", "lost", "crashed"} <= whys
+        _see_what_was_printed(patient, bag)
         table = bag.results()
         assert len(table) == 24
         assert not table["x"].between(0.6, 0.65).any()
@@ -92,3 +105,16 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(home: Path)
         assert limited.wait(PATIENCE).reason.startswith("it has taken 0.001 hours")
     finally:
         cluster.delete(PATIENCE)
+
+
+def _see_what_was_printed(patient: Patient, bag: client.Bag) -> None:
+    """Of jobs that failed, whose process crashed among them, and of those that did not."""
+    raised = next(each for each in patient.since(0, b.BagLost) if each.why == "raised")
+    where = bag.state.state.jobs[raised.job].point["x"]
+    assert bag.output(raised.job).endswith(f"looking at {where}\na child says so")
+    assert bag.output(raised.job, lines=1).endswith("a child says so")
+    crashed = next(each for each in patient.since(0, b.BagLost) if each.why == "crashed")
+    assert bag.output(crashed.job).endswith("near the edge")
+    assert len(bag.output(bag.state.state.counted[0])) >= b.MOST_SAID, "of a megabyte"
+    with pytest.raises(ClusterError, match="bag-1 has no job 99"):
+        bag.output(99)

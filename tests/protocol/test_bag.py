@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -244,3 +245,15 @@ def fold_again(state: BagState, event: b.BagEvent) -> BagState:
         return fold(state, event)
     except ValueError:
         return state
+
+
+def test_what_attempts_printed_stays_with_their_job_and_is_bounded() -> None:
+    state = replay(spec(), [
+        proposed(0), started(0), replace(lost(0, why="raised"), said="no such place"), started(0, 2), lost(0, 2),
+        started(0, 3), replace(result(0, 3), said="all is well"),
+    ])  # fmt: skip
+    assert state.jobs[0].said == {1: "no such place", 3: "all is well"}
+    said = {"said": "x" * b.MOST_SAID}
+    assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["said"] == said["said"]
+    with pytest.raises(ValueError, match="2001 characters of what was printed"):
+        b.from_driver(line(lost(0), said="x" * 2001), "bag-1", NOW, NOW)

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,9 +20,11 @@ import pytest
 from transient_magics.controller.dask import certificates
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginDask
+from transient_magics.protocol.bag.events import MOST_SAID
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.runtime import dask_record
 from transient_magics.runtime.agent.dask import AgentDask
+from transient_magics.runtime.dask import said
 from transient_magics.runtime.dask.faults import Faults
 
 distributed = pytest.importorskip("distributed")
@@ -251,3 +254,26 @@ def _grow() -> int:
     while True:
         held.append(b"x" * 20_000_000)
         time.sleep(0.02)
+
+
+def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said.last(tmp_path) == "", "nothing was printed"
+    monkeypatch.setattr(said, "_MOST_BYTES", 50_000)
+    program = (
+        "import os, sys; from pathlib import Path; from transient_magics.runtime.dask import said\n"
+        "folder = Path(sys.argv[1]); said.take_over(folder); print('of the job before'); said.begin(folder)\n"
+        "for line in range(5000): print(f'line {line:06}')\n"
+        "said.shorten(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGABRT, ended.stderr
+    assert ended.stdout == b""
+    size = (tmp_path / said.NAME).stat().st_size
+    said.shorten(tmp_path)
+    end = said.last(tmp_path)
+    assert (tmp_path / said.NAME).stat().st_size < size / 3
+    assert len(end) <= MOST_SAID
+    assert end.startswith("line ")
+    assert end.endswith("line 004999\nby a child\nas an error")

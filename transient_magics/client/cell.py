@@ -46,11 +46,12 @@ def check(
     folder: Path | None = None,
     own_model: bool = False,
     params: Collection[str] = (),
+    hparams: bool = True,
 ) -> None:
     """Check the body of a training cell (or a file, with `line_offset` 0).
 
     With `own_model` it must define what is trained, as no model of Tensor2Tensor is named; `params` are names that it
-    has from its begin, all of which it has to read.
+    has from its begin, all of which it has to read. `hparams`: whether its first line may hand over hyper-parameters.
 
     `notebook` has the names that exist in the notebook; where it is a mapping to their values, the advice is more
     precise. `folder` is where local modules lie. Raises CellError.
@@ -60,7 +61,7 @@ def check(
     tree = _parse(source, line_offset)
     _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
     if not _has_unknowable_names(tree):
-        _check_names(source, tree, notebook, line_offset, own_model, params)
+        _check_names(source, tree, notebook, line_offset, hparams and not own_model, params)
         if own_model:
             _check_own_model(source)
             _check_params(source, tree, params, line_offset)
@@ -150,6 +151,11 @@ def files_of(packages: Iterable[str]) -> dict[str, Path]:
     return found
 
 
+def as_declared(packages: Iterable[str], files: Mapping[str, Path]) -> tuple[str, ...]:
+    """What `packages` gave, as a declaration names it: of its `files` the names that they get in the folder."""
+    return tuple(Path(each).name if Path(each) in files.values() else each for each in packages)
+
+
 def _parse(source: str, line_offset: int) -> ast.Module:
     try:
         with warnings.catch_warnings():
@@ -182,7 +188,7 @@ def _has_unknowable_names(tree: ast.Module) -> bool:
 
 
 def _check_names(
-    source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, own_model: bool, params: Collection[str]
+    source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, hparams: bool, params: Collection[str]
 ) -> None:
     module = symtable.symtable(source, "cell", "exec")
     scopes = list(_scopes(module))
@@ -203,7 +209,7 @@ def _check_names(
             if looked_up and not known and (lines := list(_uses(tree, name))):
                 missing[name] = min(lines)
     if missing:
-        raise _missing_names(missing, notebook, line_offset, own_model)
+        raise _missing_names(missing, notebook, line_offset, hparams)
 
 
 def _check_own_model(source: str) -> None:
@@ -276,9 +282,7 @@ def _bound_within(scope: ast.AST, name: str) -> bool:
     return False
 
 
-def _missing_names(
-    missing: Mapping[str, int], notebook: Collection[str], line_offset: int, own_model: bool
-) -> CellError:
+def _missing_names(missing: Mapping[str, int], notebook: Collection[str], line_offset: int, hparams: bool) -> CellError:
     in_order = sorted(missing.items(), key=lambda item: (item[1], item[0]))
     parts = []
     for name, line in in_order[:_NAMES_SHOWN]:
@@ -288,10 +292,10 @@ def _missing_names(
     if len(in_order) > _NAMES_SHOWN:
         parts.append(f"and {len(in_order) - _NAMES_SHOWN} more")
     first = in_order[0][0]
-    return CellError("; ".join(parts), fix=_advice(first, notebook, own_model))
+    return CellError("; ".join(parts), fix=_advice(first, notebook, hparams))
 
 
-def _advice(name: str, notebook: Collection[str], own_model: bool) -> str:
+def _advice(name: str, notebook: Collection[str], hparams: bool) -> str:
     if name in _OF_IPYTHON:
         return "The VMs run plain Python, without IPython."
     if name not in notebook:
@@ -302,7 +306,7 @@ def _advice(name: str, notebook: Collection[str], own_model: bool) -> str:
         return f"Write `import {value.__name__}{alias}` in the cell."
     if callable(value):
         return "Define it in the cell, or put it in a module: --include that file, and import it in the cell."
-    if own_model:  # --hparams are Tensor2Tensor's
+    if not hparams:  # which are Tensor2Tensor's
         return "Define it in the cell, or in a module that comes with --include."
     return (
         f"Define it in the cell, or hand its value over in the first line, as --hparams {name}={{{name}}}; "

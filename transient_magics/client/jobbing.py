@@ -12,7 +12,7 @@ from ..protocol.cluster_commands import Job as Begin
 from ..protocol.job import JobSpec
 from ..spec import parse_name
 from . import commands, text
-from .cell import files_of, packages
+from .cell import as_declared, files_of, packages
 from .finding import cluster as find_cluster
 from .handles import Cluster, Job
 from .training import free_name, refuse_when_ending, write
@@ -64,7 +64,7 @@ def declare_job(
         declared = JobSpec.from_dict({
             **{key: value for key, value in options.items() if value is not None},
             "name": name, "command": command or OF_A_CELL, "cell": not command, "environment": environment or {},
-            "pip": tuple(Path(each).name if Path(each) in files.values() else each for each in wanted),
+            "pip": as_declared(wanted, files),
             "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
         })  # fmt: skip
     except ValueError as error:

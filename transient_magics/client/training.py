@@ -33,7 +33,7 @@ from ..spec import (
     run_store,
 )
 from . import commands, text
-from .cell import check_hyperparameters, files_of, packages
+from .cell import as_declared, check_hyperparameters, files_of, packages
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
@@ -112,7 +112,7 @@ def specified(
         check_hyperparameters(hyperparameters.typed(str(options.get("hparams") or "")), source, where="--hparams")
     wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
     files = files_of(wanted)
-    options["pip"] = tuple(Path(each).name if Path(each) in files.values() else each for each in wanted)
+    options["pip"] = as_declared(wanted, files)
     if options.get("mode") == "sync" and cluster and cluster.chief == "worker":
         what = (
             f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"

@@ -155,7 +155,8 @@ class BeginDask(Message):
     """Be this part of a Dask cluster at the VM's `address`: its scheduler, or a worker of the one at `scheduler`.
 
     The files that it needs are here. The same again changes nothing. `born`: since when the VM runs, in seconds since
-    1970 (0: not told). `code`: of a scheduler with a bag's driver, the name of the code that both are.
+    1970 (0: not told). `code`: for a bag, the name of the whole package's code; its driver is in that, and its jobs may
+    import it.
     """
 
     dask: Name

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ...journal.bags.state import BagState
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.bag import events as b
-from ...protocol.bag.events import MOST_ARRAY_BYTES
+from ...protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
 from ...protocol.bag.spec import BagSpec
 from ...protocol.events import decode
 from ...protocol.vm_events import told
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
 GRACE_SECONDS = 15.0
 """A worker that is gone without a word: for so long its VM's agent may say that it crashed."""
+_ABORT_SECONDS = 3.0
 _SAVED = "saved"
 
 
@@ -55,13 +57,20 @@ class BagScheduler(scheduler.VmScheduler):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.departed: set[str] = set()
+        self.printed: dict[str, str] = {}
+        """The last that jobs printed whose workers crashed."""
         self.on_saved: Any = None
         self.handlers["transient_saved"] = self.saved
+        self.handlers["transient_said"] = self.said
 
     async def leave(self, worker: str, *given: Any, **options: Any) -> None:
         """As for all; afterwards it is known that the VM was taken."""
         await super().leave(worker, *given, **options)
         self.departed.add(worker)
+
+    async def said(self, worker: str, said: str) -> None:
+        """Told by the next worker of a VM: the last that was printed by the job of the one before, which crashed."""
+        self.printed[worker] = str(said)
 
     async def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Told by a worker: a checkpoint of a job that it computes."""
@@ -202,7 +211,7 @@ class Driver:
     async def _follow(self, each: _Attempt, here: BagScheduler, client: Client, now: float) -> None:
         limit = self._spec.timeout_seconds
         if each.future.done():
-            await self._ended(each)
+            await self._ended(each, here)
         elif each.worker not in here.workers:
             each.gone = each.gone or now
             if each.worker in here.departed:
@@ -210,16 +219,20 @@ class Driver:
             elif now - each.gone > GRACE_SECONDS:
                 self._lost(each, "lost", "its VM is gone")
         elif limit is not None and each.done + now - each.began > limit:
-            self._lost(each, "timeout", f"it took longer than {limit:g} s")
             self._ended_workers.add(each.worker)
-            await client.run(bag_task.abort, workers=[each.worker], wait=False)
+            said = ""
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_ABORT_SECONDS):
+                    said = (await client.run(bag_task.abort, workers=[each.worker])).get(each.worker, "")
+            self._lost(each, "timeout", f"it took longer than {limit:g} s", said)
 
-    async def _ended(self, each: _Attempt) -> None:
+    async def _ended(self, each: _Attempt, here: BagScheduler) -> None:
         try:
             found = await each.future
         except KilledWorker as error:
             notes = " ".join(getattr(error, "__notes__", []))
-            self._lost(each, "memory" if "memory" in notes else "crashed", notes)
+            said = here.printed.pop(each.worker, "")
+            self._lost(each, "memory" if "memory" in notes else "crashed", notes, said)
         except asyncio.CancelledError:
             self._lost(each, "lost", "its task was cancelled")
         except Exception as error:  # noqa: BLE001 - whatever Dask or its pickles raise is told, and no result
@@ -229,7 +242,8 @@ class Driver:
 
     async def _resulted(self, each: _Attempt, found: Mapping[str, Any]) -> None:
         if "fault" in found:
-            self._lost(each, "invalid" if found["fault"] == "invalid" else "raised", str(found.get("reason")))
+            self._lost(each, "invalid" if found["fault"] == "invalid" else "raised", str(found.get("reason")),
+                       str(found.get("said") or ""))  # fmt: skip
             return
         packed, name = found["arrays"], f"{each.job}.npz"
         try:
@@ -240,19 +254,21 @@ class Driver:
                 "bag": self._spec.name, "job": each.job, "attempt": each.attempt, "returned": found["returned"],
                 "seconds": found["seconds"], "arrays": name if packed else "", "bytes": len(packed),
                 "digest": hashlib.sha256(packed).hexdigest() if packed else "",
+                "said": str(found.get("said") or "")[-MOST_SAID:],
             })  # fmt: skip
             fold(self.state, result)
         except ValueError as error:
-            self._lost(each, "invalid", str(error))
+            self._lost(each, "invalid", str(error), str(found.get("said") or ""))
             return
         self._tell(result)
         (self._folder / _SAVED / f"{each.job}.npz").unlink(missing_ok=True)
         self._attempts.pop(each.job).future.release()
 
-    def _lost(self, each: _Attempt, why: Any, reason: str) -> None:
+    def _lost(self, each: _Attempt, why: Any, reason: str, said: str = "") -> None:
         self._attempts.pop(each.job, None)
         each.future.release()
-        self._tell(b.BagLost(bag=self._spec.name, job=each.job, attempt=each.attempt, why=why, reason=reason[:2000]))
+        self._tell(b.BagLost(bag=self._spec.name, job=each.job, attempt=each.attempt, why=why, reason=reason[:2000],
+                             said=said[-MOST_SAID:]))  # fmt: skip
 
     async def _propose(self, many: int) -> None:
         known = self.state
@@ -276,9 +292,12 @@ class Driver:
         if self._surrogate is not None and len(seconds) >= LEAST_RESULTS:
             dollars = expected_seconds(spec.space, seconds, spec.seed)
         tolerances = spec.tolerances(state.outputs) if state.outputs else None
+        # Where jobs fail for good nothing is ever learnt, and most would be.
+        failed = [job for job in state.jobs.values() if job.phase == "failed"]
         return propose(
             spec.space, self._surrogate, many, first=len(state.jobs), seed=spec.seed,
-            in_flight=[job.point for job in (*state.running, *state.waiting)], tolerances=tolerances, dollars=dollars,
+            in_flight=[job.point for job in (*state.running, *state.waiting, *failed)],
+            tolerances=tolerances, dollars=dollars,
         )  # fmt: skip
 
     async def _learn(self) -> None:

@@ -78,8 +78,11 @@ class Surrogate:
         row = self.cube.rows([parameters])
         if not np.isfinite(row).all() or not inside(self.rows, row[0]):
             where = ", ".join(f"{name}={value}" for name, value in parameters.items())
-            raise PlanError(f"{where} lies outside of what was computed, and the surrogate does not guess",
-                            fix="Ask between the points of its results, or run the simulation there.")  # fmt: skip
+            alone = f'%%bag --over "{where.replace(", ", " ")}" --jobs 1 --surrogate none'
+            raise PlanError(
+                f"{where} lies outside of what was computed, and the surrogate does not guess",
+                fix=f"Ask between the points of its results, or compute it: {alone}, with the same cell.",
+            )
         found = {}
         for output, model in self.models.items():
             mean, sd = model.predict(row)

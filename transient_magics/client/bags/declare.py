@@ -42,14 +42,16 @@ def declare_bag(
     cluster: Cluster | str | None = None,
     name: str | None = None,
     include: tuple[str, ...] = (),
+    pip: tuple[str, ...] = (),
     notebook: Collection[str] = (),
     line_offset: int = 0,
     **options: Any,
 ) -> Bag:
     """Declare a bag of the function `job` in `source`, and return at once. Raises DeclarationError or ClusterError.
 
-    `over`, `jobs` and `until` as the options of `%%bag`; `options` are other fields of BagSpec. `notebook`: names that
-    only the notebook knows, and `line_offset`, how many lines stand above the code.
+    `over`, `jobs` and `until` as the options of `%%bag`; `include` names files and folders that go with it, `pip`
+    packages to install on its VMs; `options` are other fields of BagSpec. `notebook`: names that only the notebook
+    knows, and `line_offset`, how many lines stand above the code.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
@@ -66,24 +68,26 @@ def declare_bag(
         space = parse_space(over)
     except ValueError as error:
         raise DeclarationError(f"Invalid --over: {error}") from None
-    cell.check(source, notebook, line_offset=line_offset, include=include)
+    cell.check(source, notebook, line_offset=line_offset, include=include, hparams=False)
     check_function(source, [each.name for each in space], line_offset)
     folders = chosen.directory / layout.BAGS
     name = parse_name(name, "--name") if name else free_name(folders, "bag")
     _refuse_name(name, chosen)
+    named = cell.packages(pip, build=bool(options.get("pip_build")))
+    files = cell.files_of(named)
     try:
         wanted = parse_until(str(until)) if isinstance(until, int | float | str) and until != "" else until or {}
         declared = BagSpec.from_dict({
             **{key: value for key, value in options.items() if value is not None}, "name": name, "jobs": jobs,
             "space": [asdict(each) for each in space], "until": wanted, "declared_at": time.time(),
-            "include": tuple(Path(each).name for each in include),
+            "include": tuple(Path(each).name for each in include), "pip": cell.as_declared(named, files),
         })  # fmt: skip
     except ValueError as error:
         option, _, why = str(error).partition(": ")
         said = _ITS_OPTION.get(option, option.replace("_", "-"))
         raise DeclarationError(f"Invalid --{said}: {why}" if why else str(error)) from None
     lifetimes = json.dumps(_lifetimes(chosen, spec).to_dict()).encode()
-    write(folders / name, layout.BAG, declared.to_dict(), source, include, {}, more={layout.LIFETIMES: lifetimes})
+    write(folders / name, layout.BAG, declared.to_dict(), source, include, files, more={layout.LIFETIMES: lifetimes})
     commands.send(chosen.directory, Begin(bag=name))
     return Bag(name, chosen)
 

@@ -17,6 +17,7 @@ from ...protocol.bag.spec import outputs_of
 from ...protocol.cluster_commands import StopBag
 from ...protocol.run import Value
 from .. import commands, text
+from ..shown import Log
 
 if TYPE_CHECKING:
     import pandas
@@ -85,6 +86,22 @@ class Bag:
             raise ClusterError(f"{self.name} has no surrogate: {why}", where=self.cluster.name) from None
         except (OSError, ValueError) as error:
             raise ClusterError(f"The surrogate of {self.name} cannot be read: {error}") from error
+
+    def output(self, job: int, lines: int | None = None) -> Log:
+        """The last that job number `job` printed: of each of its attempts that has ended, one after the other.
+
+        At most 2,000 characters of each, or its last `lines`. What an attempt printed whose VM was lost is lost too.
+        Raises ClusterError where the bag has no such job.
+        """
+        jobs = self.state.state.jobs
+        if job not in jobs:
+            fix = f"Its jobs are 0 to {len(jobs) - 1}." if jobs else "None has been chosen yet."
+            raise ClusterError(f"{self.name} has no job {job}", where=self.cluster.name, fix=fix)
+        parts = list[str]()
+        for attempt, said in jobs[job].said.items():
+            parts += [f"[attempt {attempt}]"] if jobs[job].attempt > 1 else []
+            parts += text.plain(said, most=len(said) + 1).splitlines()[-(lines or len(said)) :]
+        return Log("\n".join(parts))
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
         """The value at a point ± its standard deviation, from the surrogate; of several outputs all by their names.

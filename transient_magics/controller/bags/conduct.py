@@ -29,6 +29,7 @@ from ...remote import Connection, follow_across
 from ..dask.conduct import Dasks
 from ..foreign import Refusals
 from ..record import Recorder
+from ..runs.packages import gather
 from ..tasks import Tasks
 from ..vms.link import Link
 from .decisions import Begin, End, EndDask, Say, decide
@@ -45,6 +46,7 @@ class Bags:
 
     def __init__(self, directory: Path, recorder: Recorder, dasks: Dasks, link: Callable[[str], Link | None]) -> None:
         self._directory, self._recorder, self._dasks, self._link = directory, recorder, dasks, link
+        self._gathered: set[str] = set()
 
     @property
     def _state(self) -> ClusterState:
@@ -83,6 +85,9 @@ class Bags:
         """Write down and do what is due."""
         for name in [bag.name for bag in self._state.active_bags]:
             bag = self._state.bags[name]
+            if bag.spec.pip and name not in self._gathered and not bag.ending:
+                tasks.do(f"packages of {name}", lambda name=name: self._gather(name))
+                continue
             costs = run_costs(self._state, at) if bag.spec.max_cost is not None else {}
             match decide(bag, self._state, sum(costs.get(each, 0.0) for each in bag.dasks), at):
                 case Begin(dask):
@@ -97,6 +102,14 @@ class Bags:
                 case None:
                     pass
             self._follow(tasks, self._state.bags[name])
+
+    async def _gather(self, name: str) -> None:
+        spec, cluster = self._state.bags[name].spec, self._recorder.spec
+        try:
+            await gather(spec.pip, self.folder(name) / layout.WHEELS, build=spec.pip_build, purpose=cluster.purpose)
+        except (TrainingError, OSError) as error:
+            self._recorder.record(events.BagEnded(bag=name, state="failed", reason=str(error)))
+        self._gathered.add(name)
 
     def _begin(self, bag: DeclaredBag, name: str) -> None:
         spec = self._recorder.spec

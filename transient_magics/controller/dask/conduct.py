@@ -135,7 +135,8 @@ class Dasks:
         }  # fmt: skip
         if dask.spec.bag:
             bag = self._directory / layout.BAGS / dask.spec.bag
-            files |= {str(each.relative_to(bag)): each for each in (bag / layout.INCLUDE).rglob("*") if is_plain(each)}
+            for name in (layout.INCLUDE, layout.WHEELS):
+                files |= {str(each.relative_to(bag)): each for each in (bag / name).rglob("*") if is_plain(each)}
             if vm.name == dask.vm:
                 files |= {name: bag / name for name in (layout.BAG, layout.CELL, layout.LIFETIMES)}
                 files[layout.BAG_KNOWN] = self._folder(dask.name) / layout.BAG_KNOWN
@@ -146,14 +147,14 @@ class Dasks:
         return self._folder(dask.name) / layout.DASK
 
     def begins(self, dask: DaskState, vm: VmState, code: str = "") -> BeginDask:
-        """What is said to the agent of the VM. `code`: which has the driver of its bag."""
+        """What is said to the agent of the VM. `code`: the whole package, for a bag."""
         if vm.name == dask.vm:
             return BeginDask(dask=dask.name, part="scheduler", vm=vm.name, address=vm.address, code=code)
         known = self._state.dasks[dask.name]
         assert known.serving
         scheduler = f"{self._state.vms[dask.vm].address}:{known.serving.port}"
         return BeginDask(dask=dask.name, part="worker", vm=vm.name, address=vm.address, scheduler=scheduler,
-                         born=vm.running_at)  # fmt: skip
+                         born=vm.running_at, code=code)  # fmt: skip
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Whether the journal has what the VM tells, from a controller before."""
@@ -200,7 +201,7 @@ class _Part:
             await connection.put_files(self._dasks.files(self._dask, self._vm), below=self._there)
             await connection.put_files({layout.DASK: self._dasks.declaration(self._dask)}, below=self._there)
         code = ""
-        if self._dask.spec.bag and self._vm.name == self._dask.vm:
+        if self._dask.spec.bag:  # its driver is above the runtime, and jobs may use what is beside that
             code = await push_bundle(connection, whole=True)
         if link := self._dasks.link(self._vm.name):
             await link.ask(self._dasks.begins(self._dask, self._vm, code))

@@ -6,7 +6,7 @@ result of a job wins; the first N results are the bag's, in the order in which t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ...protocol.bag import events as b
@@ -75,6 +75,7 @@ def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b
         state = replace(state, saving_seconds=state.saving_seconds + event.seconds)
         return _with(state, replace(job, done=event.done))
     reason = event.reason or event.why
+    job = replace(job, said=_said(job, event))
     if event.why not in b.OWN_FAULTS:
         return _with(state, replace(job, phase="waiting", vm="", interruptions=job.interruptions + 1, reason=reason))
     failures = job.failures + 1
@@ -100,11 +101,15 @@ def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState
     if state.outputs and {*outputs_of(event.returned)} != {*state.outputs}:
         raise ValueError(f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
                          f"{', '.join(state.outputs)}")  # fmt: skip
-    job = replace(job, phase="done", vm="", result=event, reason="")
+    job = replace(job, phase="done", vm="", result=event, reason="", said=_said(job, event))
     state = replace(
         state, results=(*state.results, job.number), computed_seconds=state.computed_seconds + event.seconds
     )
     return _with(state, job)
+
+
+def _said(job: BagJobState, event: b.BagLost | b.BagResult) -> Mapping[int, str]:
+    return {**job.said, event.attempt: event.said} if event.said else job.said
 
 
 def _learnt(state: BagState, event: b.BagLearnt) -> BagState:

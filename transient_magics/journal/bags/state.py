@@ -38,6 +38,8 @@ class BagJobState:
     reason: str = ""
     """Why its last attempt gave no result, a clause."""
     result: b.BagResult | None = None
+    said: Mapping[int, str] = field(default_factory=dict[int, str])
+    """By attempt that has ended, the last that it printed; nothing of those that printed nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from .spec import MOST_OUTPUTS, Values, output_name
 
 MOST_ARRAY_BYTES = 64 * 2**20
 """Of the arrays that one job returns, as a file."""
+MOST_SAID = 2000
+"""Characters of what an attempt printed: its last ones."""
 MOST_POINT = 64
 """Parameters of a point."""
 _AtLeastOne = Annotated[int, at_least(1)]
@@ -52,6 +54,13 @@ def _outputs(value: Mapping[str, object]) -> Mapping[str, object]:
     return value
 
 
+def _few_words(value: str) -> str:
+    if len(value) > MOST_SAID:
+        raise ValueError(f"{len(value)} characters of what was printed, where {MOST_SAID} are let in")
+    return value
+
+
+_Said = Annotated[str, _few_words]
 Point = Annotated[Mapping[Annotated[str, parameter_name], Value], _few]
 _Output = Annotated[str, output_name]
 _Amounts = Annotated[Mapping[_Output, Amount], _outputs]
@@ -101,19 +110,24 @@ class BagSaved(Event):
 
 @event("bag.lost")
 class BagLost(Event):
-    """An attempt ended without a result. `why`: its VM was revoked or lost, or a fault of the job's own."""
+    """An attempt ended without a result. `why`: its VM was revoked or lost, or a fault of the job's own.
+
+    `said`: the last that it printed, where that is known.
+    """
 
     bag: Name
     job: Count
     attempt: _AtLeastOne
     why: Literal["revoked", "lost", "crashed", "memory", "raised", "invalid", "timeout"]
     reason: str = ""
+    said: _Said = ""
 
 
 @event("bag.result")
 class BagResult(Event):
     """An attempt gave a result, after `seconds` of computing over all attempts that it continues.
 
+    `said`: the last that it printed.
     `arrays`: the file with what else it returned (empty: nothing), of so many `bytes` with this SHA-256 `digest`.
     """
 
@@ -125,6 +139,7 @@ class BagResult(Event):
     arrays: Annotated[str, _file_or_none] = ""
     bytes: Annotated[Count, _array_bytes] = 0
     digest: Annotated[str, _digest_or_none] = ""
+    said: _Said = ""
 
 
 @event("bag.learnt")

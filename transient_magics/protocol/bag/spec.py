@@ -83,7 +83,8 @@ class BagSpec:
 
     `job_seconds`: what a job takes on one VM (0: not known), `save_seconds` what a checkpoint of it does.
     `timeout_seconds` bounds one job over all of its attempts (None: no bound), `memory_bytes` what it may have in
-    memory (0: what the VM has). A revocation is no failure; a job that fails is begun again `retries` times.
+    memory (0: what the VM has). A revocation is no failure; a job that fails is begun again `retries` times. `pip` and
+    `include` are what a run's are.
     """
 
     name: Name
@@ -105,6 +106,7 @@ class BagSpec:
     max_cost: Amount | None = None
     max_hours: Amount | None = None
     pip: tuple[str, ...] = ()
+    pip_build: bool = False
     include: tuple[str, ...] = ()
     declared_at: float = 0.0
 

@@ -24,6 +24,7 @@ from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import DaskCrashed, told
 from .. import dask_record, job_record
+from ..dask import said
 from ..dask.memory import TERMINATE_SHARE, limit, resident
 from ..folder import Lines
 from ..role import RUNTIME
@@ -156,7 +157,7 @@ class _Part:
             pid, started = process.pid, job_record.start_time(process.pid)
         else:
             pid, started, _ = found
-        watching = asyncio.create_task(self._watch_memory(pid))
+        watching = asyncio.create_task(self._keep_bounds(pid))
         await until_it_ends(pid, started)
         watching.cancel()
         why = (await asyncio.gather(watching, return_exceptions=True))[0]
@@ -173,14 +174,19 @@ class _Part:
             how, self._unable = "" if self._unable else f"it does not come up: {how}", True
         return how
 
-    async def _watch_memory(self, pid: int) -> str:
-        """Kill it where it has more memory than it may have; says so. Dask itself spills, then pauses, long before."""
+    async def _keep_bounds(self, pid: int) -> str:
+        """Kill it where it has more memory than it may have; says so. Dask itself spills, then pauses, long before.
+
+        And keep short what the jobs of a bag print.
+        """
         most = TERMINATE_SHARE * limit(self._spec)
         while self._begin.part == "worker":
             if (has := resident(pid)) > most:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 return f"memory: it had {has / 2**30:.1f} GB and may have {limit(self._spec) / 2**30:.1f} GB"
+            with suppress(OSError):
+                said.shorten(self._folder)
             await asyncio.sleep(_LOOK_SECONDS)
         return ""
 
@@ -188,7 +194,7 @@ class _Part:
         environment = {**os.environ, dask_record.MARK: str(self._folder)}
         module = f"{RUNTIME}.dask"
         if self._begin.code:  # more than VMs have otherwise
-            module = DRIVER
+            module = DRIVER if self._begin.part == "scheduler" else module
             environment["PYTHONPATH"] = str(self._root / "code" / self._begin.code)
         with open(self._folder / "process.log", "ab") as log:
             return subprocess.Popen(

@@ -5,7 +5,6 @@ What goes wrong in it is an answer too, in plain values: nothing of the user's c
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import math
@@ -26,21 +25,17 @@ from distributed.utils import sync
 from ...protocol import layout
 from ...protocol.bag.events import MOST_ARRAY_BYTES
 from ...protocol.bag.spec import checked_values
+from .. import dask_record
+from . import said
 from .worker import TAKEN
 
 _RARELY = 50.0
 """Where no saving points are planned, a checkpoint is made when so many times as long has passed as the last took."""
 _LEAST_SECONDS = 10.0
-_MOST_SAID = 2000
+_MOST_REASON = 2000
+_ANSWER_SECONDS = 0.5
 _NAME = "job"
 _made: dict[str, ModuleType] = {}
-
-
-class Quiet(io.TextIOBase):
-    """Where what jobs print goes: nowhere. It may be more than a disk holds."""
-
-    def write(self, text: str) -> int:
-        return len(text)
 
 
 class Checkpoint:
@@ -103,13 +98,25 @@ def compute(
     source: str, point: Mapping[str, Any], seed: int, job: int, attempt: int, done: float, state: bytes,
     saves: Sequence[float],
 ) -> dict[str, Any]:  # fmt: skip
-    """Call the cell's function at the point. `seconds` of computing; and either what it `returned`, with `arrays` as an
-    npz file, or `fault` (raised, invalid) with the `reason`."""
+    """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and either what it
+    `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`."""
+    said.begin(_folder())
+    return {**_computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done), "said": printed()}
+
+
+def printed() -> str:
+    """The last that the job in this process has printed."""
+    return said.last(_folder())
+
+
+def _folder() -> Path:
+    return Path(os.environ[dask_record.MARK])
+
+
+def _computed(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint, done: float) -> dict[str, Any]:
     began = time.monotonic()
-    checkpoint = Checkpoint(job, attempt, done, state, saves)
     try:
-        with contextlib.redirect_stdout(Quiet()), contextlib.redirect_stderr(Quiet()):
-            found = _function(source)(**_arguments(source, point, seed, checkpoint))
+        found = _function(source)(**_arguments(source, point, seed, checkpoint))
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is told, and is the job's fault
         return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
     except SystemExit as error:
@@ -118,20 +125,24 @@ def compute(
     try:
         returned, arrays = _sorted(found)
     except ValueError as error:
-        return {"fault": "invalid", "reason": str(error)[:_MOST_SAID], "seconds": seconds}
+        return {"fault": "invalid", "reason": str(error)[:_MOST_REASON], "seconds": seconds}
     return {"returned": returned, "arrays": arrays, "seconds": seconds}
 
 
-def abort() -> None:
-    """End this worker's process: a job in it has taken too long. Its VM's agent begins another one."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def abort() -> str:
+    """End this worker's process: a job in it has taken too long. Its VM's agent begins another one.
+
+    The last that the job printed: the process lives on for as long as it takes to answer that.
+    """
+    threading.Timer(_ANSWER_SECONDS, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return printed()
 
 
 def _function(source: str) -> Callable[..., Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     if digest not in _made:
         module = ModuleType("transient_cell")
-        include = Path.cwd() / layout.INCLUDE
+        include = _folder() / layout.INCLUDE
         if include.is_dir() and str(include) not in sys.path:
             sys.path.insert(0, str(include))
         exec(compile(source, "<cell>", "exec"), module.__dict__)
@@ -185,4 +196,4 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 def _said(error: BaseException) -> str:
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == "<cell>"]
     where = f" in line {frames[-1].lineno} of the cell" if frames else ""
-    return f"{type(error).__name__}{where}: {error}"[:_MOST_SAID]
+    return f"{type(error).__name__}{where}: {error}"[:_MOST_REASON]

@@ -23,7 +23,10 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
 from .. import dask_record
+from ..folder import RunFolder
 from ..metadata import watch_preemption
+from ..training.packages import provide
+from . import said
 from .memory import limit
 from .setting import SETTINGS, security
 
@@ -44,6 +47,9 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
     with contextlib.suppress(OSError):  # where memory runs out, it goes before the agent
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
+    if spec.bag:
+        said.take_over(folder)
+        await asyncio.to_thread(provide, RunFolder(folder))
     own = security(folder)
     noticed, over = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
@@ -57,7 +63,7 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
     watching = asyncio.create_task(watch_preemption(notice))
     scheduler = f"tls://{begin.scheduler}"
     async with asyncio.timeout(_TELL_SECONDS):
-        await _tell(scheduler, own, begin, crashed)
+        await _tell(scheduler, own, begin, crashed, said.last(folder))
     (folder / "space").mkdir(exist_ok=True, mode=0o700)
     worker = Worker(
         scheduler, name=begin.vm, host=begin.address, protocol="tls", security=own, dashboard=False,
@@ -76,10 +82,12 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
         await asyncio.gather(*waits, watching, return_exceptions=True)
 
 
-async def _tell(scheduler: str, own: Any, begin: BeginDask, crashed: Sequence[dict[str, Any]]) -> None:
+async def _tell(scheduler: str, own: Any, begin: BeginDask, crashed: Sequence[dict[str, Any]], printed: str) -> None:
     async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
         await say.transient_here(vm=begin.vm, born=begin.born)
         for each in crashed:
+            if printed:  # by the job of a bag
+                await say.transient_said(worker=each["worker"], said=printed)
             await say.transient_crashed(worker=each["worker"], process=each["process"], cause=each["cause"])
 
 
