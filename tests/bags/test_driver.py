@@ -49,20 +49,31 @@ def test_a_bag_ends_whatever_is_lost_and_no_job_runs_twice_at_once_or_counts_twi
     spec = replace(SPEC, jobs=jobs, spare=spare, surrogate=surrogate, policy=policy, seed=seed)
     chance, state, core = random.Random(seed), BagState(spec), Core(REVOKED)
     running: dict[str, int] = {}
+    there = {f"w{number}": 20 * chance.random() for number in range(vms)}
     for _ in range(2000):
         if told := end(state):
             state = fold(state, told)
             break
         for _ in range(batch(state, vms)):
             state = fold(state, b.BagProposed(bag=spec.name, job=len(state.jobs), point={"x": chance.random()}))
-        idle = [name for name in (f"w{number}" for number in range(vms)) if name not in running]
-        for start in core.starts(state, [Free(name, 20 * chance.random()) for name in idle]):
+        idle = [name for name in there if name not in running]
+        moves = core.moves(state, [Free(name, there[name]) for name in idle])
+        assert policy == "reuse" or not moves.given_up
+        for name in moves.given_up:
+            state = fold(state, b.BagGaveUp(bag=spec.name, vm=name))
+            del there[name]
+            there[f"w{vms + len(state.given_up)}"] = 0.0
+        for start in moves.starts:
             assert start.vm in idle
+            assert start.vm not in moves.given_up
             assert start.vm not in running
             attempt = state.jobs[start.job].attempt + 1
             state = fold(state, b.BagStarted(bag=spec.name, job=start.job, attempt=attempt, vm=start.vm, age=0.0))
             running[start.vm] = start.job
-        assert running, "nobody waits for anything"
+        there = {name: age + 2.0 for name, age in there.items()}
+        assert running or moves.given_up, "nobody waits for anything"
+        if not running:
+            continue
         vm = chance.choice([*running])
         job = running.pop(vm)
         attempt = state.jobs[job].attempt
@@ -112,12 +123,30 @@ def test_short_jobs_go_to_young_vms_and_saving_points_follow_the_age_of_the_vm()
     state = fold(state, b.BagStarted(bag="bag-1", job=1, attempt=1, vm="w0", age=0.0))
     state = fold(state, b.BagSaved(bag="bag-1", job=1, attempt=1, done=1.8))
     state = fold(state, b.BagLost(bag="bag-1", job=1, attempt=1, why="revoked"))
-    starts = {start.job: start for start in core.starts(state, [Free("young", 0.0), Free("stable", 8.0)])}
+    starts = {start.job: start for start in core.moves(state, [Free("young", 0.0), Free("stable", 8.0)]).starts}
     assert {job: start.vm for job, start in starts.items()} == {0: "stable", 1: "young"}
-    (young,) = core.starts(proposed(spec, 1), free("young"))
+    (young,) = core.moves(proposed(spec, 1), free("young")).starts
     assert len(young.saves) > len(starts[0].saves)
     assert all(0 < each < 2 for each in young.saves)
-    assert Core(Lifetimes()).starts(state, free("any"))[0].saves == (), "where nobody is revoked nothing is planned"
+    assert Core(Lifetimes()).moves(state, free("any")).starts[0].saves == (), (
+        "where nobody is revoked nothing is planned"
+    )
+
+
+def test_a_vm_that_is_too_old_for_any_job_is_given_up_once_and_a_stable_one_kept_for_an_hour() -> None:
+    spec = replace(SPEC, job_seconds=2.0)
+    core, state = Core(REVOKED), proposed(spec, spec.begun)
+    found = core.moves(state, [Free("old", 23.5), Free("stable", 8.0)])
+    assert (found.given_up, [start.vm for start in found.starts]) == (("old",), ["stable"])
+    state = fold(state, b.BagGaveUp(bag="bag-1", vm="old", age=23.5))
+    again = core.moves(state, free("old", age=23.6))
+    assert (again.given_up, [start.vm for start in again.starts]) == ((), ["old"]), "it is there all the same"
+    memoryless = Core(REVOKED).moves(proposed(replace(spec, policy="memoryless"), spec.begun), free("old", age=23.5))
+    assert (memoryless.given_up, len(memoryless.starts)) == ((), 1)
+    for job in range(spec.begun):  # all of them are under way
+        state = fold(state, b.BagStarted(bag="bag-1", job=job, attempt=1, vm=f"w{job}", age=0.0))
+    assert core.moves(state, [Free("spare", 8.0, idle=0.9)]).given_up == ()
+    assert core.moves(state, [Free("spare", 8.0, idle=1.0)]).given_up == ("spare",)
 
 
 def test_what_a_job_takes_is_what_was_declared_else_what_three_have_taken() -> None:

@@ -18,6 +18,11 @@ from transient_magics.controller.decisions.core import (
     wanted,
 )
 from transient_magics.journal import bill, events
+from transient_magics.journal.bags import events as bags
+from transient_magics.protocol.bag import events as b
+from transient_magics.protocol.bag.spec import BagSpec
+from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.study import parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup
 
 HOME, BESIDE, FAR = "us-west1-b", "us-west1-a", "us-east1-c"
@@ -299,3 +304,40 @@ def test_numbers_go_on_from_the_highest_whoever_gave_the_names() -> None:
             hourly=1.0, on_demand_hourly=1.0,
         ), events.VmDeleted(vm=vm, reason=""))  # fmt: skip
     assert [each.vm for each in requests(story.decisions())] == ["ps-0", "worker-13", "worker-14", "worker-15"]
+
+
+def _with_a_bag(jobs: int, **spec: Any) -> Story:
+    """Two workers that a bag of so many jobs has, of which the first one's has begun."""
+    story = workers(WorkerGroup("k80", 2), **spec)
+    bag = BagSpec("bag-1", parse_space("x=0:1"), jobs, spare=0.0)
+    story.happens(
+        bags.BagDeclared(bag="bag-1", spec=bag.to_dict()), bags.BagBegan(bag="bag-1", dask="bag-1-1"),
+        events.DaskDeclared(dask="bag-1-1", spec=DaskSpec("bag-1-1", 2, bag="bag-1").to_dict()),
+        events.ClusterLeased(ports={}, workers={"0": "bag-1-1", "1": "bag-1-1"}),
+        *(b.BagProposed(bag="bag-1", job=job, point={"x": job / jobs}) for job in range(jobs)),
+        b.BagStarted(bag="bag-1", job=0, attempt=1, vm="worker-0", age=0.0),
+    )  # fmt: skip
+    return story
+
+
+def test_a_vm_that_its_bag_gives_up_is_replaced_where_that_can_be_and_a_job_waits() -> None:
+    story = _with_a_bag(2).happens(b.BagGaveUp(bag="bag-1", vm="worker-1", age=85_000.0))
+    assert story.decisions() == [DeleteVm("worker-1", "bag-1 gave it up")]
+    assert _with_a_bag(2, replace=False).happens(b.BagGaveUp(bag="bag-1", vm="worker-1")).decisions() == []
+    story.carry_out(story.decisions())
+    assert story.decisions() == [request("worker-2", 1, "k80")]
+    story.carry_out(story.decisions())
+    assert story.decisions() == []
+    alone = _with_a_bag(1).happens(b.BagGaveUp(bag="bag-1", vm="worker-1"))
+    alone.carry_out(alone.decisions())
+    assert alone.decisions() == [], "no job waits for one"
+    alone.happens(b.BagLost(bag="bag-1", job=0, attempt=1, why="revoked"))
+    assert alone.decisions() == [request("worker-2", 1, "k80")]
+    alone.happens(bags.BagEnded(bag="bag-1", state="finished"), events.DaskEnded(dask="bag-1-1", state="finished"))
+    assert alone.decisions() == [], "nobody needs it"
+    assert trains(alone).decisions() == [request("worker-2", 1, "k80")]
+
+
+def test_a_bag_gives_up_no_vm_that_is_not_its_own() -> None:
+    story = _with_a_bag(2).happens(events.ClusterLeased(ports={}, workers={"0": "bag-1-1", "1": "run-1"}))
+    assert story.happens(*(b.BagGaveUp(bag="bag-1", vm=vm) for vm in ("worker-1", "ps-0"))).decisions() == []

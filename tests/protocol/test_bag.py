@@ -257,3 +257,18 @@ def test_what_attempts_printed_stays_with_their_job_and_is_bounded() -> None:
     assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["said"] == said["said"]
     with pytest.raises(ValueError, match="2001 characters of what was printed"):
         b.from_driver(line(lost(0), said="x" * 2001), "bag-1", NOW, NOW)
+
+
+def test_a_driver_gives_up_vms_without_a_job_of_the_policy_of_reuse_and_no_more_than_there_are_jobs() -> None:
+    def gave_up(vm: str) -> b.BagGaveUp:
+        return b.BagGaveUp(bag="bag-1", vm=vm, age=80_000.0)
+
+    state = replay(spec(), [proposed(0), started(0), gave_up("worker-1"), gave_up("worker-1")])
+    assert state.given_up == ("worker-1",)
+    with pytest.raises(ValueError, match="job 0 runs on worker-0"):
+        fold(state, gave_up("worker-0"))
+    with pytest.raises(ValueError, match="by the policy memoryless"):
+        replay(spec(policy="memoryless"), [gave_up("worker-1")])
+    many = replay(spec(), [gave_up(f"worker-{number}") for number in range(spec().begun)])
+    with pytest.raises(ValueError, match=f"after {spec().begun} others"):
+        fold(many, gave_up("worker-99"))

@@ -53,6 +53,14 @@ class Start:
     saves: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True)
+class Moves:
+    """Jobs that begin, and VMs without one that are given up: for fresh ones, as far as jobs wait."""
+
+    starts: tuple[Start, ...] = ()
+    given_up: tuple[str, ...] = ()
+
+
 class Core:
     """Decides by what is known of the bag. `lifetimes`: of its VMs."""
 
@@ -60,31 +68,39 @@ class Core:
         self._lifetimes = lifetimes
         self._expected: Expectations | None = None
 
-    def starts(self, state: BagState, free: Sequence[Free]) -> list[Start]:
-        """Which waiting jobs begin on which VMs without a job (ages in hours). Where the policy would rather have a
-        fresh VM than any that is free, a job begins all the same: VMs are not given up for fresh ones."""
+    def moves(self, state: BagState, free: Sequence[Free]) -> Moves:
+        """Which waiting jobs begin on which VMs without a job (ages in hours), and which of these VMs are given up.
+
+        One that was given up and is there all the same (it could not be replaced) has a job whatever its age.
+        """
         waiting = state.waiting
-        if not waiting or not free:
-            return []
+        if not free or (not waiting and state.to_propose):
+            return Moves()
         seconds = job_seconds(state)
         expected = self._expectations(state, seconds) if seconds else None
         if expected is None or seconds is None:
-            return [Start(job.number, vm.vm) for job, vm in zip(waiting, free, strict=False)]
+            return Moves(tuple(Start(job.number, vm.vm) for job, vm in zip(waiting, free, strict=False)))
         scale = self._lifetimes.hours_per_second
         queue = [Waiting(job.number, self._left(job, seconds)) for job in waiting]
         found = place(queue, free, expected, state.spec.policy, self._lifetimes.boot_hours)
         begun = {job for job, _ in found.pairs}
         busy = {vm for _, vm in found.pairs}
         rest = [job.job for job in queue if job.job not in begun]
-        spare = [vm.vm for vm in free if vm.vm not in busy]
+        left = [vm.vm for vm in free if vm.vm not in busy]
+        given_up = [vm for vm in (*found.renew, *found.drop) if vm not in state.given_up] if state.may_give_up else []
+        if state.spec.policy == "memoryless" or not state.may_give_up:
+            spare = left
+        else:
+            spare = [vm for vm in left if vm in state.given_up]
         pairs = [*found.pairs, *zip(rest, spare, strict=False)]
         works, ages = {each.job: each.work for each in queue}, {each.vm: each.age for each in free}
-        return [
+        starts = [
             Start(
                 job, vm, tuple(each / scale for each in expected.saves(works[job], ages[vm])) if expected.save else ()
             )
             for job, vm in pairs
         ]
+        return Moves(tuple(starts), tuple(given_up))
 
     def _left(self, job: BagJobState, seconds: float) -> float:
         return max(seconds - job.done, 0.1 * seconds) * self._lifetimes.hours_per_second

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
 GRACE_SECONDS = 15.0
 """A worker that is gone without a word: for so long its VM's agent may say that it crashed."""
+REPLACED_SECONDS = 60.0
+"""A VM that was given up and is there so long after that is not replaced (the cluster ends soon): it has jobs again."""
 _ABORT_SECONDS = 3.0
 _SAVED = "saved"
 
@@ -104,6 +107,8 @@ class Driver:
         self.state = BagState(self._spec)
         self._attempts: dict[int, _Attempt] = {}
         self._idle: dict[str, float] = {}
+        self._given_up: dict[str, float] = {}
+        """When it was first known that VMs were."""
         self._ended_workers: set[str] = set()
         """Processes that were told to end, for a job that took too long."""
         self._surrogate: Surrogate | None = None
@@ -171,7 +176,11 @@ class Driver:
         if stopped := end(self.state):
             await self._stop(stopped)
             return
-        for start in self._core.starts(self.state, self._free(here, now)):
+        moves = self._core.moves(self.state, self._free(here, now))
+        for vm in moves.given_up:
+            if self.state.may_give_up:
+                self._tell(b.BagGaveUp(bag=self._spec.name, vm=vm, age=self._age(here, vm)))
+        for start in moves.starts:
             self._begin(start.job, start.vm, start.saves, here, client)
 
     async def _stop(self, stopped: b.BagStopped) -> None:
@@ -183,6 +192,9 @@ class Driver:
     def _free(self, here: BagScheduler, now: float) -> list[Free]:
         busy = {each.worker for each in self._attempts.values()} | self._ended_workers
         there = [ws for ws in here.workers.values() if ws.status == Status.running and ws.address not in busy]
+        for vm in self.state.given_up:
+            self._given_up.setdefault(vm, now)
+        there = [ws for ws in there if now - self._given_up.get(str(ws.name), -math.inf) > REPLACED_SECONDS]
         self._idle = {str(ws.name): self._idle.get(str(ws.name), now) for ws in there}
         scale = self._lifetimes.hours_per_second
         return [
@@ -199,14 +211,16 @@ class Driver:
         kept = self._folder / _SAVED / f"{job}.npz"
         saved = kept.read_bytes() if kept.exists() else b""
         done = known.done if saved else 0.0
-        age = age_hours(here.born.get(vm, 0.0), time.time(), self._lifetimes) / self._lifetimes.hours_per_second
         attempt = known.attempt + 1
-        self._tell(b.BagStarted(bag=spec.name, job=job, attempt=attempt, vm=vm, age=age, done=done))
+        self._tell(b.BagStarted(bag=spec.name, job=job, attempt=attempt, vm=vm, age=self._age(here, vm), done=done))
         future = client.submit(
             bag_task.compute, self._source, dict(known.point), spec.job_seed(job), job, attempt, done, saved, saves,
             key=f"{spec.name}-{job}-{attempt}", workers=[worker], allow_other_workers=False, pure=False,
         )  # fmt: skip
         self._attempts[job] = _Attempt(job, attempt, worker, future, time.monotonic(), done)
+
+    def _age(self, here: BagScheduler, vm: str) -> float:
+        return age_hours(here.born.get(vm, 0.0), time.time(), self._lifetimes) / self._lifetimes.hours_per_second
 
     async def _follow(self, each: _Attempt, here: BagScheduler, client: Client, now: float) -> None:
         limit = self._spec.timeout_seconds

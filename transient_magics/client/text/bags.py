@@ -6,6 +6,7 @@ from ...journal import Event
 from ...journal.bags import events as e
 from ...journal.bags.state import DeclaredBag
 from ...protocol.bag import events as b
+from ...spec import render_duration
 from .words import count, plain
 
 
@@ -36,6 +37,15 @@ def bag_event_words(event: Event) -> str:
             return f"{event.bag} is to end: {event.reason}"
         case e.BagEnded():
             return f"{event.bag} {event.state}{f': {event.reason}' if event.reason else ''}"
+        case b.BagGaveUp():
+            return f"{event.bag} gives up {event.vm}: by its age it is worth no job any more"
+        case b.BagStarted():
+            again = f", for the {event.attempt}. time" if event.attempt > 1 else ""
+            return f"job {event.job} of {event.bag} begins on {event.vm}{again}"
+        case b.BagSaved():
+            return f"job {event.job} of {event.bag} is saved {render_duration(event.done)} into it"
+        case b.BagResult():
+            return f"job {event.job} of {event.bag} has a result, after {render_duration(event.seconds)}"
         case b.BagLost():
             return f"job {event.job} of {event.bag} gave no result: {event.reason or event.why}"
         case b.BagLearnt():

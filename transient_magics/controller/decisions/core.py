@@ -10,7 +10,8 @@ that was not, and every decision can be replayed from the journal in a test. The
 - but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
   has booted, and no worker where that is so of a parameter server: they would be paid for nothing, and workers that
   are there idle;
-- VMs in places that are no longer declared are deleted, and those that will never answer, or answer no more;
+- VMs in places that are no longer declared are deleted, and those that will never answer, or answer no more, or that
+  a bag gave up and that can be replaced;
 - once every declared VM answers, the cluster is ready;
 - one that is to have its controller on a VM of its own is given into its charge once that VM answers.
 """
@@ -25,6 +26,7 @@ from ...catalog import region
 from ...journal import ClusterState, VmState, bill, boot_key
 from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration
 from .capacity import Capacity
+from .given_up import empty, to_go
 
 SAVE_AHEAD_SECONDS = 600.0
 LEAVE_SECONDS = 300.0
@@ -240,7 +242,8 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
     declared = {(place.role, place.slot): place for place in places}
     spec = state.spec
     assert spec is not None
-    gone = {each.vm: each for each in _gone(situation)}
+    gone, given_up = {each.vm: each for each in _gone(situation)}, to_go(state)
+    left = state.seconds_left(situation.now)
     for vm in state.living:
         place = declared.get((vm.role, vm.slot))
         if place is None:
@@ -253,6 +256,8 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
             yield DeleteVm(vm.name, vm.failure)
         elif vm.name in gone:
             yield gone[vm.name]
+        elif vm.name in given_up and spec.replace and left >= boot_times.least(spec, vm.accelerator):
+            yield DeleteVm(vm.name, given_up[vm.name])
 
 
 def _gone(situation: Situation) -> Iterator[DeleteVm]:
@@ -288,6 +293,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     state = situation.state
     numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER)}
     left = state.seconds_left(situation.now)
+    unneeded = empty(state)
     capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
@@ -299,6 +305,8 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         if boot_key(place.role, place.accelerator) in state.given_up:
             continue
         if place.role == WORKER and state.stranded and not state.active_jobs:
+            continue
+        if place.role == WORKER and place.slot in unneeded:
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:

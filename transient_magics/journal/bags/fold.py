@@ -24,6 +24,8 @@ def fold(state: BagState, event: b.BagEvent) -> BagState:
     match event:
         case b.BagProposed():
             return _proposed(state, event)
+        case b.BagGaveUp():
+            return _gave_up(state, event)
         case b.BagLearnt():
             return _learnt(state, event)
         case b.BagStopped():
@@ -110,6 +112,18 @@ def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState
 
 def _said(job: BagJobState, event: b.BagLost | b.BagResult) -> Mapping[int, str]:
     return {**job.said, event.attempt: event.said} if event.said else job.said
+
+
+def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
+    if event.vm in state.given_up:
+        return state
+    if not state.may_give_up:
+        raise ValueError(
+            f"{event.vm} is given up after {len(state.given_up)} others, by the policy {state.spec.policy}"
+        )
+    if busy := next((job for job in state.running if job.vm == event.vm), None):
+        raise ValueError(f"job {busy.number} runs on {event.vm}, which is given up")
+    return replace(state, given_up=(*state.given_up, event.vm))
 
 
 def _learnt(state: BagState, event: b.BagLearnt) -> BagState:

@@ -55,6 +55,8 @@ class BagState:
     """What all checkpoints took."""
     computed_seconds: float = 0.0
     """What the jobs with a result computed, without what was lost."""
+    given_up: tuple[str, ...] = ()
+    """VMs that are worth no job any more, by the policy of reuse."""
 
     @property
     def over(self) -> bool:
@@ -92,6 +94,11 @@ class BagState:
         """How many jobs may still be proposed: N (1 + p), and one more for each that failed for good."""
         failed = sum(job.phase == "failed" for job in self.jobs.values())
         return 0 if self.over else max(self.spec.begun + failed - len(self.jobs), 0)
+
+    @property
+    def may_give_up(self) -> bool:
+        """Whether a VM may be given up: each costs a boot, so there are as many as jobs at most."""
+        return self.spec.policy == "reuse" and len(self.given_up) < self.spec.begun
 
     @property
     def enough(self) -> bool:

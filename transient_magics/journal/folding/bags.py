@@ -43,7 +43,7 @@ def _(state: ClusterState, event: e.BagEnded) -> ClusterState:
     return _with_bag(state, event.bag, phase=event.state, ended_at=event.at, reason=event.reason)
 
 
-@rules.of(b.BagProposed, b.BagStarted, b.BagSaved, b.BagLost, b.BagResult, b.BagLearnt, b.BagStopped)
+@rules.of(b.BagProposed, b.BagStarted, b.BagSaved, b.BagLost, b.BagResult, b.BagGaveUp, b.BagLearnt, b.BagStopped)
 def _(state: ClusterState, event: b.BagEvent) -> ClusterState:
     bag = state.bags[event.bag]
     return _with_bag(state, event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time))

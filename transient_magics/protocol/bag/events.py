@@ -142,6 +142,16 @@ class BagResult(Event):
     said: _Said = ""
 
 
+@event("bag.gave_up")
+class BagGaveUp(Event):
+    """A VM without a job, which had run for `age` seconds, is worth none any more by the policy of reuse: it is to go,
+    and a fresh one to come in its place as soon as a job waits for one."""
+
+    bag: Name
+    vm: Name
+    age: Amount = 0.0
+
+
 @event("bag.learnt")
 class BagLearnt(Event):
     """A surrogate was learnt from so many `results`.
@@ -174,10 +184,10 @@ class BagStopped(Event):
     reason: str = ""
 
 
-BagEvent = BagProposed | BagStarted | BagSaved | BagLost | BagResult | BagLearnt | BagStopped
+BagEvent = BagProposed | BagStarted | BagSaved | BagLost | BagResult | BagGaveUp | BagLearnt | BagStopped
 _KINDS: Mapping[str, type[Event]] = {
     each.kind: each
-    for each in (BagProposed, BagStarted, BagSaved, BagLost, BagResult, BagLearnt, BagStopped)
+    for each in (BagProposed, BagStarted, BagSaved, BagLost, BagResult, BagGaveUp, BagLearnt, BagStopped)
 }  # fmt: skip
 _DAY = 86_400 * 10**9
 
