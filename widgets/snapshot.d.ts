@@ -50,7 +50,16 @@ export interface End {
   speed: Figure;
 }
 
-/** A run. `facts`: names and values in words; `end`: where the curves end (`curves.end_of`). */
+/** Other workers for a run with a deadline: the `number` by which it is agreed to, what and why, and until when it
+ * can be, in seconds since 1970. */
+export interface Proposal {
+  number: number;
+  text: string;
+  until: number;
+}
+
+/** A run. `facts`: names and values in words; `proposal`: what can be agreed to; `end`: where the curves end
+ * (`curves.end_of`). */
 export interface Training {
   name: string;
   title: string;
@@ -61,6 +70,7 @@ export interface Training {
   steps: number;
   forecast: string;
   facts: [string, string][];
+  proposal: Proposal | null;
   end: End | null;
   stoppable: boolean;
 }

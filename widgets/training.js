@@ -101,6 +101,9 @@ export function trainingSection(send, focus) {
   const fill = element("div");
   const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": "Training steps", "aria-valuemin": 0 }, fill);
   const ends = element("div", { class: "transient-about transient-ends", role: "note", "aria-label": "Forecast" });
+  const proposed = element("span", {});
+  const agree = element("button", { type: "button", text: "Agree", ...ASKS, title: "Have these workers", onclick: () => send({ do: "agree", run: training?.name, number: training?.proposal?.number }) });
+  const proposal = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Proposal", hidden: "" }, proposed, agree);
   const facts = element("div", { class: "transient-facts" });
   const axis = sharedAxis();
   const height = focus ? 170 : 104;
@@ -139,7 +142,7 @@ export function trainingSection(send, focus) {
   const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
-    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, facts, ...(focus ? [tools] : []), grid, legend, split, ...(focus ? [logs] : []));
+    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, proposal, facts, ...(focus ? [tools] : []), grid, legend, split, ...(focus ? [logs] : []));
   node.actions = [save, evaluate, stop];
 
   function redraw() {
@@ -173,6 +176,8 @@ export function trainingSection(send, focus) {
     setAttribute(bar, "data-tone", { failed: "bad", stopped: "quiet" }[next.phase] ?? "good");
     setText(ends, next.forecast ?? "");
     ends.hidden = !next.forecast;
+    setText(proposed, next.proposal?.text ?? "");
+    proposal.hidden = !next.proposal;
     fill.style.width = `${next.steps ? Math.min(100, (100 * next.step) / next.steps) : 0}%`;
     keyed(facts, next.facts, (pair) => pair[0], (pair) => {
       const made = fact(pair[0]);

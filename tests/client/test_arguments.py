@@ -316,7 +316,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--batch-bounds 16,256 --deadband .1 --batch-smoothing 0.5 --step-time proportional --lr-policy slots "
         "--damping staleness --wire bf16 --workers 2:4 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
         "--eval-batches all --keep-best 'max agreement' --stop-when 'val_loss no better in 3' --seed 7 "
-        "--resume run-1 --no-check --when-done workers --pace .2 --wait -o run"
+        "--resume run-1 --no-check --when-done workers --pace .2 --finish-by 18:00 --max-cost $5 --confidence 0.9 "
+        "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
     assert unnamed("train", line) == ["--param", "--backup-workers"], "which take a cell's own model, and --mode sync"
     command = parse("train", split(line))
@@ -330,7 +331,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "lr_policy": "slots", "damping": "staleness", "wire": "bf16", "alarm_below": 0.9, "alarm_after": 60.0,
         "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "seed": 7,
         "keep_best": "max agreement", "stop_when": "min val_loss no better in 3 evaluations", "resume": "run-1",
-        "check": False, "when_done": "workers", "pace_seconds": 0.2, "least_workers": 2, "most_workers": 4,
+        "check": False, "when_done": "workers", "pace_seconds": 0.2, "finish_by": "18:00", "max_cost": 5.0,
+        "confidence": 0.9, "gpus": ("t4", "l4"), "zones": ("us-east1-c", "us-east1-d"), "adapt": "ask", "least_workers": 2, "most_workers": 4,
     }  # fmt: skip
     assert RunSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
 
@@ -399,7 +401,8 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
         "params": {"rate": 0.5, "kind": "wide"}, "eval_steps": 10, "cluster": "c",
     }  # fmt: skip
     passed_on = {each.name for each in options.declared("train")} - {each.name for each in options.declared("study")}
-    assert passed_on == {"resume"}, "all other options of a run hold for those of a study"
+    alone = {"finish_by", "confidence", "gpus", "zones", "adapt"}  # with a cluster for itself
+    assert passed_on == {"resume", *alone}, "all other options of a run hold for those of a study"
     for line, said in (
         ("--over lr=1:0 --train-steps 5", "Invalid --over: lr: the range is empty: 1.0 is not below 0.0"),
         ("--sampler tpo --train-steps 5", "--sampler cannot be 'tpo'. Did you mean tpe?"),

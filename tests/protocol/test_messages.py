@@ -168,6 +168,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Profile(run="run-1"), {"do": "profile", "run": "run-1", "worker": ""}),
+    (cluster_commands.read, cluster_commands.Agree(run="run-1", proposal=7),
+     {"do": "agree", "run": "run-1", "proposal": 7}),
     (cluster_commands.read, cluster_commands.Job(job="job-1"), {"do": "job", "job": "job-1"}),
     (cluster_commands.read, cluster_commands.StopJob(job="job-1"), {"do": "stop job", "job": "job-1"}),
     (cluster_commands.read, cluster_commands.Dask(dask="dask-1"), {"do": "dask", "dask": "dask-1"}),

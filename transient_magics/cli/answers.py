@@ -33,7 +33,13 @@ class Launched:
     since: int
 
     def __str__(self) -> str:
-        return f"{self.run.name} is declared on {self.run.cluster.name}."
+        said = f"{self.run.name} is declared on {self.run.cluster.name}."
+        return " ".join(filter(None, (said, self.promised)))
+
+    @property
+    def promised(self) -> str:
+        """What is said before it begins of a run that has to be done in time."""
+        return text.declared_words(self.run.declared, time.time())
 
 
 @dataclass(frozen=True)

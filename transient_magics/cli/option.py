@@ -6,6 +6,7 @@ What reads a text raises DeclarationError in one sentence for what cannot be mea
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import DeclarationError
 from ..protocol.measures.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval
 from ..spec.grammar import nearest
+from ..spec.units import parse_deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,20 @@ def positive(option: str) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def deadline(text: str) -> str:
+    """A deadline, as it is written: when that is, follows when it is declared."""
+    parse_deadline(text, "--finish-by", time.time())
+    return text.strip()
+
+
+def confidence(text: str) -> float:
+    """A probability from 0.5 to 0.999."""
+    value = share("--confidence")(text)
+    if not 0.5 <= value <= 0.999:
+        raise DeclarationError("--confidence takes a number from 0.5 to 0.999", fix="For example: 0.95.")
+    return value
 
 
 def share(option: str) -> Callable[[str], float]:

@@ -14,12 +14,13 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ..errors import CloudError, ClusterError, DeclarationError
 from ..protocol import layout
-from ..protocol.cluster_commands import Train
+from ..protocol.cluster_commands import Resize, Train
 from ..runtime.training.t2t import hyperparameters
 from ..spec import (
     JOBS,
@@ -34,9 +35,11 @@ from ..spec import (
 )
 from . import commands, text
 from .cell import as_declared, check_hyperparameters, files_of, packages
+from .declaring import widened
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
+from .planning.deadlines import moment, refuse_impossible, refuse_untimely
 from .programs import fetch
 
 EVALUATIONS = 10
@@ -55,6 +58,7 @@ def train(
     workers: int | str | None = None,
     include: tuple[str, ...] = (),
     resume: str | None = None,
+    finish_by: str | float | datetime | None = None,
     **options: Any,
 ) -> Run:
     """Declare a run of the code in `source` and return at once. Raises DeclarationError or ClusterError.
@@ -62,6 +66,8 @@ def train(
     Without `model`, `hparams_set` and `problem` it trains what the code itself defines (client.cell).
     `workers`: how many of the cluster's it takes (`2`), or with how many it begins and how many it takes at most
     (`"2:4"`); all without it. Others train beside it on those that are left.
+    `finish_by`: when it has to be done, as `6h` or hours, `18:00` (the next one here) or a moment. The cluster's
+    workers are changed for that (docs/deadlines.md), and nothing else begins on it meanwhile.
     `options` are the other fields of RunSpec. `include` names files and folders to send along, `pip` packages to
     install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
@@ -74,6 +80,10 @@ def train(
         raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
     if (chosen.directory / layout.JOBS / folder.name).exists():
         raise ClusterError(f"{chosen.name} has a job {folder.name} already", fix="Choose another --name.")
+    if finish_by is not None:
+        options["finish_by"] = moment(finish_by, chosen)
+        refuse_untimely(chosen, options)
+        options.setdefault("checkpoint_auto", "checkpoint_steps" not in options and "checkpoint_seconds" not in options)
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
     spec, files = specified(
         chosen.state.spec, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include,
@@ -84,6 +94,10 @@ def train(
         raise ClusterError(what, fix="Choose another --name.")
     earlier = _earlier(chosen, resume, train_steps)
     on_vm = earlier is not None and _reachable(chosen, earlier)
+    if finish_by is not None:
+        refuse_impossible(chosen, spec, source, max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
+                          if earlier else 0)  # fmt: skip
+        _have_prices(chosen, spec.gpus)
     spec = replace(
         spec, resume=resume, resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
         token=secrets.token_hex(16),
@@ -135,11 +149,21 @@ def specified(
 
 
 def refuse_when_ending(chosen: Cluster) -> None:
-    """Raise ClusterError for a cluster on which nothing begins any more."""
+    """Raise ClusterError for a cluster on which nothing begins any more, or not beside a run with a deadline."""
     state = chosen.state
+    if due := state.due:
+        what = f"{due.name} has a deadline, and {chosen.name} for itself until it is over"
+        raise ClusterError(what, fix="Name another cluster, or wait.")
     if state.phase in ("deleting", "deleted"):
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
+
+
+def _have_prices(chosen: Cluster, gpus: tuple[str, ...]) -> None:
+    """See that the controller knows prices and zones of these GPUs."""
+    known = chosen.state.spec
+    if known and not set(gpus) <= set(known.prices):
+        commands.send(chosen.directory, Resize(spec=widened(known, gpus).to_dict()))
 
 
 def refuse_to_train(chosen: Cluster) -> None:

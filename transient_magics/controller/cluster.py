@@ -20,6 +20,7 @@ from ..journal import ClusterState, Journal, events, now, read, replay
 from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
 from ..protocol.cluster_commands import (
+    Agree,
     Bag,
     Command,
     Dask,
@@ -49,6 +50,7 @@ from . import skew
 from .bags.conduct import Bags
 from .commands import PATIENCE, serve, still_looking
 from .dask.conduct import Dasks
+from .deadlines.conduct import Deadlines
 from .decisions.core import (
     BeginDeletion,
     DeleteVm,
@@ -103,6 +105,7 @@ class Controller:
         self._jobs: Jobs
         self._dasks: Dasks
         self._bags: Bags
+        self._deadlines: Deadlines
         self._tasks: Tasks
 
     @property
@@ -124,6 +127,7 @@ class Controller:
             refused = lambda: self._fleet.training_refused if self._fleet else ""  # noqa: E731
             self._dasks = Dasks(self._directory, self._recorder, self._link, refused)
             self._bags = Bags(self._directory, self._recorder, self._dasks, self._link)
+            self._deadlines = Deadlines(self._recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -204,6 +208,7 @@ class Controller:
                 if not self._directory.exists():
                     self._recorder.begin_deletion("its folder on this machine was removed")
                 at = skew.now(access.engine.ahead)
+                self._deadlines.look(at)
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 self._study(at)
@@ -350,6 +355,8 @@ class Controller:
                 await self._runs.ask_chief(agent_commands.Evaluate(run=command.run))
             case Profile():
                 self._runs.trace(command.run, command.worker)
+            case Agree():
+                self._deadlines.agree(command.run, command.proposal)
             case Delete():
                 self._recorder.begin_deletion(command.reason)
             case Revoke():

@@ -312,6 +312,61 @@ class TrainMoved(Event):
     before: NameOrNone = ""
 
 
+Machines = tuple[tuple[str, Literal["spot", "standard"], Annotated[int, at_least(1)]], ...]
+"""Workers: of each GPU (`cpu`: none), transient (spot) or on demand (standard), so many."""
+
+
+@_event("deadline.acted")
+class DeadlineActed(Event):
+    """The workers of a run with a deadline are these from now on, for this `reason`, a clause.
+
+    `agreed`: it was proposed, and somebody agreed to it.
+    """
+
+    run: Name
+    machines: Machines
+    reason: str
+    agreed: bool = False
+
+
+@_event("deadline.proposed")
+class DeadlineProposed(Event):
+    """The same as a proposal, which can be agreed to `until` then, in seconds since 1970; 0: it is withdrawn."""
+
+    run: Name
+    machines: Machines
+    reason: str
+    until: float
+
+
+@_event("deadline.outlook")
+class DeadlineOutlook(Event):
+    """How a run with a deadline stands.
+
+    `chance` that it is in time; it ends between `low` and `high`, in seconds since 1970 (nine of ten times; 0: not
+    known yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu` makes one for `price`.
+    """
+
+    run: Name
+    chance: Annotated[float, within(0, 1)]
+    low: Amount
+    high: Amount
+    worth: Amount
+    price: Amount
+    gpu: str
+
+
+@_event("deadline.late")
+class DeadlineLate(Event):
+    """It is known that a run ends after its deadline, about at `ends` (seconds since 1970; 0: not known), or, where
+    `again` is true, that it can be in time after all. `reason` is a clause."""
+
+    run: Name
+    ends: Amount
+    reason: str
+    again: bool = False
+
+
 @_event("study.declared")
 class StudyDeclared(Event):
     """The user asked for this study. `spec` is StudySpec.to_dict()."""

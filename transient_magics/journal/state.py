@@ -13,6 +13,7 @@ from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
 from .bags.state import DeclaredBag
 from .clock import Clock
+from .deadlines import DeadlineState
 from .events import Event
 from .jobs import DaskState, JobState
 from .studies import StudyState
@@ -135,6 +136,8 @@ class RunState:
     """Why it failed, or ended before its steps were made."""
     best: e.TrainBest | None = None
     """The best evaluation, of a run that keeps its checkpoint."""
+    deadline: DeadlineState | None = None
+    """Of a run that has to be done in time."""
     made: bool = False
     """All steps are made and saved: it needs no worker any more, but the end of its evaluation."""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
@@ -320,6 +323,24 @@ class ClusterState:
         places = {name: place for place, name in enumerate(self.order)}
         found: list[Claim] = [*self.turns, *self.active_jobs, *self.active_dasks]
         return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.declared_at))
+
+    @property
+    def due(self) -> RunState | None:
+        """The run that has to be done in time, and has the cluster until then."""
+        return next((run for run in self.turns if run.spec.finish_by), None)
+
+    @property
+    def steered(self) -> e.Machines | None:
+        """The workers that a run with a deadline has, in the place of those that were declared; None: as declared.
+
+        After its end those on demand are not wanted any more; the others stay for what may come.
+        """
+        if run := self.due:
+            return run.deadline.acted.machines if run.deadline and run.deadline.acted else None
+        run = self.run
+        if run is None or not (run.deadline and run.deadline.acted) or self.claims or self.studying:
+            return None
+        return tuple(each for each in run.deadline.acted.machines if each[1] != "standard")
 
     @property
     def queue(self) -> list[RunState]:

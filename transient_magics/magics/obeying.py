@@ -73,8 +73,11 @@ def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
 
 
 def _train(magics: TransientMagics, command: Command, code: str, offset: int) -> Run:
-    run = verbs.train(command, code, line_offset=offset, notebook=_shell(magics).user_ns).run
+    launched = verbs.train(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
+    run = launched.run
     _hold(magics, command, run)
+    if launched.promised:
+        print(launched.promised, flush=True)
     panels.show_run(run)
     if command.wait:
         stop = f"{command.output}.stop()" if command.output else f"transient_magics.run({run.name!r}).stop()"

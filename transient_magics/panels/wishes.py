@@ -25,6 +25,7 @@ class AskedRun(Protocol):
 
     def stop(self) -> None: ...
     def save(self) -> None: ...
+    def agree(self, proposal: int | None = None) -> None: ...
     def evaluate(self, now: bool = False) -> Mapping[str, float]: ...
     def logs(self, worker: str, lines: int = 200) -> object: ...
 
@@ -87,6 +88,11 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
             return Wish(
                 f"Trial {number} of {study} is being stopped.", lambda: cluster.study(study).trial(number).stop()
             )
+        case "agree":
+            name, number = str(message.get("run") or ""), message.get("number")
+            if not isinstance(number, int):
+                return None
+            return Wish(f"{name} gets what was proposed.", lambda: cluster.run(name).agree(number))
         case "save":
             return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
         case "evaluate":

@@ -128,6 +128,14 @@ class Profile(Message):
     worker: NameOrNone = ""
 
 
+@message("agree")
+class Agree(Message):
+    """Have the workers that were proposed for a run with a deadline; `proposal`: the number of that event."""
+
+    run: Name
+    proposal: Count
+
+
 @message("delete")
 class Delete(Message):
     """End every VM of the cluster. `reason` is a clause for its journal."""
@@ -176,6 +184,7 @@ Command = (
     | Save
     | Evaluate
     | Profile
+    | Agree
     | Delete
     | Revoke
     | Resize

@@ -64,6 +64,10 @@ class RunSpec:
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
     evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
 
+    Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers of `gpus` in `zones`
+    (empty: as the cluster's), for `max_cost` US dollars at most (None: the cluster's limit). `adapt` says who changes
+    the workers for it; speeds are counted at their lower bound with this `confidence`.
+
     `params`: values that a model of the cell's own reads by their names.
 
     Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it by `judged_by`.
@@ -117,6 +121,12 @@ class RunSpec:
     trial: Count = 0
     repeat: Count = 0
     judged_by: Annotated[str, objective_or_none] = ""
+    finish_by: Amount = 0.0
+    confidence: Annotated[float, within(0.5, 0.999)] = 0.95
+    gpus: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    adapt: Literal["auto", "ask", "off"] = "auto"
+    max_cost: Amount | None = None
     resume: str | None = None
     pace_seconds: Amount | None = None
     notice_seconds: Amount = 30.0
@@ -212,6 +222,11 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     if judged and given.get("eval_steps", 1) in (0, None):
         what = f"{_option(judged)} needs evaluations, and --eval-every end makes one"
         return what, "Leave --eval-every out: then there is one every tenth of the steps."
+    if given.get("finish_by") and sync:
+        return "--finish-by needs --mode async", "More workers make no more synchronous steps."
+    for name in ("confidence", "gpus", "zones", "adapt", "max_cost"):
+        if given.get(name) and not given.get("finish_by"):
+            return f"{_option(name)} needs --finish-by", "Add --finish-by 6h, or --finish-by 18:00."
     if (given.get("batch_least") or given.get("batch_most")) and batching == "uniform":
         what = "--batch-bounds needs --batching static or dynamic"
         return what, "Without it, all mini-batches are the declared one."

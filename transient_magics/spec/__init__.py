@@ -23,7 +23,16 @@ from .image import ImageSpec
 from .packages import check_package, without_secrets
 from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
 from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
-from .units import parse_duration, parse_interval, parse_name, render_duration, render_money, render_table
+from .units import (
+    parse_duration,
+    parse_interval,
+    parse_name,
+    render_duration,
+    render_money,
+    render_small_money,
+    render_table,
+    render_workers,
+)
 
 __all__ = [
     "BYTES_EACH_WAY",
@@ -57,7 +66,9 @@ __all__ = [
     "render_duration",
     "render_groups",
     "render_money",
+    "render_small_money",
     "render_table",
+    "render_workers",
     "run_store",
     "without_secrets",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..errors import DeclarationError
 from ..protocol.names import is_name
@@ -83,6 +83,22 @@ def render_money(dollars: float) -> str:
     """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
     digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
     return f"${dollars:,.{digits}f}" if dollars >= 0.00005 else "$0.00"
+
+
+def render_small_money(dollars: float) -> str:
+    """The same of what may be far less than a cent, as the price of a step: three digits that say something."""
+    if not 0 < dollars < 0.01:
+        return render_money(dollars)
+    return f"${dollars:.{2 - math.floor(math.log10(dollars))}f}"
+
+
+def render_workers(workers: Iterable[tuple[str, str, int]]) -> str:
+    """Workers by GPU, terms and number, as people say it: `2 Spot T4s and 1 K80 on demand`; `no worker`."""
+    said: list[str] = []
+    for gpu, terms, count in workers:
+        name = f"{gpu.upper()}{'s' if count > 1 else ''}"
+        said.append(f"{count} {name} on demand" if terms == "standard" else f"{count} Spot {name}")
+    return " and ".join(said) or "no worker"
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,11 +13,14 @@ from ..option import (
     Option,
     batch_bounds,
     condition,
+    confidence,
     configurations,
+    deadline,
     duration,
     evaluate_every,
     evaluation_batches,
     flag,
+    gpus,
     hours,
     interval,
     objective,
@@ -32,8 +35,12 @@ from ..option import (
     which_checkpoint,
     whole,
     word,
+    zones,
 )
 from .shared import OF_CLUSTER, OUTPUT, RUN, WAIT
+
+OF_DEADLINES = ("finish_by", "max_cost", "confidence", "gpus", "zones", "adapt")
+"""The options of runs that have a cluster for themselves: none of a study's."""
 
 
 def train() -> tuple[Option, ...]:
@@ -99,6 +106,18 @@ def train() -> tuple[Option, ...]:
               choices=("accuracy", "loss"), metavar="METRIC"),
         flag("--stop-when", "the run ends by itself, with its best checkpoint kept: 'accuracy no better in 3 "
               "evaluations'", condition, choices=("accuracy no better in 3 evaluations",), metavar="CONDITION"),
+        flag("--finish-by", "when it has to be done: 6h, or 18:00, the next one on this machine's clock. Spot workers "
+              "are added and given up for it, and held on demand as late as that can be (docs: deadlines)", deadline,
+              metavar="TIME|CLOCK"),
+        flag("--max-cost", "with it, what the run may cost, in US dollars: where both cannot be, it is late "
+              "(what is left of the cluster's limit)", positive("--max-cost"), metavar="DOLLARS"),
+        flag("--confidence", "with it, the speed counts as what it is at least with this probability (0.95)",
+              confidence, metavar="SHARE"),
+        flag("--gpus", "with it, the GPUs that workers may have (the cluster's)", gpus, metavar="GPU,..."),
+        flag("--zones", "with it, where they may be (where the cluster's may)", zones, completes="zone",
+              metavar="ZONE,..."),
+        flag("--adapt", "with it, who changes the workers: auto: the controller; ask: it proposes that; off: it only "
+              "tells (auto)", **one_of("--adapt", choices("adapt"))),
         flag("--seed", "what chance follows from: initial values; with one worker on CPUs and a cell's own model "
               "also examples, dropout and every loss. Several take turns as they come; Tensor2Tensor draws its "
               "examples all the same. Gradients' noise is then measured only if --gradient-noise is given (drawn)",
@@ -150,7 +169,7 @@ def study() -> tuple[Option, ...]:
         flag("--dry-run", "show on which machines and clusters it would train and their price; declare nothing"),
         flag("--wait", WAIT.format("the study is over")),
     )  # fmt: skip
-    said = {each.name for each in own} | {"resume", "when_done"}
+    said = {each.name for each in own} | {"resume", "when_done", *OF_DEADLINES}
     when_done = next(each for each in train() if each.name == "when_done")
     return (*own, *(each for each in train() if each.name not in said), replace(when_done, help="what goes when the "
             "study ends (keep)"))  # fmt: skip
@@ -178,11 +197,10 @@ def results() -> dict[str, tuple[Option, ...]]:
 
 
 def check_study(values: dict[str, Any], called: str) -> None:
-    """As of a run, but for the workers, which a study has its own word for."""
-    workers = values.pop("workers", None)
+    """As of a run, but for what a study has its own words for."""
+    own = {name: values.pop(name) for name in ("workers", "max_cost") if name in values}
     check_train(values, called)
-    if workers is not None:
-        values["workers"] = workers
+    values |= own
 
 
 def check_train(values: dict[str, Any], called: str) -> None:

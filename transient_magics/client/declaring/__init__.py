@@ -7,7 +7,7 @@ be; `preview` shows what would be created, and what Google says about it.
 from .declaration import MODELS, Declaration
 from .dry_run import Preview, preview
 from .refusals import refuse_far, refuse_on_demand, refuse_unreachable
-from .specification import resized, specify
+from .specification import resized, specify, widened
 
 __all__ = [
     "MODELS",
@@ -19,4 +19,5 @@ __all__ = [
     "refuse_unreachable",
     "resized",
     "specify",
+    "widened",
 ]

@@ -123,6 +123,13 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     return with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
 
 
+def widened(spec: ClusterSpec, gpus: tuple[str, ...]) -> ClusterSpec:
+    """`spec` with the prices and zones of these GPUs, which its workers may come to have. Raises DeclarationError."""
+    wider = resized(replace(spec, max_workers=max(spec.max_workers, len(gpus))), "+".join(gpus))
+    prices, candidates = {**wider.prices, **spec.prices}, {**wider.candidates, **spec.candidates}
+    return replace(spec, prices=prices, candidates=candidates)
+
+
 def _server_machine(declaration: Declaration) -> str:
     """The machine type of each parameter server; empty where its vCPUs say which."""
     return declaration.ps_machine or (_SCHEDULER if declaration.purpose == JOBS and not declaration.ps_cores else "")

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError, TransientError
+from ...errors import ClusterError, TrainingError, TransientError
 from ...journal import ClusterState, RunState, cost_between, metrics, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
 from ...protocol import layout
-from ...protocol.cluster_commands import Evaluate, Logs, Move, Save, Stop
+from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save, Stop
 from ...protocol.names import is_path
+from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
 from .. import commands
 from ..programs import fetch
@@ -140,6 +141,21 @@ class Run:
         from ..planning.forecasts import forecast
 
         return forecast(self, revocations)
+
+    @property
+    def declared(self) -> RunSpec:
+        """What was declared of it, as this machine knows it."""
+        return declared_run(self.cluster.directory, self.state).spec
+
+    def agree(self, proposal: int | None = None) -> None:
+        """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal of that number.
+
+        Raises ClusterError where nothing is proposed, or something else by now.
+        """
+        known = self.state.deadline
+        if known is None or known.proposed is None:
+            raise ClusterError(f"Nothing is proposed for {self.name}", fix="Its panel shows what is.")
+        commands.send(self.cluster.directory, Agree(run=self.name, proposal=proposal or known.proposed.seq))
 
     def stop(self) -> None:
         """End the run where it stands, with a last checkpoint."""

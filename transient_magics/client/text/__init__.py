@@ -10,6 +10,7 @@ from ...spec import render_table as table
 from .bags import bag_words
 from .bills import bill_words, transfer_words
 from .dasks import dask_words
+from .deadlines import declared_words, outlook_facts
 from .events import QUIET, event_line, event_words, group_words, grouped
 from .jobs import job_words
 from .screens import listing, listing_row, status
@@ -56,6 +57,7 @@ __all__ = [
     "clock",
     "count",
     "dask_words",
+    "declared_words",
     "deleted_words",
     "ending_words",
     "event_line",
@@ -71,6 +73,7 @@ __all__ = [
     "machine",
     "money",
     "number",
+    "outlook_facts",
     "params_words",
     "phase_words",
     "plain",

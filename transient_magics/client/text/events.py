@@ -11,12 +11,13 @@ from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .bags import bag_event_words
 from .dasks import dask_event_words
+from .deadlines import deadline_event_words
 from .jobs import job_event_words
 from .words import clock, count, evaluated_words, number, params_words, scores_words
 
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
-    "cluster.leased", "train.checked", "study.asked", "job.packed", "job.kept",
+    "cluster.leased", "train.checked", "study.asked", "job.packed", "job.kept", "deadline.outlook",
 )  # fmt: skip
 
 
@@ -176,7 +177,8 @@ def event_words(event: Event) -> str:
             return f"study {event.study} has {count(event.trials, 'trial')} more"
         case events.StudyEnded():
             return f"study {event.study} ended{f': {event.reason}' if event.reason else ''}"
-    return job_event_words(event) or dask_event_words(event) or bag_event_words(event) or _train_words(event)
+    said = job_event_words(event) or dask_event_words(event) or bag_event_words(event) or deadline_event_words(event)
+    return said or _train_words(event)
 
 
 _ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}

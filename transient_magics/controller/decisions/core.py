@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from ...catalog import region
 from ...journal import ClusterState, VmState, bill, boot_key
 from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration
+from ..deadlines.situation import zones_for
 from .capacity import Capacity
 from .given_up import empty, to_go
 
@@ -123,10 +124,13 @@ class Place:
     """Where it may be, best first."""
     fixed: bool = False
     """Whether the user has said where, so that one elsewhere is not what is wanted."""
+    terms: str = ""
+    """`spot` or `standard` (on demand), where a deadline decides that; else as the cluster was declared."""
 
     def fits(self, vm: VmState) -> bool:
         """Whether this is what was asked for here."""
-        return vm.accelerator == self.accelerator and (not self.fixed or vm.zone in self.zones)
+        terms = not self.terms or (self.terms == "standard") == (vm.provisioning_model == "standard")
+        return terms and vm.accelerator == self.accelerator and (not self.fixed or vm.zone in self.zones)
 
 
 def decide(situation: Situation) -> list[Decision]:
@@ -168,11 +172,16 @@ def wanted(situation: Situation) -> Iterator[Place]:
         yield Place(PARAMETER_SERVER, slot, "", servers)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
-    yield from _kept(situation.state, list(_workers(spec)))
+    yield from _kept(situation.state, list(_workers(situation.state, spec)))
 
 
-def _workers(spec: ClusterSpec) -> Iterator[Place]:
+def _workers(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     slots = itertools.count()
+    if state.steered is not None and (run := state.due or state.run):
+        for gpu, terms, count in state.steered:
+            zones = zones_for(spec, run, gpu)
+            yield from (Place(WORKER, next(slots), gpu, zones, terms=terms) for _ in range(count))
+        return
     for group in spec.groups:
         zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
         for _ in range(group.count):
@@ -271,7 +280,8 @@ def _gone(situation: Situation) -> Iterator[DeleteVm]:
 
 def _ready(state: ClusterState, spec: ClusterSpec) -> Iterator[TellReady]:
     ready = [vm.role for vm in state.living if vm.state == "ready" and vm.role != CONTROLLER]
-    if state.phase == "provisioning" and len(ready) >= spec.worker_count + spec.parameter_servers:
+    workers = spec.worker_count if state.steered is None else sum(count for *_, count in state.steered)
+    if state.phase == "provisioning" and len(ready) >= workers + spec.parameter_servers:
         yield TellReady(ready.count(WORKER))
 
 
@@ -294,7 +304,8 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER)}
     left = state.seconds_left(situation.now)
     unneeded = empty(state)
-    capacity = Capacity(spec, state.vms.values(), situation.now, state.advice)
+    alone = spec if state.steered is None else replace(spec, fallback_seconds=None)  # the deadline decides it
+    capacity = Capacity(alone, state.vms.values(), situation.now, state.advice)
     for place in places:
         before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
         fits = [vm for vm in before if place.fits(vm)]
@@ -311,7 +322,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
         if lost and place.role == WORKER and not spec.replace:
             continue
-        model = spec.provisioning_model if place.role == WORKER else "standard"
+        model = spec.provisioning_model if place.role == WORKER and place.terms != "standard" else "standard"
         offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
         if offer is None:
             continue

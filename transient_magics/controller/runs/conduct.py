@@ -86,7 +86,12 @@ class Runs:
 
     def save_ahead(self) -> None:
         """Have each of them save, for the cluster ends soon."""
-        for name, training in self._trainings.items():
+        for name in self._trainings:
+            self.save_run(name)
+
+    def save_run(self, name: str) -> None:
+        """Have a run save, where it trains."""
+        if training := self._trainings.get(name):
             self._tasks.do(f"save {name}", training.save)
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:

@@ -14,7 +14,7 @@ from ...protocol.bag import events as b
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import bags, clusters, dasks, jobs, runs, studies, vms
+from . import bags, clusters, dasks, deadlines, jobs, runs, studies, vms
 from .rules import changed
 
 MOST_LOST = 1_000_000
@@ -22,10 +22,21 @@ MOST_LOST = 1_000_000
 
 
 RECENT = 60
-_MANY = (e.TrainProgress, e.VmTraffic, e.Unknown, b.BagProposed, b.BagStarted, b.BagSaved, b.BagResult)
+_MANY = (
+    e.TrainProgress,
+    e.VmTraffic,
+    e.DeadlineOutlook,
+    e.Unknown,
+    b.BagProposed,
+    b.BagStarted,
+    b.BagSaved,
+    b.BagResult,
+)
 """Too many to be kept among the recent ones."""
 
-_RULES = clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules
+_RULES = (
+    clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules | deadlines.rules
+)
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:

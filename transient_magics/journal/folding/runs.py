@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from ...protocol import checks
+from ...protocol.machines import render_machines
 from ...protocol.run import RunSpec
 from .. import events as e
-from ..state import ClusterState, WorkerState, unknown_run
+from ..deadlines import DeadlineState
+from ..state import ClusterState, RunState, WorkerState, unknown_run
 from .rules import Rules, changed
 
 rules = Rules()
@@ -25,7 +29,9 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
     if vm and vm.boots_as in state.unfit:
         state = changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
     worker = WorkerState(event.worker, event.number, event.at)
-    return with_run(state, event.run, workers={**(run.workers if run else {}), event.worker: worker})
+    workers = {**(run.workers if run else {}), event.worker: worker}
+    took = event.at - max(vm.ready_at if vm else 0.0, run.declared_at if run else 0.0)
+    return with_run(state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(took)))
 
 
 @rules.of(e.WorkerLeft)
@@ -34,7 +40,7 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
     workers = dict(run.workers) if run else {}
     if (worker := workers.get(event.worker)) and worker.number == event.number:
         del workers[event.worker]
-    return with_run(state, event.run, workers=workers)
+    return with_run(state, event.run, workers=workers, deadline=_timed(run, DeadlineState.changed))
 
 
 @rules.of(e.TrainDeclared)
@@ -42,6 +48,7 @@ def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
     known = checks.known(RunSpec, event.spec)
     known.pop("name", None)
     run = replace(unknown_run(event.run, **known), declared_at=event.at)
+    run = replace(run, deadline=DeadlineState() if run.spec.finish_by else None)
     return changed(state, runs={**state.runs, event.run: run})
 
 
@@ -71,9 +78,10 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     started = (run.started_at if run else 0.0) or event.at
     parameters = event.parameters or (run.parameters if run else 0)
     made = bool(run and run.made and event.step >= run.step)  # else its last steps went with a parameter server's VM
+    deadline = _timed(run, lambda known: known.changed().saved(event.step))
     return with_run(
         state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters,
-        made=made,
+        made=made, deadline=deadline,
     )  # fmt: skip
 
 
@@ -82,7 +90,9 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     run = state.runs.get(event.run)
     point = (event.at, event.step, event.loss, event.steps_per_second)
     series = _longer(run.series if run else (), point, SERIES)
-    known = {"steps_per_second": event.steps_per_second, "series": series}
+    machines = _machines(state, run)
+    deadline = _timed(run, lambda known: known.told(event.at, event.step, machines))
+    known = {"steps_per_second": event.steps_per_second, "series": series, "deadline": deadline}
     if run and event.server_bytes > run.server_bytes:
         known["server_bytes"] = event.server_bytes
     return with_run(state, event.run, step=event.step, loss=event.loss, **known)
@@ -93,8 +103,9 @@ def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     run = state.runs.get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
     known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints, "unsaved": None}
+    deadline = _timed(run, lambda known: known.saved(event.step))
     # Progress is told every few seconds only: what was saved since is no less than that.
-    return with_run(state, event.run, step=max(run.step if run else 0, event.step), **known)
+    return with_run(state, event.run, step=max(run.step if run else 0, event.step), deadline=deadline, **known)
 
 
 @rules.of(e.TrainUnsaved)
@@ -192,6 +203,17 @@ def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterSta
     if run is None or run.over:
         return state
     return changed(state, runs={**state.runs, name: changed(run, **changes)})
+
+
+def _timed(run: RunState | None, change: Callable[[DeadlineState], DeadlineState]) -> DeadlineState | None:
+    """What is known of a run with a deadline, with this change; None of any other run."""
+    return change(run.deadline) if run and run.deadline else None
+
+
+def _machines(state: ClusterState, run: RunState | None) -> str:
+    """The workers that train in the run now; empty where there are none."""
+    vms = [state.vms[name] for name in (run.workers if run else ()) if name in state.vms]
+    return render_machines(dict(sorted(Counter(vm.accelerator or "cpu" for vm in vms).items())))
 
 
 _Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])

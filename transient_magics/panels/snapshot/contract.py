@@ -75,8 +75,18 @@ class End(TypedDict):
     speed: Figure
 
 
+class Proposal(TypedDict):
+    """Other workers for a run with a deadline: the `number` by which it is agreed to, what and why, and until when it
+    can be, in seconds since 1970."""
+
+    number: int
+    text: str
+    until: float
+
+
 class Training(TypedDict):
-    """A run. `facts`: names and values in words; `end`: where the curves end (`curves.end_of`)."""
+    """A run. `facts`: names and values in words; `proposal`: what can be agreed to; `end`: where the curves end
+    (`curves.end_of`)."""
 
     name: str
     title: str
@@ -87,6 +97,7 @@ class Training(TypedDict):
     steps: int
     forecast: str
     facts: list[tuple[str, str]]
+    proposal: Proposal | None
     end: End | None
     stoppable: bool
 

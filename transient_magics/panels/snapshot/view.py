@@ -11,7 +11,7 @@ import time
 from ...client import foreground, text
 from ...journal import Bill, ClusterState, Event, RunState, events
 from ...spec import render_duration
-from .contract import VERSION, Beside, Cost, Said, Training, View, sound
+from .contract import VERSION, Beside, Cost, Proposal, Said, Training, View, sound
 from .curves import end_of
 from .jobs import dask_lines, job_lines
 from .lanes import lanes
@@ -154,9 +154,18 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "steps": run.train_steps,
         "forecast": forecast,
         "facts": _facts(state, run, now),
+        "proposal": _proposal(run, now),
         "end": end_of(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }
+
+
+def _proposal(run: RunState, now: float) -> Proposal | None:
+    """What waits to be agreed to."""
+    proposed = run.deadline.proposed if run.deadline and not run.over else None
+    if proposed is None or now > proposed.until:
+        return None
+    return {"number": proposed.seq, "text": f"{run.name}: {proposed.reason}?", "until": proposed.until}
 
 
 def _beside(state: ClusterState) -> list[Beside]:
@@ -186,7 +195,15 @@ def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, st
         measured.append(("dev split", text.examples_words(*run.evaluated)))
     lost = lost_words(state, run, now)
     missing = [("lost to revocations", lost)] if lost else []
-    return [*([] if run.over else going), ("loss", text.number(run.loss)), ("checkpoint", saved), *missing, *measured]
+    due = text.outlook_facts(run, now)
+    return [
+        *([] if run.over else going),
+        *due,
+        ("loss", text.number(run.loss)),
+        ("checkpoint", saved),
+        *missing,
+        *measured,
+    ]
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:

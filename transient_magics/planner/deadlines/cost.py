@@ -114,6 +114,16 @@ def deadline_cost(
     )  # fmt: skip
 
 
+def work_seconds(choice: Choice, workload: Workload, train_steps: int) -> float:
+    """How long so many steps take, on a cluster of which nothing is taken, at the lower bound of its speed."""
+    return _work(choice, workload, choice.course(workload, train_steps))
+
+
+def start_seconds(choice: Choice, workload: Workload, train_steps: int) -> float:
+    """How long its VMs take until they make steps; 1 % take longer."""
+    return _start(choice.course(workload, train_steps))
+
+
 def _work(choice: Choice, workload: Workload, course: Course) -> float:
     """Seconds of the undisturbed cluster, at a speed that 5 % are below, as far as measurements tell."""
     error = max(math.hypot(group.error, course.work_error) for group in course.groups)

@@ -1,0 +1,342 @@
+"""Runs that have to be done in time, as pure decisions: never late under the conditions, cheap, calm, and replayed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.controller.test_core import START, Story
+from transient_magics.controller.deadlines.decisions import PERIOD, Verdict, decide
+from transient_magics.controller.deadlines.market import Market, believed
+from transient_magics.controller.deadlines.situation import ON_DEMAND, SPOT, Kind, Seen, seen
+from transient_magics.controller.deadlines.speeds import Speeds
+from transient_magics.controller.decisions.core import RequestVm
+from transient_magics.journal import Event, events, replay
+from transient_magics.journal.deadlines import Pace
+from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
+
+HOURLY, ON_DEMAND_HOURLY, KEPT = 1.0, 3.0, 0.7
+Capacity = Callable[[float], int]
+
+
+@dataclass
+class World:
+    """A cluster of VMs without a GPU: what `decide` says is done, and what has to be true of its conditions is.
+
+    A start takes at most `begin` seconds, speeds vary by a twentieth, Spot VMs come and go as `capacity` says, and
+    what they made since the last save counts only when it is saved.
+    """
+
+    capacity: Capacity
+    deadline: float
+    work: int
+    alone: float = 2.0
+    shared: float = 0.0
+    declared: int = 2
+    begin: float = 200.0
+    save_every: float = 300.0
+    money: float = float("inf")
+    seed: int = 0
+    now: float = 0.0
+    step: float = 0.0
+    saved: float = 0.0
+    cost: float = 0.0
+    acts: list[tuple[float, Verdict]] = field(default_factory=list)
+    told_late: float = 0.0
+    most_on_demand: int = 0
+
+    def speed(self, workers: int) -> float:
+        return workers * self.alone / (1 + self.shared * (workers - 1)) if workers else 0.0
+
+    def run(self) -> World:
+        chance, vms = random.Random(self.seed), list[tuple[str, float, float]]()
+        workers = {("cpu", SPOT): self.declared}
+        paces, told, opened, ends, was = dict[str, Pace](), [0.0, 0.0], True, [0, 0], True
+        acted = -1e9
+        while self.step < self.work and self.now < 3 * self.deadline:
+            there = self.capacity(self.now)
+            vms = self._kept(vms, {**workers, ("cpu", SPOT): min(workers.get(("cpu", SPOT), 0), there)}, chance)
+            opened = there > 0
+            told[not opened] += PERIOD
+            ends[was] += was != opened
+            was = opened
+            ready = [terms for terms, at, _ in vms if at <= self.now]
+            speed = self.speed(len(ready)) * chance.uniform(0.95, 1.05)
+            if ready:
+                name = f"cpux{len(ready)}"
+                paces[name] = paces.get(name, Pace()).longer(PERIOD, speed * PERIOD)
+            self.step = min(self.step + speed * PERIOD, self.work)
+            prices = {SPOT: HOURLY, ON_DEMAND: ON_DEMAND_HOURLY}
+            self.cost += PERIOD / 3600 * (KEPT + sum(prices[terms] for terms, *_ in vms))
+            self.now += PERIOD
+            if int(self.now / self.save_every) > int((self.now - PERIOD) / self.save_every):
+                self.saved = self.step
+            on_demand = [(at, born) for terms, at, born in vms if terms == ON_DEMAND]
+            self.most_on_demand = max(self.most_on_demand, len(on_demand))
+            begun = max((max(self.begin - (self.now - born), 1) for at, born in on_demand if at > self.now), default=0)
+            verdict = decide(
+                Seen(
+                    self.now, self.deadline, -int(self.saved - self.work), int(self.step - self.saved),
+                    Speeds(paces, 0.95), believed(*told, (ends[1], ends[0]), open_=opened),
+                    (Kind("cpu", HOURLY / 3600, ON_DEMAND_HOURLY / 3600),), workers,
+                    {("cpu", terms): ready.count(terms) for terms in set(ready)}, self.begin, begun, 0.8 * self.begin,
+                    3 * 3600.0, KEPT / 3600, 2 * self.declared, self.money - self.cost, self.now - acted,
+                )
+            )  # fmt: skip
+            self.told_late = self.told_late or (self.now if verdict.late else 0.0)
+            if verdict.save:
+                self.saved = self.step
+            wanted = {key: count for key, count in verdict.workers.items() if count}
+            if wanted != workers:
+                workers, acted = wanted, self.now
+                self.acts.append((self.now, verdict))
+        return self
+
+    def _kept(
+        self, vms: list[tuple[str, float, float]], wanted: dict[tuple[str, str], int], chance: random.Random
+    ) -> list[tuple[str, float, float]]:
+        found: list[tuple[str, float, float]] = []
+        for (_, terms), count in wanted.items():
+            own = [vm for vm in vms if vm[0] == terms][:count]
+            new = count - len(own)
+            found += own + [(terms, self.now + self.begin * chance.uniform(0.7, 1), self.now) for _ in range(new)]
+        return found
+
+
+def spells(*lengths: float) -> Capacity:
+    """Capacity for the first so many seconds, then none, and so on; none after the last."""
+    changes = list(itertools.accumulate(lengths))
+    return lambda now: 99 if now < changes[-1] and bisect(changes, now) % 2 == 0 else 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(60, 4000), min_size=1, max_size=20), st.floats(1.05, 2.5), st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([1, 2, 4]), st.sampled_from([60.0, 300.0, 900.0]), st.integers(0, 1000),
+)  # fmt: skip
+def test_no_trace_of_capacity_makes_it_late(
+    lengths: list[float], slack: float, shared: float, declared: int, save_every: float, seed: int
+) -> None:
+    """It begins with capacity for long enough to measure its speed: 20 minutes. The conditions hold from there on."""
+    world = World(spells(1200.0, *lengths), 0.0, 1, 2.0, shared, declared, save_every=save_every, seed=seed)
+    world.work = int(5000 * world.speed(declared))
+    bound = world.work / (0.8 * world.speed(declared))  # what its lower bound is at the beginning, at worst
+    world.deadline = 1200 + world.begin + slack * bound
+    assert world.run().now <= world.deadline
+
+
+def test_with_capacity_all_along_nothing_is_ever_rented_on_demand() -> None:
+    world = World(spells(1e9), 20_000.0, 20_000).run()
+    assert world.most_on_demand == 0
+    assert world.now < world.deadline
+
+
+def test_on_demand_comes_late_and_says_why() -> None:
+    """Two workers make four steps a second; nothing is there after an hour, and half of the work is left."""
+    world = World(spells(3600.0), 4 * 3600.0, 28_800, save_every=60.0).run()
+    first = next(verdict for _, verdict in world.acts if any(terms == ON_DEMAND for _, terms in verdict.workers))
+    at = next(at for at, verdict in world.acts if verdict is first)
+    assert at > 1.4 * 3600, "as long as it can, it waits for Spot"
+    assert world.now <= world.deadline
+    assert "on demand from now on" in first.reason
+    assert "steps behind the last checkpoint" in first.reason
+
+
+def test_capacity_that_comes_back_ends_what_is_on_demand() -> None:
+    world = World(spells(3600.0, 5400.0, 1e9), 4 * 3600.0, 60_000, save_every=60.0).run()
+    assert world.most_on_demand
+    assert not any(terms == ON_DEMAND for _, terms in world.acts[-1][1].workers)
+    assert "on demand any more" in "".join(verdict.reason for _, verdict in world.acts)
+    assert world.now <= world.deadline
+
+
+def test_it_waits_where_a_market_is_slow_and_pays_less_than_on_demand_alone() -> None:
+    lengths = [4000.0, 2000.0] * 10
+    world = World(spells(*lengths), 6 * 3600.0, 40_000, save_every=120.0).run()
+    alone = 40_000 / world.speed(2) / 3600 * (2 * ON_DEMAND_HOURLY + KEPT)
+    assert world.now <= world.deadline
+    assert world.cost < 0.6 * alone
+
+
+def test_money_wins_over_time_and_that_is_told() -> None:
+    world = World(spells(3600.0), 2.5 * 3600.0, 30_000, save_every=60.0, money=6.0).run()
+    assert world.most_on_demand == 0
+    assert world.told_late, "what Spot alone cannot do in time is late"
+
+
+def test_a_deadline_that_nothing_meets_is_told_as_soon_as_the_speed_is_known() -> None:
+    world = World(spells(1e9), 3600.0, 60_000).run()
+    assert world.told_late < 600
+    assert world.now > world.deadline
+
+
+def test_without_capacity_from_the_beginning_one_on_demand_tells_the_speed() -> None:
+    world = World(spells(0.0, 1e9), 4 * 3600.0, 20_000, save_every=60.0).run()
+    assert world.acts[0][1].workers["cpu", ON_DEMAND] == 1
+    assert world.now <= world.deadline
+
+
+def test_acts_are_few() -> None:
+    world = World(spells(*[3000.0, 1500.0] * 12), 8 * 3600.0, 60_000, save_every=120.0).run()
+    assert len(world.acts) < 16
+
+
+# The parts
+
+
+def sight(**changes: object) -> Seen:
+    base = Seen(
+        0.0, 20_000.0, 20_000, 0, Speeds({"cpux2": Pace(600.0, 2400.0, 9600.0, 60)}, 0.95), Market(True),
+        (Kind("cpu", HOURLY / 3600, ON_DEMAND_HOURLY / 3600),), {("cpu", SPOT): 2}, {("cpu", SPOT): 2}, 200.0, 200.0,
+        150.0, 3 * 3600.0, KEPT / 3600, 4, float("inf"),
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+@given(
+    st.floats(100, 60_000), st.integers(0, 40_000), st.floats(0, 1), st.booleans(), st.integers(1, 4),
+    st.floats(10, 1000),
+)  # fmt: skip
+def test_what_was_decided_is_decided_again(
+    left: float, steps: int, unsaved: float, open_: bool, spots: int, begin: float
+) -> None:
+    first = sight(deadline=left, steps=steps, unsaved=int(unsaved * steps), market=Market(open_), begin=begin,
+                  workers={("cpu", SPOT): spots})  # fmt: skip
+    then = decide(first)
+    again = decide(replace(first, workers=then.workers))
+    assert again.workers == then.workers
+    assert not again.reason
+
+
+@given(st.floats(1.0, 1e5), st.floats(0, 1), st.booleans())
+def test_a_share_that_is_harder_to_have_is_likelier_lacking(seconds: float, share: float, open_: bool) -> None:
+    market = Market(open_)
+    assert 0 <= market.lacking(share, seconds) <= market.lacking(min(1.0, share + 0.1), seconds) + 1e-9
+    assert Market(True).share(seconds)[0] >= Market(False).share(seconds)[0]
+
+
+@given(st.floats(0.2, 5.0), st.floats(0.0, 0.5), st.sampled_from([1, 2, 3]), st.integers(1, 12))
+def test_the_lower_bound_holds_for_every_concave_speed(alone: float, shared: float, measured: int, asked: int) -> None:
+    def speed(workers: int) -> float:
+        return workers * alone / (1 + shared * (workers - 1))
+
+    pace = Pace(600.0, 600 * speed(measured), 600 * speed(measured) ** 2, 60)
+    speeds = Speeds({f"cpux{measured}": pace}, 0.95)
+    assert speeds.least({"cpu": asked}) <= speed(asked) + 1e-9
+    assert speeds.mean({"cpu": measured}) == pytest.approx(speed(measured))
+
+
+def test_two_sizes_tell_how_much_a_parameter_server_holds_up() -> None:
+    paces = {f"cpux{n}": Pace(600.0, 600 * v, 600 * v * v, 60) for n, v in ((1, 1.0), (2, 4 / 3))}
+    speeds = Speeds(paces, 0.95)
+    assert speeds.mean({"cpu": 4}) == pytest.approx(1.6, rel=1e-3), "half of a step is the server's"
+    assert speeds.least({"t4": 2}) == 0.0, "nothing is known of a GPU that never trained"
+
+
+def test_a_step_that_is_worth_less_than_it_costs_gets_no_worker() -> None:
+    flat = Speeds({f"cpux{n}": Pace(600.0, 600 * v, 600 * v * v, 60) for n, v in ((1, 1.0), (2, 1.05))}, 0.95)
+    verdict = decide(sight(speeds=flat, steps=5000, kinds=(Kind("cpu", HOURLY / 3600, 3 * HOURLY / 3600),)))
+    assert sum(verdict.workers.values()) == 1
+    assert "a step is worth $" in verdict.reason
+    assert "makes one for $" in verdict.reason
+
+
+def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
+    near = sight(deadline=200 + 5000 / 3.9, steps=5000, unsaved=3000)
+    verdict = decide(replace(near, deadline=near.deadline + 90))
+    assert verdict.save
+    assert not any(terms == ON_DEMAND for _, terms in verdict.workers)
+
+
+# The journal
+
+
+def line() -> PriceLine:
+    return PriceLine("n1-standard-4", 0.1, 0.3, "test")
+
+
+class Told(Story):
+    """The same, which keeps its journal."""
+
+    history: tuple[Event, ...] = ()
+
+    def happens(self, *what: Event) -> Story:
+        for event in what:
+            fields = {**event.__dict__, "seq": next(self.seq), "time": int(self.now * 1e9)}
+            self.history = (*self.history, type(event)(**fields))
+            self.state = replay(self.history[-1:], self.state)
+        return self
+
+
+def story() -> Told:
+    """A run that is due in four hours, whose two workers have trained for a while."""
+    made = Told(groups=(WorkerGroup("cpu", 2),), prices={"cpu": line(), "parameter-server": line()}, max_workers=4,
+                 max_seconds=1e6)  # fmt: skip
+    made.carry_out(made.decisions()).after(60)
+    for vm in list(made.state.vms):
+        made.happens(events.VmRunning(vm=vm, address="10.0.0.1"), events.VmReady(vm=vm))
+    spec = RunSpec(name="run-1", train_steps=40_000, finish_by=START + 4 * 3600)
+    made.happens(
+        events.TrainDeclared(run="run-1", spec=spec.without_token()),
+        events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1", "1": "run-1"}),
+        events.TrainStarted(run="run-1", step=0),
+    )  # fmt: skip
+    made.after(20)
+    for number, vm in enumerate(("worker-0", "worker-1")):
+        made.happens(events.WorkerJoined(run="run-1", worker=vm, number=number, active=number + 1))
+    for step in range(1, 20):
+        made.after(10).happens(events.TrainProgress(run="run-1", step=40 * step, steps_per_second=4.0, active=2))
+    return made
+
+
+def test_the_speed_is_measured_between_reports_in_which_nobody_came_or_went() -> None:
+    made = story()
+    known = made.state.runs["run-1"].deadline
+    assert known
+    assert known.paces == {"cpux2": Pace(180.0, 720.0, 180 * 16.0, 18)}
+    made.happens(events.WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="lost"))
+    made.after(10).happens(events.TrainProgress(run="run-1", step=780, steps_per_second=4.0, active=1))
+    after = made.state.runs["run-1"].deadline
+    assert after
+    assert after.paces == known.paces, "what lies across a change tells nothing"
+
+
+def test_a_journal_that_is_replayed_decides_the_same() -> None:
+    made = story()
+    again = replay(made.history)
+    sights = [seen(state, state.runs["run-1"], made.now) for state in (made.state, again)]
+    assert decide(sights[0]) == decide(sights[1])
+    assert sights[0].steps == 40_000
+    assert sights[0].unsaved == 760
+    assert 2 < sights[0].speeds.least({"cpu": 2}) < 4
+
+
+def test_what_was_acted_is_what_the_cluster_asks_for_and_its_declaration_holds_again_afterwards() -> None:
+    made = story()
+    machines = (("cpu", "standard", 2), ("cpu", "spot", 1))
+    made.happens(events.DeadlineActed(run="run-1", machines=machines, reason="it is late"))
+    asked = [each for each in made.decisions() if isinstance(each, RequestVm)]
+    assert [each.provisioning_model for each in asked] == ["standard", "standard"]
+    gone = [each for each in made.decisions() if not isinstance(each, RequestVm)]
+    assert [each.vm for each in gone] == ["worker-1"]  # type: ignore[union-attr]
+    made.carry_out(made.decisions())
+    made.happens(events.TrainFinished(run="run-1", step=40_000))
+    assert made.state.steered == (("cpu", "spot", 1),), "what is on demand is not wanted any more"
+    made.happens(events.TrainDeclared(run="run-2", spec=RunSpec(name="run-2", train_steps=10).without_token()))
+    assert made.state.steered is None
+
+
+def test_refusals_and_revocations_are_what_the_market_is_known_by() -> None:
+    made = story()
+    market = seen(made.state, made.state.runs["run-1"], made.now).market
+    assert market.open
+    for vm in ("worker-0", "worker-1"):
+        made.happens(events.VmRevoked(vm=vm, signal="api"))
+    assert not seen(made.state, made.state.runs["run-1"], made.now + 60).market.open

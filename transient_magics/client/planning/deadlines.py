@@ -1,0 +1,134 @@
+"""Runs that have to be done in time: when that is, and what is refused before they begin."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ...catalog import accelerator, has_gpu
+from ...errors import ClusterError, DeclarationError, TransientError, UnreachableError
+from ...journal import ClusterState, bill
+from ...journal.clock import rate_of
+from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
+from ...spec.units import parse_deadline
+from ..folders import known_runs
+from .learning import alike, learn, store_for
+
+if TYPE_CHECKING:
+    from ..handles import Cluster
+
+_OPTION = "--finish-by"
+
+
+def moment(finish_by: str | float | datetime, cluster: Cluster) -> float:
+    """When that is, in seconds since 1970. A time of the day is the next one on this machine's clock; a number of hours
+    passes on the cluster's clock, as its limits do. Raises DeclarationError, also where it is past."""
+    now = time.time()
+    if isinstance(finish_by, datetime):
+        at = finish_by.timestamp()
+    elif isinstance(finish_by, str) and ":" in finish_by:
+        at = now + parse_deadline(finish_by, _OPTION, now)
+    else:
+        seconds = parse_deadline(finish_by, _OPTION, now) if isinstance(finish_by, str) else 3600 * float(finish_by)
+        at = now + seconds / _rate(cluster)
+    if not now < at < math.inf:
+        raise DeclarationError(
+            "The deadline is past already", where=_OPTION, fix="Write 6h, or 18:00 for the next one."
+        )
+    return at
+
+
+def refuse_untimely(cluster: Cluster, options: Mapping[str, Any]) -> None:
+    """Raise ClusterError or DeclarationError where this cluster cannot have a run with a deadline, or not with these
+    `options` (fields of RunSpec)."""
+    state = cluster.state
+    spec = state.spec
+    if spec is None:
+        raise ClusterError(f"{cluster.name} is not declared yet")
+    if others := [each.name for each in (*state.claims, *state.active_bags)] + _studies(state):
+        what = f"A run with a deadline needs {cluster.name} for itself, and {' and '.join(others)} would share it"
+        raise ClusterError(what, fix="Wait for their end, or declare another cluster.")
+    for wrong, why in (
+        (spec.provisioning_model == "standard", "is on demand only, and a deadline chooses between Spot and on demand"),
+        (not spec.replace, "was declared with --no-replace, and a deadline needs replacements"),
+        (spec.chief == "worker", "has its chief on a worker, with which what it saved may be lost"),
+    ):
+        if wrong:
+            raise ClusterError(f"{cluster.name} {why}", where=_OPTION, fix="Declare another cluster.")
+    for gpu in options.get("gpus") or [group.accelerator for group in spec.groups]:
+        if accelerator(gpu).spot_only:
+            what = f"{gpu.upper()}s are not sold on demand, and a deadline needs VMs on demand"
+            raise DeclarationError(what, where=_OPTION, fix="Name other GPUs with --gpus.")
+        if (zones := options.get("zones")) and not any(has_gpu(zone, gpu) for zone in zones):
+            raise DeclarationError(f"None of {', '.join(zones)} has {gpu.upper()}s", where="--zones")
+    left, wanted = (
+        state.seconds_left(time.time()) * state.clock.rate / _rate(cluster),
+        options["finish_by"] - time.time(),
+    )
+    if wanted > left:
+        what = f"{cluster.name} ends by its own limits in {render_duration(left)}, before the deadline"
+        raise DeclarationError(what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost.")
+    most = options.get("max_cost")
+    if most is not None and spec.max_cost is not None:
+        rest = spec.max_cost - bill(state, time.time()).total
+        if most > rest:
+            what = (
+                f"{render_money(most)} are more than the {render_money(max(rest, 0.0))} left of {cluster.name}'s limit"
+            )
+            raise DeclarationError(what, where="--max-cost", fix="Take less.")
+
+
+def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:
+    """Raise DeclarationError where earlier runs of this code tell that no workers of the cluster do it in time, with
+    the nearest deadline that they can. `made`: steps that count already. Nothing where no run tells its speed."""
+    spec = cluster.state.spec
+    assert spec
+    needed = _needed(spec, run, source, run.train_steps - made)
+    left = run.finish_by - time.time()
+    if needed is not None and needed > left:
+        raise DeclarationError(
+            f"{run.name} takes {render_duration(needed)} even on demand with all workers that {cluster.name} may have, "
+            f"at the lower end of its speed, and {render_duration(left)} are left", where=_OPTION,
+            fix=f"The nearest deadline is {math.ceil(needed * _rate(cluster) / 60)}m; more workers may be faster.",
+        )  # fmt: skip
+
+
+def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float | None:
+    """Seconds on demand, with the fastest workers that the cluster may have; None where nobody knows."""
+    try:
+        from ...planner.choices import Choice
+        from ...planner.deadlines.cost import start_seconds, work_seconds
+
+        store = store_for(run, source.encode())
+        for other in alike(known_runs(), store):
+            learn(store, other)
+        workload = store.workload(run.name, run.wire)
+        count = min(run.most_workers or spec.max_workers, spec.max_workers or spec.worker_count)
+        choices = [
+            Choice((WorkerGroup(gpu, count, spec.zones_for(gpu)[0]),), spec.parameter_servers, provisioning="standard")
+            for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
+        ]
+        return min(
+            work_seconds(choice, workload, steps) + (0.0 if spec.emulated else start_seconds(choice, workload, steps))
+            for choice in choices
+        )
+    except (TransientError, OSError):  # no run of it has trained long enough, or NumPy is not installed
+        return None
+
+
+def _studies(state: ClusterState) -> list[str]:
+    return [study.name for study in state.studies.values() if not study.over]
+
+
+def _rate(cluster: Cluster) -> float:
+    """How fast the cluster's clock runs, in seconds per second; before its first VM only the weather knows."""
+    spec = cluster.state.spec
+    if spec is None or not spec.emulated:
+        return 1.0
+    try:
+        return rate_of(cluster.weather().settings.get("hours_per_minute"))
+    except (ClusterError, UnreachableError):  # there is no emulator yet
+        return cluster.state.clock.rate

@@ -1,0 +1,72 @@
+"""What is said of a run that has to be done in time."""
+
+from __future__ import annotations
+
+import time
+
+from ...journal import Event, RunState, events
+from ...protocol.run import RunSpec
+from ...spec import render_duration, render_money, render_small_money, render_workers
+
+_DAY = 86400.0
+
+
+def declared_words(spec: RunSpec, now: float) -> str:
+    """What is promised of it, under which conditions, and which limit wins; nothing without a deadline."""
+    if not spec.finish_by:
+        return ""
+    said = [f"It is to be done by {moment(spec.finish_by, now)}, in {render_duration(max(spec.finish_by - now, 0.0))}."]
+    said += {
+        "auto": [
+            "That holds where its VMs can be had on demand: capacity and quota for them are not promised to anybody."
+        ],
+        "ask": ["Changes of its workers are proposed, and nothing is changed before you agree."],
+        "off": ["Nothing is changed for that; it is only told how it stands."],
+    }[spec.adapt]
+    if spec.max_cost is not None:
+        said.append(f"Where {render_money(spec.max_cost)} are not enough for that, the money wins and it is late.")
+    return " ".join(said)
+
+
+def outlook_facts(run: RunState, now: float) -> list[tuple[str, str]]:
+    """How it stands, as names and values: the chance, the band, the machines planned, the price of a step."""
+    known = run.deadline
+    if known is None or run.over:
+        return []
+    facts = [("done by", moment(run.spec.finish_by, now))]
+    if known.outlook:
+        told = known.outlook
+        sure = "at least " if told.chance >= 0.99 else ""
+        facts.append(("chance", "late" if known.late else f"{sure}{told.chance:.0%}"))
+        facts.append(("ends", f"{moment(told.low, now)} to {moment(told.high, now)}"))
+    if known.acted:
+        facts.append(("planned", render_workers(known.acted.machines)))
+    if known.outlook:
+        worth, price = render_small_money(known.outlook.worth), render_small_money(known.outlook.price)
+        facts.append(("a step", f"worth {worth}, a Spot {known.outlook.gpu.upper()} makes one for {price}"))
+    return facts
+
+
+def deadline_event_words(event: Event) -> str:
+    """What happened, as a clause; nothing for other events."""
+    match event:
+        case events.DeadlineActed():
+            return f"{event.run} has {event.reason}" if event.agreed else f"{event.run}: {event.reason}"
+        case events.DeadlineProposed(until=0):
+            return f"what was proposed for {event.run} is not proposed any more"
+        case events.DeadlineProposed():
+            return f"proposed for {event.run}: {event.reason}"
+        case events.DeadlineLate(again=True):
+            return f"{event.run} can be in time again"
+        case events.DeadlineLate():
+            ends = f", about {moment(event.ends, event.at)}" if event.ends else ""
+            return f"{event.run} will be late{ends}: {event.reason}"
+        case _:
+            return ""
+
+
+def moment(at: float, now: float) -> str:
+    """A time of this machine's clock; with its day where that is another one, with seconds where it is soon."""
+    local, today = time.localtime(at), time.localtime(now)
+    clock = time.strftime("%H:%M:%S" if abs(at - now) < 600 else "%H:%M", local)
+    return clock if local[:3] == today[:3] else f"{clock} on {local.tm_mday} {time.strftime('%b', local)}"

@@ -1,0 +1,115 @@
+"""Which workers a run that has to be done in time has next, and why, as a pure function of what is seen.
+
+- A step is priced (`worth`): what the last of the steps that are left will cost, a Spot worker's price where Spot
+  capacity will do, that on demand where it will not, weighted by how likely each is. A Spot worker is added while it
+  makes steps for less than they are worth, its start-up included; one is given up when it makes them for more, its
+  start-up saved included. So no change is undone by the next.
+- Never late: VMs on demand are taken before the moment from which they alone could no longer do it, should all that is
+  Spot be taken at once. For that, work counts up to the last durable save, speeds at their lower bound, the start with
+  its 99th percentile and with the waiting for capacity on demand that was seen. They are taken no earlier than that,
+  and given up when two starts are won. What is not saved yet is saved before they are taken.
+- Money wins over time: on demand is not taken where what is left to spend does not pay for the rest of the work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .outlook import outlook
+from .pricing import spot, worth_of
+from .situation import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
+from .words import given_up, held, priced, unmeasured, unpaid
+
+PERIOD = 5.0
+"""Seconds between two decisions at most."""
+_DEARER = 1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
+_STARTS_WON = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`workers` from now on, for this `reason` (empty: as they are). `ends`: nine of ten times between these; `late`:
+    when it ends if it is known that this is after the deadline, else 0. `save`: what is made is to be saved now."""
+
+    workers: Workers
+    reason: str = ""
+    chance: float = 0.0
+    ends: tuple[float, float] = (0.0, 0.0)
+    worth: float = 0.0
+    price: float = 0.0
+    gpu: str = ""
+    late: float = 0.0
+    save: bool = False
+
+
+def decide(seen: Seen) -> Verdict:
+    """The verdict of this moment. The same again once its workers are asked for."""
+    spots = {key: count for key, count in seen.workers.items() if key[1] == SPOT}
+    if not seen.speeds.known:
+        alone = not seen.market.open and not seen.working
+        first = next((kind for kind in seen.kinds if kind.on_demand is not None), None)
+        if alone and first and sum(spots.values()) == sum(seen.workers.values()):
+            return Verdict({**spots, (first.gpu, ON_DEMAND): 1}, unmeasured())
+        return Verdict(seen.workers)
+    left, to_make = seen.deadline - seen.now, max(seen.steps - seen.unsaved, 0)
+    net = _net(seen, left)
+    slack = left - seen.begin - seconds_of(seen.steps, net.speed) if net else math.inf
+    holds = any(terms == ON_DEMAND for _, terms in seen.workers)
+    margin = PERIOD + (_STARTS_WON * seen.begin if holds else 0.0)
+    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and slack < margin else {}
+    worth, price, gpu = worth_of(seen, net, left, to_make)
+    cheap = spot(seen, worth, base) if seen.since >= seen.start else spots  # what was changed last has begun
+    workers = {**cheap, **base}
+    speed = seen.speeds.mean(counts(workers))
+    ready = seen.begun if holds else seen.begin
+    soonest = min(
+        seconds_of(to_make, seen.speeds.mean(counts(seen.working))),
+        ready + seconds_of(to_make, seen.speeds.mean({net.gpu: net.count})) if net else math.inf,
+        seen.start + seconds_of(to_make, speed),
+    )
+    reason = ""
+    if workers != seen.workers:
+        if base and not holds:
+            reason = held(base, left, seen.steps, ready, left - seen.begin - slack)
+        elif holds and not base:
+            reason = given_up(slack) if net else unpaid(seen.money)
+        else:
+            reason = priced(seen.workers, workers, worth, price, gpu)
+    chance, ends = outlook(seen, net, workers, left, to_make, ready)
+    late = seen.now + soonest if soonest > left else 0.0
+    save = not holds and seen.unsaved > 0 and slack < 2 * PERIOD + seen.begin / 2
+    return Verdict(workers, reason, chance, ends, worth, price, gpu, late, save)
+
+
+def _net(seen: Seen, left: float) -> Net | None:
+    """The workers on demand that bring it home by themselves; None: none may be had.
+
+    Those that are asked for, where they do; else of those whose steps cost little more than the cheapest the fastest,
+    that leave as many places to Spot workers, which alone can end it. Where measured speeds promise it of none, what
+    they let expect of other numbers of workers counts.
+    """
+    found = [
+        Net(kind.gpu, count, (seen.kept + count * kind.on_demand) / mean, 0.0)
+        for kind in seen.kinds if kind.on_demand is not None
+        for count in range(1, seen.most + 1) if (mean := seen.speeds.mean({kind.gpu: count}))
+    ]  # fmt: skip
+    found = [each for each in found if each.price * seen.steps <= seen.money]
+    cheapest = min((each.price for each in found), default=0.0)
+    now = {gpu: count for (gpu, terms), count in seen.workers.items() if terms == ON_DEMAND}
+
+    def seconds(net: Net) -> float:
+        same = now.get(net.gpu) == net.count  # what VMs on demand make since the last save nobody takes
+        begin, steps = (seen.begun, seen.steps - seen.unsaved) if same else (seen.begin, seen.steps)
+        return begin + seconds_of(steps, net.speed)
+
+    for bound in (seen.speeds.least, seen.speeds.likely):
+        found = [net._replace(speed=bound({net.gpu: net.count})) for net in found]
+        in_time = [net for net in found if seconds(net) <= left]
+        cheap = [net for net in in_time if net.price <= _DEARER * cheapest]
+        if in_time:
+            kept = [net for net in in_time if now.get(net.gpu) == net.count]
+            roomy = [net for net in cheap if 2 * net.count <= seen.most]
+            return min(kept or roomy or cheap or in_time, key=lambda net: (seconds(net), net))
+    cheap = [net for net in found if net.price <= _DEARER * cheapest or now.get(net.gpu) == net.count]
+    return max(cheap, key=lambda net: (net.speed, net), default=None)  # as fast as it goes, and no slower than now

@@ -1,0 +1,53 @@
+"""What is believed of Spot capacity, from the run's own past and little else: pure.
+
+The market has some for a while, then none, as a chain of two states. How long a while is was measured elsewhere, which
+counts as much as `PRIOR_SPELLS` spells of each kind; the run's own count beside it. What a stretch of time will have of
+capacity has a mean and a variance in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+LASTS, LACKS = 3 * 3600.0, 1.5 * 3600.0
+"""Mean seconds of a spell with capacity and of one without: what planner/deadlines/prior.csv tells of AWS in 2022."""
+PRIOR_SPELLS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """`open`: whether there is capacity now; seconds that spells with capacity (`lasts`) and without (`lacks`) take;
+    `told`: how many spells tell it, those of the prior among them."""
+
+    open: bool
+    lasts: float = LASTS
+    lacks: float = LACKS
+    told: float = 2 * PRIOR_SPELLS
+
+    def share(self, seconds: float) -> tuple[float, float]:
+        """Which part of the next `seconds` has capacity: the mean, and its deviation."""
+        mean = self.lasts / (self.lasts + self.lacks)
+        rate = 1 / self.lasts + 1 / self.lacks
+        x = max(rate * seconds, 1e-6)
+        fades = -math.expm1(-x) / x
+        varies = mean * (1 - mean)
+        # 2 (x - 1 + exp(-x)) / x^2 is the variance of a chain's time average, in that of a moment.
+        deviation = math.sqrt(varies * (2 * (1 - fades) / x) + varies / (self.told + 1))
+        return mean + ((1.0 if self.open else 0.0) - mean) * fades, deviation
+
+    def lacking(self, share: float, seconds: float) -> float:
+        """How likely less than such a share of the next `seconds` has capacity, 0 to 1."""
+        if share <= 0 or share >= 1:
+            return float(share > 0)
+        mean, deviation = self.share(seconds)
+        return NormalDist(mean, max(deviation, 1e-9)).cdf(share)
+
+
+def believed(opened: float, closed: float, ends: tuple[int, int], *, open_: bool, rate: float = 1.0) -> Market:
+    """The market of which so many seconds with capacity and without were seen, in which so many spells of either kind
+    came to their `ends`. `rate`: of the clock on which capacity comes and goes, in seconds per second."""
+    lasts = (LASTS / rate * PRIOR_SPELLS + opened) / (PRIOR_SPELLS + ends[0])
+    lacks = (LACKS / rate * PRIOR_SPELLS + closed) / (PRIOR_SPELLS + ends[1])
+    return Market(open_, lasts, lacks, 2 * PRIOR_SPELLS + sum(ends))

@@ -1,0 +1,204 @@
+"""What a decision about a run with a deadline follows from, as the cluster's state tells it: pure.
+
+Seconds are those of this machine's clock, also where the cloud's runs faster: what passes there faster costs so much
+more of them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...catalog import accelerator, has_gpu
+from ...journal import ClusterState, RunState, VmState, bill
+from ...journal.cost import run_costs
+from ...spec import WORKER, ClusterSpec, boot_times
+from .market import LASTS, PRIOR_SPELLS, Market, believed
+from .speeds import Speeds
+
+SPOT, ON_DEMAND = "spot", "standard"
+_LATE = 2.326  # deviations: one start in a hundred takes longer
+_ROUGH = 0.1  # of a mean start: how far starts differ at least
+_UNSEEN, _JOIN = 1.5, 15.0  # of a usual start where none was seen; seconds until a worker that is ready takes steps
+Workers = Mapping[tuple[str, str], int]
+"""How many, by GPU and terms."""
+
+
+class Net(NamedTuple):
+    """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step (`price`), and the
+    `speed` that is counted with, in steps per second."""
+
+    gpu: str
+    count: int
+    price: float
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Workers that may be rented: US dollars per second as Spot and, where they are sold so, on demand."""
+
+    gpu: str
+    spot: float
+    on_demand: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
+
+    `steps` are left behind the last durable save, `unsaved` of them are made. `workers` are asked for, `working` train.
+    `begin`: until VMs on demand that are asked for now take steps, at most; `begun`: until those that are asked for do;
+    `start`: what it takes a Spot worker; `life`: how long one is there. `kept`: what all but workers cost in a second.
+    `most`: workers at once; `money`: left to spend; `since`: seconds that they are asked for; `acts`: whether what is
+    decided is done.
+    """
+
+    now: float
+    deadline: float
+    steps: int
+    unsaved: int
+    speeds: Speeds
+    market: Market
+    kinds: tuple[Kind, ...]
+    workers: Workers
+    working: Workers
+    begin: float
+    begun: float
+    start: float
+    life: float
+    kept: float
+    most: int
+    money: float
+    since: float = math.inf
+    acts: bool = True
+
+
+def seen(state: ClusterState, run: RunState, now: float) -> Seen:
+    """The situation of a run with a deadline."""
+    spec, known = state.spec, run.deadline
+    assert spec
+    assert known
+    rate = state.clock.rate
+    vms = [vm for vm in state.vms.values() if vm.role == WORKER]
+    workers = Counter({(gpu, terms): count for gpu, terms, count in state.steered or ()})
+    if state.steered is None:
+        workers = Counter({(group.accelerator, SPOT): 0 for group in spec.groups})
+        for group in spec.groups:
+            workers[group.accelerator, SPOT] += group.count
+    kinds = tuple(
+        _kind(spec, run, gpu, rate) for gpu in run.spec.gpus or dict.fromkeys(each.accelerator for each in spec.groups)
+    )
+    start, begin = _start(spec, run, vms, kinds[0].gpu, rate, now)
+    begin += _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now)
+    spent = [run.spec.max_cost - run_costs(state, now).get(run.name, 0.0)] if run.spec.max_cost is not None else []
+    spent += [spec.max_cost - bill(state, now).total] if spec.max_cost is not None else []
+    spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]
+    return Seen(
+        now=now, deadline=run.spec.finish_by,
+        steps=max(run.train_steps - known.durable, 0), unsaved=max(run.step - known.durable, 0),
+        speeds=Speeds(known.paces, run.spec.confidence, alike=spec.emulated),
+        market=_market(spots, now, rate), kinds=kinds, workers=workers,
+        working=Counter(map(_group, (state.vms[name] for name in run.workers if name in state.vms))),
+        begin=begin, begun=_begun(run, workers, vms, begin, now), start=start, life=_life(spots, now, rate),
+        kept=sum(vm.hourly for vm in state.living if vm.role != WORKER) * rate / 3600,
+        most=min(run.spec.most_workers or 1000, spec.max_workers or spec.worker_count),
+        money=min(spent, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
+        acts=run.spec.adapt == "auto",
+    )  # fmt: skip
+
+
+def zones_for(spec: ClusterSpec, run: RunState, gpu: str) -> tuple[str, ...]:
+    """Where workers of the run with this GPU may be, best first."""
+    named = dict.fromkeys(each.zone for each in spec.groups if each.zone and each.accelerator == gpu)
+    wanted = tuple(zone for zone in run.spec.zones if has_gpu(zone, gpu))
+    return wanted or tuple(named) or spec.zones_for(gpu)
+
+
+def seconds_of(steps: float, speed: float) -> float:
+    """How long so many steps take."""
+    return 0.0 if not steps else steps / speed if speed else math.inf
+
+
+def counts(workers: Workers) -> dict[str, int]:
+    """By GPU alone."""
+    found: dict[str, int] = {}
+    for (gpu, _), count in workers.items():
+        found[gpu] = found.get(gpu, 0) + count
+    return found
+
+
+def _kind(spec: ClusterSpec, run: RunState, gpu: str, rate: float) -> Kind:
+    line = spec.price(gpu, zones_for(spec, run, gpu)[0])
+    on_demand = None if accelerator(gpu).spot_only else line.on_demand_hourly * rate / 3600
+    return Kind(gpu, line.hourly * rate / 3600, on_demand)
+
+
+def _group(vm: VmState) -> tuple[str, str]:
+    return vm.accelerator or "cpu", ON_DEMAND if vm.provisioning_model == ON_DEMAND else SPOT
+
+
+def _start(
+    spec: ClusterSpec, run: RunState, vms: Sequence[VmState], gpu: str, rate: float, now: float
+) -> tuple[float, float]:  # fmt: skip
+    """Seconds from a request to the first step of a worker, where there is capacity: the mean, and what one in a
+    hundred takes longer than."""
+    booted = [vm.ready_at - vm.requested_at for vm in vms if vm.ready_at]
+    on_their_way = [now - max(vm.ready_at, run.started_at) for vm in vms
+                    if vm.state == "ready" and run.started_at and vm.name not in run.workers]  # fmt: skip
+    joined = [*(run.deadline.joins if run.deadline else ()), *(each for each in on_their_way if each > _JOIN)]
+    boot = statistics.fmean(booted) if booted else _UNSEEN * boot_times.usual(spec, gpu) / rate
+    join = statistics.fmean(joined) if joined else _JOIN
+    varies = max(statistics.pstdev(booted) if booted else 0.0, _ROUGH * boot)
+    return boot + join, boot + _LATE * varies + max([*joined, join])
+
+
+def _waited(vms: Iterable[VmState], now: float) -> float:
+    """The longest that capacity on demand was waited for, from the first refusal to the VM that came."""
+    since, longest = 0.0, 0.0
+    for vm in vms:
+        if vm.state == "refused":
+            since = since or vm.requested_at
+        elif vm.running_at and since:
+            since, longest = 0.0, max(longest, vm.running_at - since)
+    return max(longest, now - since if since else 0.0)
+
+
+def _begun(run: RunState, workers: Workers, vms: Sequence[VmState], begin: float, now: float) -> float:
+    """Seconds until all on demand that are asked for take steps, at most."""
+    wanted = sum(count for (_, terms), count in workers.items() if terms == ON_DEMAND)
+    there = [vm for vm in vms if vm.living and vm.provisioning_model == ON_DEMAND]
+    if sum(vm.name in run.workers for vm in there) >= wanted:
+        return 0.0
+    coming = [vm.requested_at for vm in there if vm.name not in run.workers]
+    return max(begin - (now - max(coming)), 1.0) if len(there) >= wanted else begin
+
+
+def _life(vms: Iterable[VmState], now: float, rate: float) -> float:
+    """Mean seconds that a Spot VM is there."""
+    lived = [(vm.ended_at or now) - vm.running_at for vm in vms if vm.running_at]
+    revoked = sum(vm.state == "revoked" for vm in vms)
+    return (PRIOR_SPELLS * LASTS / rate + sum(lived)) / (PRIOR_SPELLS + revoked)
+
+
+def _market(vms: Iterable[VmState], now: float, rate: float) -> Market:
+    """What the Spot VMs that were asked for tell: there is capacity while one is there, and none from a refusal, or
+    from the revocation of the last one, until the next comes."""
+    moments = [(vm.running_at, 1) for vm in vms if vm.running_at]
+    moments += [(vm.ended_at, 0 if vm.state == "refused" else -1 if vm.state == "revoked" else -2)
+                for vm in vms if vm.ended_at and (vm.running_at or vm.state == "refused")]  # fmt: skip
+    alive, open_, since, spells, ends = 0, None, 0.0, [0.0, 0.0], [0, 0]
+    for at, what in [*sorted(moments), (now, None)]:
+        after = alive if what is None else alive + (what > 0) - (what < 0)
+        then = True if after else None if what == -2 else False if what in (0, -1) else open_
+        if then != open_ or what is None:
+            if open_ is not None:
+                spells[not open_] += at - since
+                ends[not open_] += then is not None and what is not None
+            since, open_ = at, then if what is not None else open_
+        alive = after
+    return believed(spells[0], spells[1], (ends[0], ends[1]), open_=open_ is not False, rate=rate)

@@ -1,0 +1,49 @@
+"""Why the workers of a run with a deadline change, in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...spec import render_duration, render_money, render_small_money, render_workers
+
+Workers = Mapping[tuple[str, str], int]
+
+
+def held(workers: Workers, left: float, steps: int, ready: float, takes: float) -> str:
+    """Why VMs on demand are taken."""
+    return (
+        f"{machines(workers)} from now on: {render_duration(left)} are left, and the {steps:,} steps behind the last "
+        f"checkpoint take them up to {render_duration(takes)}, after {render_duration(ready)} to start"
+    )
+
+
+def given_up(slack: float) -> str:
+    """Why VMs on demand go."""
+    return f"none on demand any more: there are {render_duration(slack)} before they would have to start"
+
+
+def unpaid(money: float) -> str:
+    """Why they go though time is short."""
+    return f"none on demand any more: the {render_money(max(money, 0.0))} that are left do not pay for it"
+
+
+def priced(before: Workers, after: Workers, worth: float, price: float, gpu: str) -> str:
+    """Why there are more Spot workers, or fewer."""
+    change = f"{machines(after)} instead of {machines(before)}"
+    worth_, price_ = render_small_money(worth), render_small_money(price)
+    return f"{change}: a step is worth {worth_}, and a Spot {gpu.upper()} makes one for {price_}"
+
+
+def unmeasured() -> str:
+    """Why one is on demand before anything is known."""
+    return "one worker on demand: there is no Spot capacity, and how fast the run is nobody knows yet"
+
+
+def spent(run: str, dollars: float) -> str:
+    """Why a run is ended by its limit."""
+    return f"{run} is ended and saved: its limit of {render_money(dollars)} is reached, whatever its deadline"
+
+
+def machines(workers: Workers) -> str:
+    """`2 Spot T4s and 1 K80 on demand`."""
+    return render_workers((gpu, terms, count) for (gpu, terms), count in workers.items() if count)
